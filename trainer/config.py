@@ -1,0 +1,217 @@
+"""The schemas of every job: one frozen model validates the YAML file, the command line and a deployment's form."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
+
+MIB = 2**20
+
+
+class Schema(BaseModel):
+    """Frozen, and refuses keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class CorpusConfig(Schema):
+    """One named body of raw text."""
+
+    name: Name = Field(description="name of the corpus, used in directory names and reports")
+    paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
+    format: Literal["text", "source", "lines", "jsonl", "csv", "parquet"] = Field(
+        default="text",
+        description="text: one document a file, or split at `separator`; source: one document a file, line ends "
+        "normalised; lines: one document a line; jsonl, csv, parquet: one document a record. .gz and .zst are unpacked",
+    )
+    text_field: str = Field(default="text", description="jsonl, csv, parquet: the field or column that holds the text")
+    separator: str | None = Field(default=None, min_length=1, description="text: the line that stands between documents")
+    delimiter: str | None = Field(
+        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
+    )
+    quoting: bool = Field(default=True, description="csv: whether quote characters quote; false takes them as text")
+    max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
+
+    @model_validator(mode="after")
+    def _separator_needs_text(self) -> Self:
+        if self.separator is not None and self.format != "text":
+            raise ValueError(f"separator goes with format 'text', not {self.format!r}")
+        if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
+            raise ValueError("separator is one line: leave its line end out")
+        return self
+
+
+class TokenizerConfig(Schema):
+    """A tokenizer to train (`vocab_size`) or to take (`path`)."""
+
+    name: Name = Field(default="bpe", description="name of a trained tokenizer; a new name trains a new one")
+    vocab_size: int | None = Field(
+        default=None, ge=257, le=2**24, description="train a byte-level BPE with this many tokens, <|endoftext|> included"
+    )
+    path: str | None = Field(
+        default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
+    )
+    sample_bytes: int = Field(default=64 * MIB, ge=1, description="raw text read for training, in bytes, spread over the corpora")
+    eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
+    engine: Literal["gigatoken", "tokenizers"] = Field(
+        default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
+    )
+
+    @model_validator(mode="after")
+    def _train_or_take(self) -> Self:
+        if (self.vocab_size is None) == (self.path is None):
+            raise ValueError("give either vocab_size (train a tokenizer) or path (take one)")
+        return self
+
+
+class ShardConfig(Schema):
+    """How a corpus is divided into numbered shards."""
+
+    num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
+    shard_bytes: int = Field(default=256 * MIB, ge=1, description="raw bytes a shard, where num_shards is not given")
+    piece_bytes: int = Field(
+        default=8 * MIB, ge=1024, le=64 * MIB, description="larger files are cut into pieces of about this many bytes"
+    )
+
+
+class DataConfig(Schema):
+    """From raw corpora to token shards."""
+
+    corpora: list[CorpusConfig] = Field(min_length=1, description="the corpora to mix")
+    tokenizer: TokenizerConfig = Field(description="the tokenizer to train or to take")
+    shards: ShardConfig = Field(default=ShardConfig(), description="number or size of the shards")
+    validation_fraction: float = Field(
+        default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
+    )
+    workers: int | None = Field(default=None, ge=1, description="tokenizing processes; default: one a core")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [corpus.name for corpus in self.corpora]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two corpora share the name {doubles[0]!r}")
+        return self
+
+
+class ModelConfig(Schema):
+    """A causal language model: new from a configuration, or pretrained."""
+
+    config: dict[str, Any] | str | None = Field(
+        default=None, description="a transformers model config: keys with `model_type`, or a JSON/YAML file of them"
+    )
+    pretrained: str | None = Field(default=None, description="or the folder or name of a pretrained model")
+    pad_vocab_to: int = Field(default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this")
+    attention: Literal["sdpa", "eager"] = Field(default="sdpa", description="attention implementation")
+
+    @model_validator(mode="after")
+    def _new_or_pretrained(self) -> Self:
+        if (self.config is None) == (self.pretrained is None):
+            raise ValueError("give either config (a new model) or pretrained")
+        return self
+
+
+class TrainingConfig(Schema):
+    """What is trained on, for how long, and how."""
+
+    epochs: int | None = Field(default=None, ge=1, description="passes over all windows; or give max_steps")
+    max_steps: int | None = Field(default=None, ge=1, description="optimizer steps; or give epochs")
+    context: int = Field(default=256, ge=2, description="window length in tokens")
+    stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
+    alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
+    global_batch: int = Field(default=8, ge=1, description="windows an optimizer step, over all ranks and micro-batches")
+    micro_batch: int | None = Field(
+        default=None, ge=1, description="windows a forward pass on one rank; default: the rank's whole share"
+    )
+    optimizer: Literal["adamw"] = Field(default="adamw", description="optimizer")
+    learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
+    weight_decay: float = Field(default=0.1, ge=0, description="decay of weight matrices; biases and norms are spared")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the gradient's square")
+    epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon")
+    schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
+        default="cosine", description="learning-rate schedule after the warm-up, as transformers names it"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
+    gradient_checkpointing: bool = Field(default=False, description="recompute activations to save memory")
+    compile: bool = Field(default=False, description="torch.compile the model together with its loss")
+    processes: int | None = Field(
+        default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
+    log_every: int = Field(default=10, ge=1, description="steps between metric records")
+    evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
+    save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
+    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and each epoch's")
+
+    @model_validator(mode="after")
+    def _length_and_batches(self) -> Self:
+        if (self.epochs is None) == (self.max_steps is None):
+            raise ValueError("give either epochs or max_steps")
+        if self.stride is not None and self.stride > self.context:
+            raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
+        if self.micro_batch is not None and self.global_batch % self.micro_batch:
+            raise ValueError(f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}")
+        if self.max_steps is not None and self.warmup_steps > self.max_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} is beyond max_steps {self.max_steps}")
+        return self
+
+
+class EvaluationConfig(Schema):
+    """How a model is measured on the held-out documents."""
+
+    batch: int = Field(default=16, ge=1, description="windows a forward pass")
+    max_windows: int | None = Field(
+        default=None, ge=1, description="windows a corpus, evenly spaced; default: all held-out text"
+    )
+    during_training: int | None = Field(
+        default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"
+    )
+    prompts: list[str] = Field(default=[], description="texts that the model continues")
+    new_tokens: int = Field(default=48, ge=1, description="tokens a continuation")
+    temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
+    top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
+
+
+class PrepareJob(Schema):
+    """Raw corpora to verified token shards."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(default="headrace", description="name of the job")
+    data: DataConfig = Field(description="corpora, tokenizer and shards")
+
+
+class PipelineJob(PrepareJob):
+    """Raw corpora to an evaluated model."""
+
+    run: Name | None = Field(
+        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
+    )
+    model: ModelConfig = Field(description="the model to train")
+    training: TrainingConfig = Field(description="optimisation")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+
+    @model_validator(mode="after")
+    def _held_out_text(self) -> Self:
+        if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:
+            raise ValueError("training.evaluate_every needs data.validation_fraction above 0: nothing is held out")
+        return self
+
+
+class EvaluateJob(Schema):
+    """A checkpoint, measured on held-out text."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    checkpoint: str = Field(
+        description="what to evaluate: a run's name (its final model), a folder in the store such as "
+        "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
+    )
+    shards: list[str] | None = Field(
+        default=None, description="shard sets in the store, such as shards/code-0123456789abcdef; default: those of its training"
+    )
+    context: int | None = Field(default=None, ge=2, description="window length in tokens; default: that of its training")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")

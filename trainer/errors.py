@@ -1,0 +1,53 @@
+"""The errors that headrace raises on purpose.
+
+    PipelineError
+    ├── ConfigError        a setting is unknown, impossible or contradicts another
+    ├── CorpusError        raw input is missing, empty or unreadable
+    │   └── RecordError    one record of it is bad; names the file and the line or offset
+    ├── TokenizerError     a tokenizer cannot be loaded or does not fit the data or the model
+    ├── StorageError       the store cannot be read or written
+    ├── ArtifactError      a published artifact is missing, damaged or of another kind
+    ├── DeviceError        the machine lacks the device or precision that was asked for
+    └── RunError           a run directory holds something else than what was asked for
+
+Each message says what was found, what was expected, where, and what to do about it.
+"""
+
+EXIT_BAD_INPUT = 2
+"""Exit status of a process that stopped on a PipelineError: trying again will not help."""
+
+
+class PipelineError(Exception):
+    """Something that the user can put right; shown as its message, without a traceback."""
+
+
+class ConfigError(PipelineError):
+    """A setting is unknown, impossible or contradicts another one."""
+
+
+class CorpusError(PipelineError):
+    """Raw input is missing, empty or unreadable."""
+
+
+class RecordError(CorpusError):
+    """One record of a raw file is bad."""
+
+
+class TokenizerError(PipelineError):
+    """A tokenizer cannot be loaded, or does not fit the data or the model."""
+
+
+class StorageError(PipelineError):
+    """The store cannot be read or written."""
+
+
+class ArtifactError(PipelineError):
+    """A published artifact is missing, damaged, or not what it should be."""
+
+
+class DeviceError(PipelineError):
+    """The machine lacks the device or the precision that was asked for."""
+
+
+class RunError(PipelineError):
+    """A run directory holds something else than what was asked for."""

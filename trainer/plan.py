@@ -1,0 +1,116 @@
+"""The step plan: how many windows, steps and tokens a training run has. One place computes it; the trainer asserts it."""
+
+import logging
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.config import TrainingConfig
+from trainer.errors import ConfigError, CorpusError
+from trainer.manifest import Manifest
+from trainer.windows import count_windows
+
+log = logging.getLogger(__name__)
+
+
+class CorpusPlan(BaseModel):
+    """A corpus's part in the run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    documents: int
+    tokens: int
+    unused_tokens: int
+    validation_tokens: int
+    windows: int
+    probability: float
+    passes: float
+
+
+class StepPlan(BaseModel):
+    """Everything that follows from the data's size and the training settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    corpora: list[CorpusPlan]
+    windows: int
+    global_batch: int
+    ranks: int
+    micro_batch: int
+    accumulation: int
+    tokens_per_step: int
+    steps_per_epoch: int
+    total_steps: int
+    warmup_steps: int
+
+    @property
+    def total_tokens(self) -> int:
+        return self.total_steps * self.tokens_per_step
+
+
+def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) -> StepPlan:
+    """Plan a run: total steps = epochs x ceil(windows / global batch), or max_steps.
+
+    Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
+    corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    """
+    stride = training.stride or training.context
+    micro_batch, accumulation = divide_batch(training, ranks)
+    windows, unused = {}, {}
+    for shards in shard_sets:
+        name, sizes = shards.details["corpus"], shards.details["shard_tokens"]
+        windows[name] = sum(count_windows(size, training.context, stride) for size in sizes)
+        unused[name] = sum(size for size in sizes if size < training.context)
+        if not windows[name]:
+            raise CorpusError(
+                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, training.context is "
+                f"{training.context}; use more text, fewer shards or a smaller context"
+            )
+        if unused[name]:
+            log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
+    steps_per_epoch = -(-sum(windows.values()) // training.global_batch)
+    total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
+    if training.warmup_steps > total_steps:
+        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
+
+    counts = {shards.details["corpus"]: shards.details["totals"] for shards in shard_sets}
+    weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
+    probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    return StepPlan(
+        corpora=[
+            CorpusPlan(
+                name=name,
+                documents=counts[name]["documents"],
+                tokens=counts[name]["tokens"],
+                unused_tokens=unused[name],
+                validation_tokens=counts[name]["validation_tokens"],
+                windows=windows[name],
+                probability=probability[name],
+                passes=total_steps * training.global_batch * probability[name] / windows[name],
+            )
+            for name in windows
+        ],
+        windows=sum(windows.values()),
+        global_batch=training.global_batch,
+        ranks=ranks,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        tokens_per_step=training.global_batch * training.context,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        warmup_steps=training.warmup_steps,
+    )
+
+
+def divide_batch(training: TrainingConfig, ranks: int) -> tuple[int, int]:
+    """Micro-batch and accumulation: global batch = micro-batch x ranks x accumulation. Raises `ConfigError`."""
+    if training.global_batch % ranks:
+        raise ConfigError(f"training.global_batch {training.global_batch} does not divide among {ranks} ranks")
+    share = training.global_batch // ranks
+    micro_batch = training.micro_batch or share
+    if share % micro_batch:
+        raise ConfigError(
+            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} windows each, which micro_batch "
+            f"{micro_batch} does not divide"
+        )
+    return micro_batch, share // micro_batch

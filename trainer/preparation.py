@@ -1,0 +1,203 @@
+"""A corpus to its published shard set, doing only the work that is not already in the store.
+
+Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards of
+an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.config import CorpusConfig, DataConfig, PrepareJob, ShardConfig
+from trainer.engines import choose_engine
+from trainer.errors import ArtifactError, CorpusError
+from trainer.manifest import (
+    MANIFEST,
+    ArtifactRef,
+    Manifest,
+    digest_file,
+    find_damage,
+    fingerprint,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
+from trainer.process import usable_cores
+from trainer.progress import Progress
+from trainer.readers import read_documents
+from trainer.shard_reuse import finished_shards
+from trainer.shard_workers import Recipe, ShardWork, build_shards
+from trainer.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
+from trainer.sources import Piece, find_pieces, is_compressed
+from trainer.storage import Store
+from trainer.tokenizer import TokenizerInfo, find_tokenizer, ignore, load_tokenizer, make_tokenizer, spread
+
+log = logging.getLogger(__name__)
+
+SOURCES = "sources.json"
+SAMPLED_DOCUMENTS = 64
+
+
+class PreparedData(BaseModel):
+    """References to everything that training reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: ArtifactRef
+    shards: list[ArtifactRef]
+
+
+def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
+    """The whole way from raw files to shards, in this process and its workers."""
+    tokenizer = prepare_tokenizer(job, progress)
+    shards = [prepare_corpus(job, corpus.name, tokenizer.key, progress) for corpus in job.data.corpora]
+    return PreparedData(tokenizer=tokenizer, shards=shards)
+
+
+def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
+    """Publish the tokenizer, or find it published and intact. Raises `TokenizerError` or `CorpusError`."""
+    store = Store(job.store)
+    if found := find_tokenizer(store, job.data):
+        return found
+    store.sweep()
+    with progress.bar("tokenizer", None, "B") as bar:
+        pieces = [(corpus, find_pieces(store, corpus, job.data.shards.piece_bytes)) for corpus in job.data.corpora]
+        return make_tokenizer(store, job.data, pieces, bar.advance)
+
+
+def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
+    """Publish the corpus's shards, or find them published and intact.
+
+    Raises `CorpusError` and `RecordError` for bad input, `StorageError` if the store refuses.
+    """
+    store, data = Store(job.store), job.data
+    corpus = next(corpus for corpus in data.corpora if corpus.name == name)
+    tokenizer = load_tokenizer(store, tokenizer_key)
+    with progress.bar(f"read {name}", None, "B") as bar:
+        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance)
+    work = deal(pieces, corpus, data, tokenizer)
+    digest = fingerprint([FORMAT, name, [shard.fingerprint for shard in work]])
+    key = f"shards/{name}-{digest}"
+    if manifest := _intact_manifest(store, key):
+        return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
+
+    store.sweep()
+    records = finished_shards(store, key, name, work)
+    if records:
+        log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
+    missing = [shard for shard in work if shard.number not in records]
+    engine = _checked_engine(data, corpus, missing, tokenizer)
+    recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
+    known_size = not any(is_compressed(piece.path) for piece in pieces)
+    with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+        for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
+            records[record.number] = record
+    manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work])
+    return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
+
+
+def shard_count(options: ShardConfig, raw_bytes: int) -> int:
+    """Number of shards: as given, else one for every `shard_bytes` of raw input."""
+    return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
+
+
+def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
+    """Which pieces go into which shard, and each shard's fingerprint."""
+    count = shard_count(data.shards, sum(piece.end - piece.start for piece in pieces))
+    hands: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in pieces:
+        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
+        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
+    reading = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
+    common = [FORMAT, reading, tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    return [
+        ShardWork(number, fingerprint([*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]), tuple(hand))
+        for number, hand in enumerate(hands)
+    ]
+
+
+def _intact_manifest(store: Store, key: str) -> Manifest | None:
+    """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew."""
+    try:
+        manifest = read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: making it anew", error)
+        return None
+    if manifest is None:
+        return None
+    damage = find_damage(store, key, manifest)
+    for file, problem in damage.items():
+        log.warning("%s/%s %s: making its shard anew", store.path(key), file, problem)
+    if damage:
+        store.delete(f"{key}/{MANIFEST}")
+        return None
+    return manifest
+
+
+def _checked_engine(
+    data: DataConfig, corpus: CorpusConfig, missing: Sequence[ShardWork], tokenizer: TokenizerInfo
+) -> str:
+    """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
+    pieces = spread([piece for shard in missing for piece in shard.pieces])
+
+    def samples() -> Iterator[bytes]:
+        for piece in pieces:
+            for document in islice(read_documents(piece, corpus, on_bad=ignore), 8):
+                yield document.text[:65536].decode(errors="ignore").encode()
+
+    return choose_engine(data.tokenizer.engine, tokenizer, islice(samples(), SAMPLED_DOCUMENTS))
+
+
+class _Totals(NamedTuple):
+    raw_bytes: int
+    documents: int
+    tokens: int
+    validation_documents: int
+    validation_tokens: int
+    bad_records: int
+
+
+def _commit(
+    store: Store, recipe: Recipe, digest: str, tokenizer: TokenizerInfo, work: list[ShardWork], records: list[ShardRecord]
+) -> Manifest:
+    """Check the whole set and write its manifest."""
+    corpus = recipe.corpus
+    totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
+    if totals.bad_records > corpus.max_bad_records:
+        raise CorpusError(
+            f"corpus {corpus.name!r}: {totals.bad_records} bad records, at most {corpus.max_bad_records} may be skipped"
+        )
+    if not totals.tokens:
+        raise CorpusError(
+            f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
+            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it into more "
+            "documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
+        )
+    sources = [{"shard": shard.number, **asdict(piece)} for shard in work for piece in shard.pieces]
+    store.write_json(f"{recipe.key}/{SOURCES}", sources)
+    files = [file for record in records for file in record.files]
+    files += [
+        digest_file(store.fetch(f"{recipe.key}/{name}"), name)
+        for name in [SOURCES, *(record_file(record.number) for record in records)]
+    ]
+    details = {
+        "corpus": corpus.name,
+        "dtype": token_dtype(tokenizer.max_id).str,
+        "eos_id": tokenizer.eos_id,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer": recipe.tokenizer_key,
+        "tokenizer_sha256": tokenizer.sha256,
+        "engine": recipe.engine,
+        "num_shards": len(records),
+        "shard_tokens": [record.tokens for record in records],
+        "totals": totals._asdict(),
+        "validation_fraction": recipe.validation_fraction,
+    }
+    manifest = make_manifest(KIND, digest, files, details)
+    write_manifest(store, recipe.key, manifest)
+    return manifest

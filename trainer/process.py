@@ -1,0 +1,26 @@
+"""Small facts about processes: dying with the parent, and how many cores there are to use."""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent ends, so that a killed pipeline leaves no orphan.
+
+    `parent` is the process id of the parent that this process expects: if it is gone already, exit at once. Linux only;
+    elsewhere nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:
+        sys.exit(128 + signum)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

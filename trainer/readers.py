@@ -1,0 +1,250 @@
+"""Readers: a piece of a raw file in, its documents out, as UTF-8 bytes that were checked.
+
+A new format is one function and one entry in `READERS`. Memory is bounded: records stream, and one record takes at most
+`MAX_RECORD` bytes.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import IO, Any, NamedTuple
+
+import fsspec
+
+from trainer.config import CorpusConfig
+from trainer.errors import RecordError
+from trainer.sources import MAX_RECORD, Piece, boundary, csv_delimiter, is_compressed, open_raw
+
+BOM = b"\xef\xbb\xbf"
+csv.field_size_limit(MAX_RECORD)
+
+
+class Document(NamedTuple):
+    """A document, or a part of one that is too large; `ends` says whether this is its last part."""
+
+    text: bytes
+    ends: bool
+
+
+OnBad = Callable[[RecordError], None]
+"""Called with each bad record: raises, or returns to skip it."""
+
+
+def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """The documents of a piece, in the file's order; empty ones are left out."""
+    for document in READERS[corpus.format](piece, corpus, on_bad):
+        if document.text:
+            yield document
+
+
+def read_text(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """One document a file, or one between two separator lines."""
+    if corpus.separator is not None:
+        yield from _separated(piece, corpus.separator.encode(), on_bad)
+        return
+    with open_raw(piece.path, piece.start) as file:
+        for part, offset, final in _parts(file, piece, boundary(corpus)[0]):
+            if _check_utf8(part, piece, offset, on_bad):
+                yield Document(part, ends=final and piece.last)
+
+
+def read_source(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """Source code: one document a file, with line ends normalised to a newline."""
+    for document in read_text(piece, corpus, on_bad):
+        yield document._replace(text=document.text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
+
+
+def read_lines(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """One document a line."""
+    for line, offset in _lines(piece):
+        text = line.rstrip(b"\r\n")
+        if _check_utf8(text, piece, offset, on_bad):
+            yield Document(text, ends=True)
+
+
+def read_jsonl(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """One JSON object a line, its text in one field. Blank lines are passed over."""
+    for line, offset in _lines(piece):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except UnicodeDecodeError:
+            _check_utf8(line, piece, offset, on_bad)
+        except ValueError as error:
+            on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}"))
+        else:
+            yield from _field(record, corpus.text_field, piece, lambda at=offset: _line_number(piece, at), on_bad)
+
+
+def read_csv(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """One record a row, its text in one column, which the file's first row names."""
+    options: dict[str, Any] = {"delimiter": csv_delimiter(corpus, piece.path)}
+    if not corpus.quoting:
+        options |= {"quoting": csv.QUOTE_NONE}
+    with open_raw(piece.path) as file:
+        header = next(csv.reader((_decoded(line, piece, 0) for line in file), **options), [])
+    if header:
+        header[0] = header[0].removeprefix("\ufeff")
+    if corpus.text_field not in header:
+        raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; its first line names {', '.join(header) or 'none'}")
+    column = header.index(corpus.text_field)
+    seen = 0
+
+    def decoded() -> Iterator[str]:
+        nonlocal seen
+        for line, offset in _lines(piece):
+            seen = offset
+            yield _decoded(line, piece, offset)
+
+    rows = csv.reader(decoded(), **options)
+    if piece.start == 0:
+        next(rows, None)
+    for row in rows:
+        if len(row) == len(header):
+            yield Document(row[column].encode(), ends=True)
+        elif row:
+            on_bad(_bad(piece, _line_number(piece, seen), f"{len(row)} columns, the first line names {len(header)}"))
+
+
+def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """One record a row, its text in one column."""
+    import pyarrow.parquet as pq
+
+    with fsspec.open(piece.path, "rb").open() as file:
+        table = pq.ParquetFile(file)
+        names = table.schema_arrow.names
+        if corpus.text_field not in names:
+            raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; it has {', '.join(names)}")
+        row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
+        groups = list(range(piece.start, piece.end))
+        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[corpus.text_field]):
+            for value in batch.column(0).to_pylist():
+                yield from _field({corpus.text_field: value}, corpus.text_field, piece, lambda at=row: at, on_bad, "row")
+                row += 1
+
+
+READERS: dict[str, Callable[[Piece, CorpusConfig, OnBad], Iterator[Document]]] = {
+    "text": read_text,
+    "source": read_source,
+    "lines": read_lines,
+    "jsonl": read_jsonl,
+    "csv": read_csv,
+    "parquet": read_parquet,
+}
+
+
+def _parts(file: IO[bytes], piece: Piece, cut: re.Pattern[bytes]) -> Iterator[tuple[bytes, int, bool]]:
+    """A text in parts of a few MiB that end where it may be cut; with each, its offset and whether it is the last."""
+    part_bytes = 4 * 2**20
+    left = None if is_compressed(piece.path) else piece.end - piece.start
+    held, offset = b"", piece.start
+    while True:
+        block = file.read(part_bytes if left is None else min(part_bytes, left))
+        if left is not None:
+            left -= len(block)
+        if offset == 0 and not held:
+            bom = len(BOM) if block.startswith(BOM) else 0
+            block, offset = block[bom:], bom
+        if not block:
+            yield held, offset, True
+            return
+        held += block
+        if len(held) > MAX_RECORD:
+            raise RecordError(f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?")
+        last = None
+        for last in cut.finditer(held, max(0, len(held) - 65536)):
+            pass
+        if last is not None and (left is None or left):
+            at = last.start() + 1
+            yield held[:at], offset, False
+            held, offset = held[at:], offset + at
+
+
+def _lines(piece: Piece) -> Iterator[tuple[bytes, int]]:
+    """The lines that begin in the piece, each with its byte offset (in the unpacked file)."""
+    whole = is_compressed(piece.path)
+    offset = piece.start
+    with open_raw(piece.path, piece.start) as file:
+        while (whole or offset < piece.end) and (line := file.readline(MAX_RECORD + 1)):
+            if len(line) > MAX_RECORD:
+                raise _bad(piece, _line_number(piece, offset), f"longer than {MAX_RECORD >> 20} MiB; is this the right format?")
+            skip = len(BOM) if offset == 0 and line.startswith(BOM) else 0
+            yield line[skip:], offset + skip
+            offset += len(line)
+
+
+def _separated(piece: Piece, separator: bytes, on_bad: OnBad) -> Iterator[Document]:
+    lines: list[bytes] = []
+    begin = size = 0
+
+    def gathered() -> Iterator[Document]:
+        text = b"".join(lines).removesuffix(b"\n").removesuffix(b"\r")
+        if _check_utf8(text, piece, begin, on_bad):
+            yield Document(text, ends=True)
+
+    for line, offset in _lines(piece):
+        if line.rstrip(b"\r\n") == separator:
+            yield from gathered()
+            lines, size = [], 0
+        else:
+            begin = begin if lines else offset
+            lines.append(line)
+            size += len(line)
+            if size > MAX_RECORD:
+                raise _bad(piece, _line_number(piece, begin), f"no separator line {separator!r} within {MAX_RECORD >> 20} MiB")
+    yield from gathered()
+
+
+def _field(
+    record: Any, field: str, piece: Piece, number: Callable[[], int], on_bad: OnBad, unit: str = "line"
+) -> Iterator[Document]:
+    if not isinstance(record, dict):
+        problem = f"a JSON object was expected, found {type(record).__name__}"
+    elif field not in record:
+        problem = f"no field {field!r}; it has {', '.join(map(str, record)) or 'none'}"
+    elif not isinstance(record[field], str):
+        problem = f"field {field!r} holds {type(record[field]).__name__}, not text"
+    else:
+        try:
+            yield Document(record[field].encode(), ends=True)
+            return
+        except UnicodeEncodeError as error:
+            problem = f"field {field!r} holds half of a surrogate pair at character {error.start}"
+    on_bad(_bad(piece, number(), problem, unit))
+
+
+def _check_utf8(text: bytes, piece: Piece, offset: int, on_bad: OnBad) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        on_bad(_not_utf8(piece, offset + error.start, error))
+        return False
+    return True
+
+
+def _decoded(line: bytes, piece: Piece, offset: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(piece, offset + error.start, error) from error
+
+
+def _not_utf8(piece: Piece, offset: int, error: UnicodeDecodeError) -> RecordError:
+    found = error.object[error.start]
+    return RecordError(f"{piece.path}: byte {offset} (0x{found:02x}) is not valid UTF-8 ({error.reason}); convert it to UTF-8")
+
+
+def _bad(piece: Piece, number: int, problem: str, unit: str = "line") -> RecordError:
+    return RecordError(f"{piece.path}: {unit} {number}: {problem}")
+
+
+def _line_number(piece: Piece, offset: int) -> int:
+    """The number, from 1, of the line that begins at a byte offset; read again, as only errors ask for it."""
+    number = 1
+    with open_raw(piece.path) as file:
+        while offset > 0 and (block := file.read(min(2**20, offset))):
+            number += block.count(b"\n")
+            offset -= len(block)
+    return number

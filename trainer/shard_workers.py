@@ -1,0 +1,101 @@
+"""Shards built in parallel by worker processes that end with their parent."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainer.config import CorpusConfig
+from trainer.engines import ENGINES, Encode
+from trainer.process import die_with_parent
+from trainer.progress import Bar
+from trainer.shards import ShardRecord, build_shard, record_file
+from trainer.sources import Piece
+from trainer.storage import Store
+from trainer.tokenizer import TokenizerInfo, load_tokenizer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all shards of a set share."""
+
+    url: str
+    key: str
+    corpus: CorpusConfig
+    tokenizer_key: str
+    engine: str
+    validation_fraction: float
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """One shard to build: its number, the fingerprint of what it is made from, and its pieces."""
+
+    number: int
+    fingerprint: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.end - piece.start for piece in self.pieces)
+
+
+def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:
+    """Build and publish shards, the largest first. The first error stops the rest; finished shards stay."""
+    if not missing:
+        return
+    context = multiprocessing.get_context("spawn")
+    done = context.Value("q", 0)
+    with ProcessPoolExecutor(
+        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done)
+    ) as pool:
+        largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+        pending = {pool.submit(_build, recipe, shard) for shard in largest_first}
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                bar.reach(done.value)
+                for future in finished:
+                    yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_done: Any = None
+"""In a worker: the count of raw bytes done, shared with the parent."""
+
+
+def _start(parent: int, done: Any) -> None:
+    global _done
+    die_with_parent(parent, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _done = done
+
+
+def _advance(size: int) -> None:
+    with _done.get_lock():
+        _done.value += size
+
+
+@cache
+def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
+    tokenizer = load_tokenizer(Store(url), tokenizer_key)
+    return tokenizer, ENGINES[engine](tokenizer)
+
+
+def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
+    store = Store(recipe.url)
+    tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
+    with store.staging() as folder:
+        record = build_shard(
+            folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
+            recipe.validation_fraction, _advance,
+        )  # fmt: skip
+        for file in record.files:
+            store.put(folder / file.name, f"{recipe.key}/{file.name}")
+    store.write_json(f"{recipe.key}/{record_file(record.number)}", record.model_dump())
+    return record

@@ -1,0 +1,211 @@
+"""Token shards: raw little-endian ids, with an index of where each document begins.
+
+    shard-00000.bin        uint16 or uint32 token ids, one end-of-document id after each document
+    shard-00000.idx        u64 token offsets: the start of each document, and the end of the last
+    validation-00000.*     the same for the held-out documents of the same pieces
+    shard-00000.json       the shard's record, written after its files: what it was made from and what it holds
+
+A document of more than a few MiB is stored in parts, each with its own entry in the index; only its last part is followed
+by the end-of-document id.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from trainer.config import CorpusConfig
+from trainer.engines import Encode, Ids
+from trainer.errors import ArtifactError, RecordError, TokenizerError
+from trainer.manifest import FileRecord, digest_file, read_manifest
+from trainer.readers import Document, read_documents
+from trainer.sources import Piece
+from trainer.storage import Store
+from trainer.tokenizer import TokenizerInfo
+
+KIND = "shards"
+FORMAT = 1
+TRAIN, VALIDATION = "shard", "validation"
+BATCH_BYTES = 2 * 2**20
+
+
+class ShardRecord(BaseModel):
+    """One shard: the fingerprint of what it was made from, what it holds, and its files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    fingerprint: str
+    raw_bytes: int
+    documents: int
+    tokens: int
+    validation_documents: int
+    validation_tokens: int
+    bad_records: int
+    files: list[FileRecord]
+
+
+class ShardSet(NamedTuple):
+    """A published corpus: its manifest's details and the tokens of each shard, mapped from disk."""
+
+    key: str
+    corpus: str
+    details: dict[str, Any]
+    train: list[NDArray[Any]]
+    validation: list[NDArray[Any]]
+
+
+def shard_file(side: str, number: int, ending: str) -> str:
+    return f"{side}-{number:05d}.{ending}"
+
+
+def record_file(number: int) -> str:
+    return f"{TRAIN}-{number:05d}.json"
+
+
+def token_dtype(max_id: int) -> np.dtype[Any]:
+    """The smallest of uint16 and uint32 (little-endian) that holds the largest token id."""
+    return np.dtype("<u2") if max_id < 2**16 else np.dtype("<u4")
+
+
+def is_held_out(text: bytes, fraction: float) -> bool:
+    """Whether a document belongs to the validation side: decided by its content, so exact duplicates stay together."""
+    draw = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+    return draw < fraction * 2.0**64
+
+
+def build_shard(
+    folder: Path,
+    number: int,
+    name: str,
+    pieces: Sequence[Piece],
+    corpus: CorpusConfig,
+    tokenizer: TokenizerInfo,
+    encode: Encode,
+    validation_fraction: float,
+    advance: Callable[[int], None],
+) -> ShardRecord:
+    """Tokenize some pieces into the four files of one shard, in a folder. Memory does not grow with the pieces."""
+    bad: list[RecordError] = []
+
+    def on_bad(error: RecordError) -> None:
+        bad.append(error)
+        if len(bad) > corpus.max_bad_records:
+            raise error
+
+    sides = {side: _SideWriter(folder, side, number, tokenizer) for side in (TRAIN, VALIDATION)}
+    documents = (document for piece in pieces for document in _counted(read_documents(piece, corpus, on_bad), advance))
+    for batch in _batches(documents):
+        for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
+            side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
+            sides[side].add(ids, document.ends)
+    for writer in sides.values():
+        writer.close()
+    return ShardRecord(
+        number=number,
+        fingerprint=name,
+        raw_bytes=sum(piece.end - piece.start for piece in pieces),
+        documents=sides[TRAIN].documents,
+        tokens=sides[TRAIN].tokens,
+        validation_documents=sides[VALIDATION].documents,
+        validation_tokens=sides[VALIDATION].tokens,
+        bad_records=len(bad),
+        files=[digest_file(path) for writer in sides.values() for path in writer.paths],
+    )
+
+
+def open_shards(store: Store, key: str) -> ShardSet:
+    """Map a published shard set, opened from its manifest alone. Raises `ArtifactError` if there is none."""
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
+    dtype = np.dtype(manifest.details["dtype"])
+    sizes = {record.name: record.size for record in manifest.files}
+
+    def mapped(side: str) -> list[NDArray[Any]]:
+        names = [shard_file(side, number, "bin") for number in range(manifest.details["num_shards"])]
+        return [_map(store, f"{key}/{name}", sizes[name], dtype) for name in names]
+
+    return ShardSet(key, manifest.details["corpus"], manifest.details, mapped(TRAIN), mapped(VALIDATION))
+
+
+class _SideWriter:
+    """Streams one side of a shard to its .bin file and keeps its index."""
+
+    def __init__(self, folder: Path, side: str, number: int, tokenizer: TokenizerInfo) -> None:
+        self.paths = [folder / shard_file(side, number, ending) for ending in ("bin", "idx")]
+        self._file = open(self.paths[0], "wb")  # noqa: SIM115 - open for as long as the shard is being built
+        self._dtype = token_dtype(tokenizer.max_id)
+        self._max_id = tokenizer.max_id
+        self._eos = np.array([tokenizer.eos_id], dtype=self._dtype).tobytes()
+        self._starts = [0]
+        self.tokens = 0
+
+    @property
+    def documents(self) -> int:
+        return len(self._starts) - 1
+
+    def add(self, ids: Ids, ends: bool) -> None:
+        if len(ids) and int(ids.max()) > self._max_id:
+            raise TokenizerError(f"the engine gave token id {int(ids.max())}; the tokenizer's largest is {self._max_id}")
+        self._file.write(ids.astype(self._dtype).tobytes())
+        if ends:
+            self._file.write(self._eos)
+        self.tokens += len(ids) + ends
+        self._starts.append(self.tokens)
+
+    def close(self) -> None:
+        self._file.close()
+        np.array(self._starts, dtype="<u8").tofile(self.paths[1])
+
+
+def _counted(documents: Iterator[Document], advance: Callable[[int], None]) -> Iterator[Document]:
+    for document in documents:
+        advance(len(document.text) + 1)
+        yield document
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
+    """The ids of each document; large documents go through the engine in blocks, whose ids are those of the whole."""
+    blocks = [_blocks(document.text) for document in batch]
+    ids = iter(encode([block for document in blocks for block in document]))
+    return [
+        next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks
+    ]
+
+
+def _blocks(text: bytes) -> list[bytes]:
+    """Cut a large text between a letter and a line end, where byte-level pre-tokenizers cut as well."""
+    blocks = []
+    while len(text) > 2 * BATCH_BYTES:
+        at = text.find(b"\n", BATCH_BYTES)
+        while at != -1 and not text[at - 1 : at].isalpha():
+            at = text.find(b"\n", at + 1)
+        if at == -1:
+            break
+        blocks.append(text[:at])
+        text = text[at:]
+    return [*blocks, text]
+
+
+def _map(store: Store, key: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(store.fetch(key), dtype=dtype, mode="r")

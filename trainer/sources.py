@@ -1,0 +1,245 @@
+"""Raw files: finding them, cutting the large ones into pieces, and knowing what changed since the last look.
+
+A piece is what a shard is made of: a small file, or a stretch of a large one that begins and ends between records. Where
+pieces begin depends on the file's bytes and `piece_bytes` alone.
+"""
+
+import csv
+import hashlib
+import re
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import IO, Any
+
+import fsspec
+from fsspec.core import get_compression
+
+from trainer.config import CorpusConfig
+from trainer.errors import CorpusError
+from trainer.manifest import fingerprint
+from trainer.storage import Store
+
+MAX_RECORD = 64 * 2**20
+"""Bytes that one record, and so a process's memory for it, may take."""
+
+RACY_SECONDS = 2.0
+"""A file changed this recently could change again within its clock's tick, so its digest is not remembered."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have."""
+
+    path: str
+    key: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups)."""
+
+    path: str
+    key: str
+    index: int
+    start: int
+    end: int
+    last: bool
+    sha256: str
+
+
+def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
+    """All files of a corpus, sorted by key.
+
+    Raises `CorpusError` for a path that matches nothing and for a corpus without a byte.
+    """
+    found: dict[str, SourceFile] = {}
+    for pattern in corpus.paths:
+        matches = list(_match(pattern))
+        if not matches:
+            raise CorpusError(f"corpus {corpus.name!r}: no file matches {pattern!r}; check the path, relative to this folder")
+        found.update({source.path: source for source in matches})
+    if not sum(source.size for source in found.values()):
+        raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
+    return sorted(found.values(), key=lambda source: (source.key, source.path))
+
+
+def find_pieces(
+    store: Store, corpus: CorpusConfig, piece_bytes: int, advance: Callable[[int], None] = lambda size: None
+) -> list[Piece]:
+    """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again."""
+    layout = fingerprint([corpus.model_dump(exclude={"paths"}), piece_bytes])
+    memory = f"cache/sources-{corpus.name}-{layout}.json"
+    known: dict[str, Any] = store.read_json(memory) or {}
+    now = time.time()
+    sources = find_sources(corpus)
+
+    def look(source: SourceFile) -> list[Piece]:
+        entry = known.get(source.path)
+        if entry and entry["version"] == source.version and entry["size"] == source.size and entry["key"] == source.key:
+            return [Piece(**piece) for piece in entry["pieces"]]
+        pieces = _digest_pieces(source, corpus, piece_bytes)
+        advance(source.size)
+        return pieces
+
+    with ThreadPoolExecutor() as pool:
+        pieces_by_file = list(pool.map(look, sources))
+    fresh = {
+        source.path: {**asdict(source), "pieces": [asdict(piece) for piece in pieces]}
+        for source, pieces in zip(sources, pieces_by_file, strict=True)
+        if not _racy(source, now)
+    }
+    if fresh != known:
+        store.write_json(memory, fresh)
+    return [piece for pieces in pieces_by_file for piece in pieces]
+
+
+def open_raw(path: str, start: int = 0) -> IO[bytes]:
+    """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
+    if is_compressed(path):
+        return fsspec.open(path, "rb", compression="infer").open()  # type: ignore[no-any-return]
+    file: IO[bytes] = fsspec.open(path, "rb").open()
+    file.seek(start)
+    return file
+
+
+def is_compressed(path: str) -> bool:
+    return get_compression(path, "infer") is not None
+
+
+def csv_delimiter(corpus: CorpusConfig, path: str) -> str:
+    """The column delimiter: as given, else by the file's ending."""
+    return corpus.delimiter or ("\t" if ".tsv" in path.rsplit("/", 1)[-1].lower() else ",")
+
+
+def _match(pattern: str) -> Iterator[SourceFile]:
+    fs, full = fsspec.url_to_fs(pattern)
+    if fs.isfile(full):
+        entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
+    else:
+        entries = fs.glob(full, detail=True)
+        fixed = re.split(r"[*?\[]", full, maxsplit=1)[0].rsplit("/", 1)[0]
+    for path, info in entries.items():
+        if info["type"] == "file" or info.get("islink"):
+            version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+            url = path if "://" not in pattern else fs.unstrip_protocol(path)
+            yield SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
+
+
+def _racy(source: SourceFile, now: float) -> bool:
+    try:
+        return now - float(source.version) < RACY_SECONDS
+    except ValueError:
+        return False
+
+
+def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Piece]:
+    if corpus.format == "parquet":
+        whole = _digest(source.path, 0, source.size)
+        bounds = _parquet_cuts(source, piece_bytes)
+        digests = [f"{whole}:{start}-{end}" for start, end in pairwise(bounds)]
+    else:
+        bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
+        digests = [_digest(source.path, start, end) for start, end in pairwise(bounds)]
+    return [
+        Piece(source.path, source.key, index, start, end, index == len(digests) - 1, digests[index])
+        for index, (start, end) in enumerate(pairwise(bounds))
+    ]
+
+
+def _digest(path: str, start: int, end: int) -> str:
+    digest = hashlib.sha256()
+    with fsspec.open(path, "rb").open() as file:
+        file.seek(start)
+        while block := file.read(min(2**20, end - file.tell())):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[int]:
+    """Offsets at which a large file may be cut, one after about every `piece_bytes`."""
+    if source.size <= piece_bytes or is_compressed(source.path):
+        return []
+    if corpus.format == "csv" and corpus.quoting:
+        return _csv_cuts(source, csv_delimiter(corpus, source.path), piece_bytes)
+    pattern, keep = boundary(corpus)
+    cuts: list[int] = []
+    with open_raw(source.path) as file:
+        while (target := (cuts[-1] if cuts else 0) + piece_bytes) < source.size:
+            found = _find_after(file, target, pattern, keep, source)
+            if found is None or found >= source.size:
+                break
+            cuts.append(found)
+    return cuts
+
+
+def boundary(corpus: CorpusConfig) -> tuple[re.Pattern[bytes], int]:
+    """Where a stream of this format may be cut: a pattern, and how many of its first bytes stay before the cut.
+
+    A text that is one document is cut between a letter and a line end, where byte-level pre-tokenizers also cut, so its
+    tokens are those of the whole.
+    """
+    if corpus.format in ("text", "source") and corpus.separator is None:
+        return re.compile(rb"[A-Za-z]\r?\n"), 1
+    if corpus.separator is not None:
+        return re.compile(rb"\n(?=" + re.escape(corpus.separator.encode()) + rb"\r?\n)"), 1
+    return re.compile(rb"\n"), 1
+
+
+def _find_after(file: IO[bytes], offset: int, pattern: re.Pattern[bytes], keep: int, source: SourceFile) -> int | None:
+    """The first cut at or after `offset - 1`, or None if the file ends before one."""
+    overlap, block_bytes = 4096, 2**20
+    position = offset - 1
+    while position < min(source.size, offset + MAX_RECORD):
+        file.seek(position)
+        block = file.read(block_bytes + overlap)
+        if match := pattern.search(block):
+            return position + match.start() + keep
+        position += block_bytes
+    if position >= source.size:
+        return None
+    raise CorpusError(
+        f"{source.path}: no end of a record within {MAX_RECORD >> 20} MiB after byte {offset}; is this the right format?"
+    )
+
+
+def _csv_cuts(source: SourceFile, delimiter: str, piece_bytes: int) -> list[int]:
+    """Cuts as the CSV reader itself sees records, because only it knows which line ends lie inside quotes."""
+    cuts, consumed = [], 0
+
+    def lines(file: IO[bytes]) -> Iterator[str]:
+        nonlocal consumed
+        for line in file:
+            consumed += len(line)
+            yield line.decode("utf-8", errors="replace")
+
+    target = piece_bytes
+    with open_raw(source.path) as file:
+        for _ in csv.reader(lines(file), delimiter=delimiter):
+            if target <= consumed < source.size:
+                cuts.append(consumed)
+                target = consumed + piece_bytes
+    return cuts
+
+
+def _parquet_cuts(source: SourceFile, piece_bytes: int) -> list[int]:
+    """Row-group numbers at which to cut, so that pieces hold about `piece_bytes` each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with fsspec.open(source.path, "rb").open() as file:
+            metadata = pq.ParquetFile(file).metadata
+    except pa.ArrowInvalid as error:
+        raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
+    bounds, held = [0], 0
+    for group in range(metadata.num_row_groups):
+        if held and held + metadata.row_group(group).total_byte_size > piece_bytes:
+            bounds.append(group)
+            held = 0
+        held += metadata.row_group(group).total_byte_size
+    return [*bounds, metadata.num_row_groups]
