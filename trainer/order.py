@@ -51,7 +51,7 @@ class DataOrder:
         draws = np.arange(number * BLOCK, (number + 1) * BLOCK, dtype=np.uint64)
         corpora, turns = _deal(draws, self._shares)
         places = np.arange(BLOCK, dtype=np.uint64)
-        shuffled = corpora[permute(places, BLOCK, _key(self._seed, "block", number))]
+        shuffled = corpora[permute(places, BLOCK, stable_key(self._seed, "block", number))]
         windows = np.empty(BLOCK, dtype=np.int64)
         for corpus in np.unique(shuffled):
             windows[shuffled == corpus] = self._windows_of(int(corpus), turns[corpora == corpus])
@@ -63,7 +63,7 @@ class DataOrder:
         windows = np.empty(len(turns), dtype=np.int64)
         for number in np.unique(turns // size):
             now = turns // size == number
-            key = _key(self._seed, "window", self._names[corpus], int(number))
+            key = stable_key(self._seed, "window", self._names[corpus], int(number))
             windows[now] = permute(turns[now] % size, int(size), key)
         return windows
 
@@ -76,7 +76,7 @@ def permute(places: U64, size: int, key: int) -> U64:
     """
     half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
     mask = np.uint64((1 << int(half)) - 1)
-    keys = [np.uint64(_key(key, round_number)) for round_number in range(FEISTEL_ROUNDS)]
+    keys = [np.uint64(stable_key(key, round_number)) for round_number in range(FEISTEL_ROUNDS)]
     values = places.copy()
     outside = np.ones(len(values), dtype=bool)
     while outside.any():
@@ -127,6 +127,7 @@ def _mix(values: U64) -> U64:
     return values ^ (values >> np.uint64(31))
 
 
-def _key(*parts: object) -> int:
+def stable_key(*parts: object) -> int:
+    """64 bits decided by the parts, the same in every process and on every machine."""
     text = "/".join(map(str, parts))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

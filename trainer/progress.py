@@ -14,7 +14,10 @@ from tqdm import tqdm
 
 @dataclass(frozen=True)
 class Update:
-    """How far one piece of work is: `done` of `total` units (None: not known), and a note such as the loss."""
+    """How far one piece of work is: `done` of `total` units (None: not known), and a note such as the loss.
+
+    `start` units were done before the `seconds` began, by a run that this one continues.
+    """
 
     title: str
     done: int
@@ -23,6 +26,7 @@ class Update:
     seconds: float
     note: str = ""
     finished: bool = False
+    start: int = 0
 
 
 Show = Callable[[Update], None]
@@ -33,7 +37,7 @@ class Bar:
 
     def __init__(self, title: str, total: int | None, unit: str, show: Show, interval: float, done: int = 0) -> None:
         self.title, self.total, self.unit = title, total, unit
-        self.done = done
+        self.start = self.done = done
         self._note = ""
         self._show, self._interval = show, interval
         self._started = self._shown = time.monotonic()
@@ -60,7 +64,9 @@ class Bar:
         if finished or now - self._shown >= self._interval:
             self._shown = now
             done = min(self.done, self.total) if self.total is not None else self.done
-            self._show(Update(self.title, done, self.total, self.unit, now - self._started, self._note, finished))
+            self._show(
+                Update(self.title, done, self.total, self.unit, now - self._started, self._note, finished, self.start)
+            )
 
 
 class Progress:
@@ -114,7 +120,7 @@ def terminal_bars(stream: TextIO = sys.stderr) -> Show:
         if bar is None:
             bar = bars[update.title] = tqdm(
                 desc=update.title, total=update.total, unit=update.unit, unit_scale=update.unit == "B", file=stream,
-                initial=update.done, dynamic_ncols=True,
+                initial=update.start, dynamic_ncols=True,
             )  # fmt: skip
         bar.set_postfix_str(update.note, refresh=False)
         bar.update(update.done - bar.n)
@@ -137,7 +143,7 @@ def plain_lines(stream: TextIO = sys.stderr) -> Show:
 
 def describe(update: Update) -> str:
     """One line such as `train: 120 of 300 step (40%), 1.2 step/s, 150 s left; loss 4.2`."""
-    rate = update.done / update.seconds if update.seconds > 0 else 0.0
+    rate = (update.done - update.start) / update.seconds if update.seconds > 0 else 0.0
     line = f"{update.title}: {_amount(update.done, update.unit)}"
     if update.total:
         line += f" of {_amount(update.total, update.unit)} ({100 * update.done / update.total:.0f}%)"

@@ -148,6 +148,12 @@ class Store:
             self.fs.get_file(f"{self.root}/{key}", str(path))
         return path
 
+    def fetch_folder(self, key: str) -> Path:
+        """A local folder that holds the files directly under a key."""
+        if self.local is not None:
+            return self.local / key
+        return [self.fetch(f"{key}/{name}") for name in self.names(key)][0].parent
+
     @contextmanager
     def staging(self) -> Iterator[Path]:
         """A private folder on the store's own file system (or a temporary one), removed at the end of the block."""

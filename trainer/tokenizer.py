@@ -29,7 +29,7 @@ from trainer.storage import Store
 
 END_OF_TEXT = "<|endoftext|>"
 KIND = "tokenizer"
-TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
 
@@ -79,11 +79,20 @@ def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
     text = path.read_text(encoding="utf-8")
-    tokenizer = Tokenizer.from_str(text)
-    eos_id = tokenizer.token_to_id(manifest.details["eos_token"])
-    return TokenizerInfo(
-        json=text, sha256=digest_file(path).sha256, eos_id=eos_id, max_id=max(tokenizer.get_vocab(True).values())
-    )
+    vocab = vocabulary(text)
+    eos_id = vocab[manifest.details["eos_token"]]
+    return TokenizerInfo(json=text, sha256=digest_file(path).sha256, eos_id=eos_id, max_id=max(vocab.values()))
+
+
+def tokenizer_files(store: Store, key: str) -> list[Path]:
+    """The files that `AutoTokenizer.from_pretrained` needs beside a model."""
+    return [store.fetch(f"{key}/{name}") for name in (TOKENIZER_FILE, TOKENIZER_CONFIG)]
+
+
+def vocabulary(tokenizer_json: str) -> dict[str, int]:
+    """Every token and its id."""
+    vocab: dict[str, int] = Tokenizer.from_str(tokenizer_json).get_vocab(True)
+    return vocab
 
 
 def _name(data: DataConfig) -> tuple[str, str]:
@@ -184,7 +193,7 @@ def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
 
 def _named_eos(folder: Path) -> str | None:
     """The end token that a tokenizer_config.json beside the tokenizer names, if any."""
-    path = folder / "tokenizer_config.json"
+    path = folder / TOKENIZER_CONFIG
     if not path.is_file():
         return None
     eos = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
@@ -195,4 +204,4 @@ def _save(tokenizer: Tokenizer, eos: str, folder: Path) -> None:
     """Write the files that `AutoTokenizer.from_pretrained` reads."""
     tokenizer.save(str(folder / TOKENIZER_FILE))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": eos, "bos_token": eos, "unk_token": eos}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,191 @@
+"""Checkpoints: taken at a step boundary, written by a background thread, committed by their manifest.
+
+    checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
+    checkpoint-last              names the newest committed one; moves only after the commit
+    checkpoint-best              names the one with the lowest validation loss
+    epochs/epoch-0001-step-00000100-loss-4.1234
+                                 names the one kept for an epoch
+
+The generator state of dropout is not in it: it follows from seed, attempt and rank. Nothing in it is unpickled.
+"""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import load_file, save_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+from transformers import PreTrainedModel
+
+from trainer.errors import ArtifactError
+from trainer.manifest import MANIFEST, find_damage, publish_folder, read_manifest
+from trainer.storage import Store
+
+log = logging.getLogger(__name__)
+
+KIND = "checkpoint"
+LAST, BEST, EPOCHS, FOLDER = "checkpoint-last", "checkpoint-best", "epochs", "checkpoints"
+OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+
+
+class TrainState(BaseModel):
+    """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights."""
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    step: int = 0
+    attempts: int = 0
+    ranks: int = 1
+    validation_loss: float | None = None
+    best_loss: float | None = None
+    best_step: int | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything that a checkpoint holds, which training no longer touches."""
+
+    state: TrainState
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    settings: dict[str, Any]
+    epoch: int | None
+
+
+def folder_name(step: int) -> str:
+    return f"{FOLDER}/step-{step:08d}"
+
+
+def take_snapshot(
+    state: TrainState, model: PreTrainedModel, objective: Any, optimizer: Any, schedule: Any, scaler: Any, epoch: int | None
+) -> Snapshot:
+    """Copy the training state off the device. Every rank calls it; sharded states are gathered."""
+    flat = get_optimizer_state_dict(objective, optimizer, options=FLAT)
+    tensors = {key: value for key, value in flat.items() if isinstance(value, torch.Tensor)}
+    settings = {
+        "optimizer": {key: value for key, value in flat.items() if key not in tensors},
+        "schedule": schedule.state_dict(),
+        "scaler": scaler.state_dict() if scaler is not None else None,
+    }
+    return Snapshot(state.model_copy(), _copied(model.state_dict()), _copied(tensors), settings, epoch)
+
+
+def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model."""
+    saved = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    flat = {**load_file(folder / OPTIMIZER), **saved["settings"]["optimizer"]}
+    set_optimizer_state_dict(objective, optimizer, flat, options=FLAT)
+    schedule.load_state_dict(saved["settings"]["schedule"])
+    if scaler is not None:
+        scaler.load_state_dict(saved["settings"]["scaler"])
+    return TrainState(**saved["state"])
+
+
+def find_checkpoint(store: Store, run: str) -> str | None:
+    """The newest intact checkpoint of a run, or None if it never committed one.
+
+    A damaged one is passed over with a warning. Raises `ArtifactError` if there are checkpoints but none is intact.
+    """
+    pointer = store.read_json(f"{run}/{LAST}")
+    steps = sorted((name for name in store.names(f"{run}/{FOLDER}") if name.startswith("step-")), reverse=True)
+    names = ([pointer["checkpoint"]] if pointer else []) + [f"{FOLDER}/{name}" for name in steps]
+    damaged = []
+    for name in dict.fromkeys(names):
+        key = f"{run}/{name}"
+        try:
+            manifest = read_manifest(store, key, KIND)
+        except ArtifactError as error:
+            damaged.append(str(error))
+            continue
+        if manifest is None:
+            continue
+        damage = find_damage(store, key, manifest)
+        if not damage:
+            for problem in damaged:
+                log.warning("%s: continuing from %s instead", problem, store.path(key))
+            return name
+        damaged += [f"{store.path(key)}/{file} {problem}" for file, problem in damage.items()]
+    if damaged:
+        raise ArtifactError(f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged)}")
+    return None
+
+
+class Saver:
+    """Writes snapshots in a background thread, one at a time, and keeps what is to be kept."""
+
+    def __init__(
+        self, store: Store, run: str, model: PreTrainedModel, extra: Sequence[Path], fingerprint: str, keep_last: int
+    ) -> None:
+        self._store, self._run, self._model, self._extra = store, run, model, extra
+        self._fingerprint, self._keep_last = fingerprint, keep_last
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[None] | None = None
+
+    def save(self, snapshot: Snapshot, done: Callable[[], None] = lambda: None) -> None:
+        """Start writing; waits for the save before it. An error of an earlier save is raised here."""
+        self.drain()
+        self._pending = self._pool.submit(self._write, snapshot, done)
+
+    def drain(self) -> None:
+        """Wait until nothing is in flight."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def close(self) -> None:
+        self.drain()
+        self._pool.shutdown()
+
+    def _write(self, snapshot: Snapshot, done: Callable[[], None]) -> None:
+        state, name = snapshot.state, folder_name(snapshot.state.step)
+        with self._store.staging() as folder:
+            self._model.save_pretrained(folder, state_dict=snapshot.weights)
+            for path in self._extra:
+                (folder / path.name).write_bytes(path.read_bytes())
+            save_file(snapshot.optimizer, folder / OPTIMIZER)
+            saved = {"state": state.model_dump(), "settings": snapshot.settings}
+            (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            details = {"step": state.step, "validation_loss": state.validation_loss, "run": self._fingerprint}
+            publish_folder(self._store, folder, f"{self._run}/{name}", KIND, self._fingerprint, details)
+        self._point(LAST, snapshot)
+        if state.best_step == state.step:
+            self._point(BEST, snapshot)
+        if snapshot.epoch is not None:
+            loss = f"-loss-{state.validation_loss:.4f}" if state.validation_loss is not None else ""
+            self._point(f"{EPOCHS}/epoch-{snapshot.epoch:04d}-step-{state.step:08d}{loss}", snapshot)
+        self._retire()
+        done()
+
+    def _point(self, pointer: str, snapshot: Snapshot) -> None:
+        state = snapshot.state
+        target = {"checkpoint": folder_name(state.step), "step": state.step, "validation_loss": state.validation_loss}
+        self._store.write_json(f"{self._run}/{pointer}", target)
+
+    def _retire(self) -> None:
+        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's."""
+        pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
+        kept = {target["checkpoint"] for p in pointers if (target := self._store.read_json(f"{self._run}/{p}"))}
+        names = [f"{FOLDER}/{n}" for n in self._store.names(f"{self._run}/{FOLDER}") if re.fullmatch(r"step-\d+", n)]
+        for name in names[: -self._keep_last]:
+            if name not in kept:
+                self._store.delete(f"{self._run}/{name}", first=MANIFEST)
+
+
+def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Copies on the CPU; tensors that share their memory (tied weights) go on sharing it."""
+    copies: dict[tuple[int, torch.Size], torch.Tensor] = {}
+    result = {}
+    for name, tensor in tensors.items():
+        identity = (tensor.data_ptr(), tensor.shape)
+        if identity not in copies:
+            copies[identity] = tensor.detach().to("cpu", copy=True)
+        result[name] = copies[identity]
+    return result

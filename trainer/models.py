@@ -1,0 +1,155 @@
+"""Models: any causal language model that `transformers` knows, new or pretrained, and the loss it is trained with."""
+
+import difflib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+from torch.nn import functional as F
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import logging as transformers_logging
+
+from trainer.config import ModelConfig
+from trainer.errors import ConfigError, TokenizerError
+from trainer.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+
+transformers_logging.disable_progress_bar()
+
+IGNORED = -100
+"""Label of positions that are not predicted."""
+
+
+class CausalLMLoss(nn.Module):
+    """A language model together with its loss, so that both are wrapped, cast and compiled as one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted."""
+        return token_losses(self.model, input_ids, next_tokens(input_ids)).sum()
+
+
+def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
+    """The label of each position is the token after it; the last position has none. Shapes [B, T] -> [B, T]."""
+    return F.pad(input_ids[:, 1:], (0, 1), value=IGNORED)
+
+
+def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
+    logits_BTV = model(input_ids=input_ids, use_cache=False).logits
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
+
+
+def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int) -> PretrainedConfig:
+    """The model's full configuration, checked against the tokenizer and the window length.
+
+    Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
+    """
+    if options.pretrained is not None:
+        config = _pretrained_config(options.pretrained)
+        _check_same_vocabulary(options.pretrained, tokenizer)
+    else:
+        config = _new_config(options, tokenizer)
+    vocab_size = config.get_text_config().vocab_size
+    if tokenizer.vocab_size > vocab_size:
+        raise TokenizerError(
+            f"the tokenizer's largest id is {tokenizer.max_id}, but the model has {vocab_size} embeddings; "
+            "use the model's own tokenizer, or a new model"
+        )
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and context > positions:
+        raise ConfigError(f"training.context is {context}, but the model has {positions} positions")
+    config.use_cache = False
+    return config
+
+
+def count_parameters(config: PretrainedConfig) -> int:
+    """Parameters of the model, found without allocating them. Raises `ConfigError` if it cannot be built."""
+    return sum(parameter.numel() for parameter in _meta_model(config).parameters())
+
+
+def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """A float32 model: pretrained, or new with weights decided by the seed."""
+    torch.manual_seed(seed)
+    if options.pretrained is not None:
+        return load_model(options.pretrained, options.attention)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=options.attention
+    )
+    return model
+
+
+def load_model(path: str | Path, attention: str = "sdpa") -> PreTrainedModel:
+    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name."""
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, attn_implementation=attention
+    )
+    return model
+
+
+def _meta_model(config: PretrainedConfig) -> PreTrainedModel:
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+            return model
+    except Exception as error:  # architectures check their settings each in their own way
+        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {error}") from error
+
+
+def _new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
+    values = _read_values(options.config) if isinstance(options.config, str) else dict(options.config or {})
+    where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
+    kind = values.pop("model_type", None)
+    if kind not in CONFIG_MAPPING:
+        close = difflib.get_close_matches(str(kind), list(CONFIG_MAPPING), 3)
+        raise ConfigError(
+            f"{where}: model_type {kind!r} is not one that transformers knows" + (f"; did you mean {close}?" if close else "")
+        )
+    default = AutoConfig.for_model(kind)
+    known = {*default.to_dict(), *default.attribute_map}
+    for key in values:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            raise ConfigError(f"{where}: unknown key {key!r} for {kind!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+    multiple = options.pad_vocab_to
+    values.setdefault("vocab_size", -(-tokenizer.vocab_size // multiple) * multiple)
+    eos = tokenizer.eos_id
+    try:
+        config: PretrainedConfig = AutoConfig.for_model(kind, **{"bos_token_id": eos, "eos_token_id": eos, **values})
+    except Exception as error:  # each architecture validates with errors of its own
+        raise ConfigError(f"{where}: {error}") from error
+    return config
+
+
+def _read_values(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"model config {path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"model config {path}: a mapping of keys was expected, found {type(values).__name__}")
+    ignored = {"architectures", "transformers_version", "dtype", "torch_dtype"}
+    return {key: value for key, value in values.items() if key not in ignored}
+
+
+def _pretrained_config(name: str) -> PretrainedConfig:
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(name)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {error}") from error
+    return config
+
+
+def _check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
+    path = Path(pretrained, TOKENIZER_FILE)
+    if path.is_file() and vocabulary(path.read_text(encoding="utf-8")) != vocabulary(tokenizer.json):
+        raise TokenizerError(
+            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; "
+            f"set data.tokenizer.path to {str(path)!r}"
+        )

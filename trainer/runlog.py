@@ -1,0 +1,51 @@
+"""The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
+
+import json
+import os
+from typing import Any, Self
+
+from torch.utils.tensorboard import SummaryWriter
+
+from trainer.storage import Store
+
+METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
+
+
+class RunLog:
+    """Appends records to a run's metrics.jsonl. Records from after the step that a run resumes at are dropped first."""
+
+    def __init__(self, store: Store, run: str, step: int) -> None:
+        self._store, self._key = store, f"{run}/{METRICS}"
+        kept = [record for record in read_records(store, run) if record["step"] <= step]
+        store.write_bytes(self._key, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        self._path = store.fetch(self._key)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+        self._board = SummaryWriter(str(store.fetch(f"{run}/{TENSORBOARD}")), purge_step=step + 1)
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Append one record, whole."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        self._file.flush()
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._board.close()
+        if self._store.local is None:
+            self._store.put(self._path, self._key)
+
+
+def read_records(store: Store, run: str) -> list[dict[str, Any]]:
+    """All whole records of a run, in order; a last line that a kill cut short is left out."""
+    try:
+        lines = store.read_bytes(f"{run}/{METRICS}").split(b"\n")
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines[:-1] if line]

@@ -1,0 +1,103 @@
+"""A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.config import ModelConfig, PipelineJob
+from trainer.errors import RunError
+from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.preparation import PreparedData
+from trainer.storage import Store
+
+FINAL, CONFIG, PLAN = "final", "config.json", "plan.json"
+FINAL_KIND = "model"
+FORMAT = 1
+
+OPERATIONAL = {
+    "log_every", "evaluate_every", "save_every", "keep_last", "processes", "micro_batch", "compile", "gradient_checkpointing",
+}  # fmt: skip
+"""Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
+
+
+class Run(NamedTuple):
+    """Where a run lives and what decides its outcome."""
+
+    key: str
+    fingerprint: str
+    identity: dict[str, Any]
+
+
+def identify_run(job: PipelineJob, data: PreparedData) -> Run:
+    """The run that a job and its data make."""
+    identity = {
+        "format": FORMAT,
+        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
+        "tokenizer": data.tokenizer.fingerprint,
+        "model": _model_identity(job.model),
+        "training": job.training.model_dump(exclude=OPERATIONAL),
+    }
+    name = fingerprint(identity)
+    return Run(f"runs/{job.run or f'{job.name}-{name[:8]}'}", name, identity)
+
+
+def claim_run(store: Store, run: Run, job: PipelineJob, data: PreparedData) -> None:
+    """Write the run's config.json, or check that it is this run's.
+
+    Raises `RunError` with the differences if the folder holds a run of other settings or data.
+    """
+    earlier = store.read_json(f"{run.key}/{CONFIG}")
+    if earlier is not None and earlier["fingerprint"] != run.fingerprint:
+        differences = "; ".join(difference(earlier["identity"], run.identity)) or "its format"
+        raise RunError(
+            f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
+            "out to have one made, or set the settings back"
+        )
+    store.write_json(
+        f"{run.key}/{CONFIG}",
+        {
+            "fingerprint": run.fingerprint,
+            "identity": run.identity,
+            "job": job.model_dump(mode="json"),
+            "data": data.model_dump(exclude={"tokenizer": {"reused"}, "shards": {"__all__": {"reused"}}}),
+        },
+    )
+
+
+def finished_run(store: Store, run: Run) -> ArtifactRef | None:
+    """The run's final model, if it is published and intact."""
+    manifest = final_manifest(store, run.key)
+    if manifest is None or manifest.details["run"] != run.fingerprint:
+        return None
+    if find_damage(store, f"{run.key}/{FINAL}", manifest):
+        return None
+    return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
+
+
+def final_manifest(store: Store, run_key: str) -> Manifest | None:
+    """The manifest of a run's final model, or None."""
+    return read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
+
+
+def difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+    """The leaves that differ, as `training.max_steps: 300 -> 400`."""
+    found = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += difference(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append(f"{path}{key}: {old} -> {new}")
+    return found
+
+
+def _model_identity(model: ModelConfig) -> dict[str, Any]:
+    """The model's settings, with the contents of local files in place of their names."""
+    identity = model.model_dump(exclude={"attention"})
+    for key in ("config", "pretrained"):
+        value = identity[key]
+        if isinstance(value, str) and Path(value).is_file():
+            identity[key] = digest_file(Path(value)).sha256
+        elif isinstance(value, str) and Path(value).is_dir():
+            files = sorted(path for path in Path(value).iterdir() if path.is_file())
+            identity[key] = {path.name: digest_file(path).sha256 for path in files}
+    return identity

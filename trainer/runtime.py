@@ -1,0 +1,101 @@
+"""Devices, ranks and precision, from `accelerate`; the checks that this machine has what was asked for."""
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from accelerate import Accelerator
+
+from trainer.errors import ConfigError, DeviceError
+from trainer.order import stable_key
+from trainer.process import usable_cores
+
+MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+LONG_WAIT = timedelta(days=7)
+"""How long ranks wait for rank 0 to prepare data: longer than any collective of the training may take."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """This process among its ranks."""
+
+    accelerator: Accelerator
+    control: Any
+    """A CPU process group for small messages, or None when alone."""
+
+    @property
+    def rank(self) -> int:
+        return int(self.accelerator.process_index)
+
+    @property
+    def ranks(self) -> int:
+        return int(self.accelerator.num_processes)
+
+    @property
+    def device(self) -> torch.device:
+        return self.accelerator.device
+
+    def on_first(self, work: Callable[[], T]) -> T:
+        """Do something on rank 0 only, however long it takes, and give every rank its result."""
+        box: list[Any] = [work() if self.rank == 0 else None]
+        if self.ranks > 1:
+            dist.broadcast_object_list(box, src=0, group=self.control)
+        result: T = box[0]
+        return result
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Sum a CPU tensor over the ranks."""
+        if self.ranks > 1:
+            dist.all_reduce(values, group=self.control)
+        return values
+
+
+def check_devices(precision: str, processes: int | None) -> None:
+    """Raise `DeviceError` if this machine lacks the precision or the number of devices."""
+    gpus = torch.cuda.device_count()
+    if precision == "fp16" and not gpus:
+        raise DeviceError("training.precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
+    if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported():
+        raise DeviceError("training.precision is bf16, which this GPU does not have; use fp16 or fp32")
+    available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
+    if (processes or 1) > available:
+        raise DeviceError(f"training.processes is {processes}, but this machine has {available} {unit}")
+
+
+def planned_ranks(processes: int | None) -> int:
+    """Ranks that the pipeline starts: as given, else one a GPU, or one."""
+    return processes or max(1, torch.cuda.device_count())
+
+
+def start_runtime(precision: str) -> Runtime:
+    """Join the other ranks, if a launcher started several. Raises `ConfigError` if its precision contradicts ours."""
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
+    if launched and launched != MIXED_PRECISION[precision]:
+        raise ConfigError(
+            f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
+            "make them the same"
+        )
+    if not torch.cuda.is_available():
+        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        torch.set_num_threads(max(1, usable_cores() // local_ranks))
+    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=not torch.cuda.is_available())
+    control = dist.new_group(backend="gloo", timeout=LONG_WAIT) if accelerator.num_processes > 1 else None
+    return Runtime(accelerator, control)
+
+
+def seed_everything(seed: int, attempt: int, rank: int) -> None:
+    """Make what follows (dropout) a pure function of seed, step attempt and rank, so no generator state need be kept."""
+    key = stable_key(seed, "rng", attempt, rank)
+    random.seed(key)
+    np.random.seed(key % 2**32)
+    torch.manual_seed(key % 2**63)
+
+
