@@ -12,11 +12,11 @@ The generator state of dropout is not in it: it follows from seed, attempt and r
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -26,12 +26,11 @@ from transformers import PreTrainedModel
 
 from trainer.errors import ArtifactError
 from trainer.manifest import MANIFEST, find_damage, publish_folder, read_manifest
+from trainer.runs import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-KIND = "checkpoint"
-LAST, BEST, EPOCHS, FOLDER = "checkpoint-last", "checkpoint-best", "epochs", "checkpoints"
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
 
@@ -43,7 +42,6 @@ class TrainState(BaseModel):
 
     step: int = 0
     attempts: int = 0
-    ranks: int = 1
     validation_loss: float | None = None
     best_loss: float | None = None
     best_step: int | None = None
@@ -61,7 +59,7 @@ class Snapshot:
 
 
 def folder_name(step: int) -> str:
-    return f"{FOLDER}/step-{step:08d}"
+    return f"{CHECKPOINTS}/step-{step:08d}"
 
 
 def take_snapshot(
@@ -95,13 +93,13 @@ def find_checkpoint(store: Store, run: str) -> str | None:
     A damaged one is passed over with a warning. Raises `ArtifactError` if there are checkpoints but none is intact.
     """
     pointer = store.read_json(f"{run}/{LAST}")
-    steps = sorted((name for name in store.names(f"{run}/{FOLDER}") if name.startswith("step-")), reverse=True)
-    names = ([pointer["checkpoint"]] if pointer else []) + [f"{FOLDER}/{name}" for name in steps]
+    steps = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
+    names = ([pointer["checkpoint"]] if pointer else []) + [f"{CHECKPOINTS}/{name}" for name in steps]
     damaged = []
     for name in dict.fromkeys(names):
         key = f"{run}/{name}"
         try:
-            manifest = read_manifest(store, key, KIND)
+            manifest = read_manifest(store, key, CHECKPOINT_KIND)
         except ArtifactError as error:
             damaged.append(str(error))
             continue
@@ -129,10 +127,10 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
-    def save(self, snapshot: Snapshot, done: Callable[[], None] = lambda: None) -> None:
+    def save(self, snapshot: Snapshot) -> None:
         """Start writing; waits for the save before it. An error of an earlier save is raised here."""
         self.drain()
-        self._pending = self._pool.submit(self._write, snapshot, done)
+        self._pending = self._pool.submit(self._write, snapshot)
 
     def drain(self) -> None:
         """Wait until nothing is in flight."""
@@ -140,11 +138,16 @@ class Saver:
         if pending is not None:
             pending.result()
 
-    def close(self) -> None:
-        self.drain()
-        self._pool.shutdown()
+    def __enter__(self) -> Self:
+        return self
 
-    def _write(self, snapshot: Snapshot, done: Callable[[], None]) -> None:
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.drain()
+        finally:
+            self._pool.shutdown()
+
+    def _write(self, snapshot: Snapshot) -> None:
         state, name = snapshot.state, folder_name(snapshot.state.step)
         with self._store.staging() as folder:
             self._model.save_pretrained(folder, state_dict=snapshot.weights)
@@ -154,7 +157,7 @@ class Saver:
             saved = {"state": state.model_dump(), "settings": snapshot.settings}
             (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             details = {"step": state.step, "validation_loss": state.validation_loss, "run": self._fingerprint}
-            publish_folder(self._store, folder, f"{self._run}/{name}", KIND, self._fingerprint, details)
+            publish_folder(self._store, folder, f"{self._run}/{name}", CHECKPOINT_KIND, self._fingerprint, details)
         self._point(LAST, snapshot)
         if state.best_step == state.step:
             self._point(BEST, snapshot)
@@ -162,7 +165,6 @@ class Saver:
             loss = f"-loss-{state.validation_loss:.4f}" if state.validation_loss is not None else ""
             self._point(f"{EPOCHS}/epoch-{snapshot.epoch:04d}-step-{state.step:08d}{loss}", snapshot)
         self._retire()
-        done()
 
     def _point(self, pointer: str, snapshot: Snapshot) -> None:
         state = snapshot.state
@@ -173,7 +175,7 @@ class Saver:
         """Delete checkpoints that are neither among the last, nor the best, nor an epoch's."""
         pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
         kept = {target["checkpoint"] for p in pointers if (target := self._store.read_json(f"{self._run}/{p}"))}
-        names = [f"{FOLDER}/{n}" for n in self._store.names(f"{self._run}/{FOLDER}") if re.fullmatch(r"step-\d+", n)]
+        names = [f"{CHECKPOINTS}/{n}" for n in self._store.names(f"{self._run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", n)]
         for name in names[: -self._keep_last]:
             if name not in kept:
                 self._store.delete(f"{self._run}/{name}", first=MANIFEST)

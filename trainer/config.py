@@ -194,6 +194,10 @@ class PipelineJob(PrepareJob):
     training: TrainingConfig = Field(description="optimisation")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
 
+    def preparation(self) -> PrepareJob:
+        """The part of the job that makes the shards."""
+        return PrepareJob(store=self.store, name=self.name, data=self.data)
+
     @model_validator(mode="after")
     def _held_out_text(self) -> Self:
         if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:

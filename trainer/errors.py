@@ -16,6 +16,9 @@ Each message says what was found, what was expected, where, and what to do about
 EXIT_BAD_INPUT = 2
 """Exit status of a process that stopped on a PipelineError: trying again will not help."""
 
+EXIT_PREEMPTED = 75
+"""Exit status of training that was asked to stop and saved its state: running it again continues it."""
+
 
 class PipelineError(Exception):
     """Something that the user can put right; shown as its message, without a traceback."""
@@ -51,3 +54,7 @@ class DeviceError(PipelineError):
 
 class RunError(PipelineError):
     """A run directory holds something else than what was asked for."""
+
+
+class Preempted(Exception):
+    """Training was asked to stop, saved its state at a step boundary, and can be continued."""

@@ -4,39 +4,19 @@ Every held-out token is predicted exactly once, from up to `context - 1` tokens 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 from transformers import PreTrainedModel
 
 from trainer.models import IGNORED, next_tokens, token_losses
+from trainer.results import CorpusScore, Scores
 from trainer.runtime import Runtime
 
 Tokens = NDArray[Any]
-
-
-class CorpusScore(BaseModel):
-    """Mean loss in nats a token, its exponential, and how much text it was measured on."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    loss: float
-    perplexity: float
-    tokens: int
-    windows: int
-
-
-class Scores(BaseModel):
-    """Scores by corpus, and over all their tokens."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    corpora: dict[str, CorpusScore]
-    total: CorpusScore
 
 
 class HeldOut(NamedTuple):
@@ -58,7 +38,14 @@ def held_out_windows(name: str, shards: Sequence[Tokens], context: int, max_wind
 
 
 @torch.no_grad()
-def evaluate(model: PreTrainedModel, held_out: Sequence[HeldOut], context: int, batch: int, runtime: Runtime) -> Scores:
+def evaluate(
+    model: PreTrainedModel,
+    held_out: Sequence[HeldOut],
+    context: int,
+    batch: int,
+    runtime: Runtime,
+    advance: Callable[[int], None] = lambda windows: None,
+) -> Scores:
     """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
 
     Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
@@ -70,7 +57,7 @@ def evaluate(model: PreTrainedModel, held_out: Sequence[HeldOut], context: int, 
     for corpus in held_out:
         if not corpus.windows:
             continue
-        losses = _window_losses(model, corpus, context, batch, runtime)
+        losses = _window_losses(model, corpus, context, batch, runtime, advance)
         tokens = sum(min(context, len(corpus.shards[shard]) - start) - 1 for shard, start in corpus.windows)
         sums.append(math.fsum(losses.tolist()))
         scores[corpus.name] = _score(sums[-1], tokens, len(corpus.windows))
@@ -80,7 +67,7 @@ def evaluate(model: PreTrainedModel, held_out: Sequence[HeldOut], context: int, 
 
 
 def _window_losses(
-    model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime
+    model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, advance: Callable[[int], None]
 ) -> torch.Tensor:
     """Summed loss of each window, of shape [windows], float64."""
     losses = torch.zeros(len(corpus.windows), dtype=torch.float64)
@@ -95,6 +82,7 @@ def _window_losses(
         with runtime.accelerator.autocast():
             each = token_losses(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
         losses[first : first + len(chosen)] = each.view(len(chosen), context).double().sum(dim=1).cpu()
+        advance(len(chosen) * runtime.ranks)
     return runtime.sum(losses)
 
 

@@ -11,12 +11,14 @@ from transformers import PreTrainedModel
 
 from trainer.checkpoint import Saver, TrainState, take_snapshot
 from trainer.config import TrainingConfig
+from trainer.errors import Preempted
 from trainer.evaluation import HeldOut, evaluate
 from trainer.plan import StepPlan
 from trainer.progress import Bar
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
 from trainer.step import Batch, Outcome, train_step
+from trainer.stopping import StopSignal
 from trainer.throughput import Meter
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class Session:
     saver: Saver | None
     meter: Meter
     bar: Bar
+    stop: StopSignal
 
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
@@ -72,6 +75,17 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         if at_end or epoch_ends or due(state.step, training.save_every):
             save_now(session, state.step // plan.steps_per_epoch if epoch_ends else None)
         meter.pause(time.perf_counter() - paused)
+        if not at_end and session.runtime.any(session.stop.requested):
+            raise stopped(session)
+
+
+def stopped(session: Session) -> Preempted:
+    """Save on being asked to stop, all ranks at the same step."""
+    state = session.state
+    save_now(session, None)
+    if session.saver is not None:
+        session.saver.drain()
+    return Preempted(f"asked to stop: saved at step {state.step} of {session.plan.total_steps}; run it again to continue")
 
 
 def due(step: int, every: int | None) -> bool:

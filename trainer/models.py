@@ -148,7 +148,7 @@ def _pretrained_config(name: str) -> PretrainedConfig:
 
 def _check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
     path = Path(pretrained, TOKENIZER_FILE)
-    if path.is_file() and vocabulary(path.read_text(encoding="utf-8")) != vocabulary(tokenizer.json):
+    if tokenizer.json and path.is_file() and vocabulary(path.read_text(encoding="utf-8")) != vocabulary(tokenizer.json):
         raise TokenizerError(
             f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; "
             f"set data.tokenizer.path to {str(path)!r}"

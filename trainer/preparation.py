@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.config import CorpusConfig, DataConfig, PrepareJob, ShardConfig
 from trainer.engines import choose_engine
-from trainer.errors import ArtifactError, CorpusError
+from trainer.errors import ArtifactError, CorpusError, TokenizerError
 from trainer.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -28,7 +28,7 @@ from trainer.manifest import (
     write_manifest,
 )
 from trainer.process import usable_cores
-from trainer.progress import Progress
+from trainer.progress import Progress, silent
 from trainer.readers import read_documents
 from trainer.shard_reuse import finished_shards
 from trainer.shard_workers import Recipe, ShardWork, build_shards
@@ -78,11 +78,8 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     store, data = Store(job.store), job.data
     corpus = next(corpus for corpus in data.corpora if corpus.name == name)
     tokenizer = load_tokenizer(store, tokenizer_key)
-    with progress.bar(f"read {name}", None, "B") as bar:
-        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance)
-    work = deal(pieces, corpus, data, tokenizer)
-    digest = fingerprint([FORMAT, name, [shard.fingerprint for shard in work]])
-    key = f"shards/{name}-{digest}"
+    key, work = _locate(store, data, corpus, tokenizer, progress)
+    digest = key[-16:]
     if manifest := _intact_manifest(store, key):
         return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
 
@@ -93,7 +90,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     missing = [shard for shard in work if shard.number not in records]
     engine = _checked_engine(data, corpus, missing, tokenizer)
     recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
-    known_size = not any(is_compressed(piece.path) for piece in pieces)
+    known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
     with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
         for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
             records[record.number] = record
@@ -101,9 +98,54 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
 
 
+def find_prepared(job: PrepareJob) -> PreparedData | None:
+    """The job's published tokenizer and shards, if all of them exist; whether they are intact is not looked at."""
+    store = Store(job.store)
+    tokenizer = find_tokenizer(store, job.data)
+    if tokenizer is None:
+        return None
+    info = load_tokenizer(store, tokenizer.key)
+    shards = []
+    for corpus in job.data.corpora:
+        key, _ = _locate(store, job.data, corpus, info, silent())
+        manifest = _manifest(store, key)
+        if manifest is None:
+            return None
+        shards.append(ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size(), reused=True))
+    return PreparedData(tokenizer=tokenizer, shards=shards)
+
+
+def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
+    """The manifests of all shard sets. Raises if one is missing, or was made with another tokenizer."""
+    sha256 = load_tokenizer(store, data.tokenizer.key).sha256
+    manifests = []
+    for ref in data.shards:
+        manifest = read_manifest(store, ref.key, KIND)
+        if manifest is None:
+            raise ArtifactError(f"{store.path(ref.key)} holds no published shards; run prepare-data first")
+        if manifest.details["tokenizer_sha256"] != sha256:
+            raise TokenizerError(
+                f"{store.path(ref.key)} was tokenized with {manifest.details['tokenizer']}, not with {data.tokenizer.key}; "
+                "prepare the data anew"
+            )
+        manifests.append(manifest)
+    return manifests
+
+
 def shard_count(options: ShardConfig, raw_bytes: int) -> int:
     """Number of shards: as given, else one for every `shard_bytes` of raw input."""
     return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
+
+
+def _locate(
+    store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: TokenizerInfo, progress: Progress
+) -> tuple[str, list[ShardWork]]:
+    """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look."""
+    with progress.bar(f"read {corpus.name}", None, "B") as bar:
+        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance)
+    work = deal(pieces, corpus, data, tokenizer)
+    digest = fingerprint([FORMAT, corpus.name, [shard.fingerprint for shard in work]])
+    return f"shards/{corpus.name}-{digest}", work
 
 
 def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
@@ -121,13 +163,18 @@ def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokeni
     ]
 
 
+def _manifest(store: Store, key: str) -> Manifest | None:
+    """The set's manifest; a damaged one counts as none, because a set can always be made anew."""
+    try:
+        return read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
+
+
 def _intact_manifest(store: Store, key: str) -> Manifest | None:
     """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew."""
-    try:
-        manifest = read_manifest(store, key, KIND)
-    except ArtifactError as error:
-        log.warning("%s: making it anew", error)
-        return None
+    manifest = _manifest(store, key)
     if manifest is None:
         return None
     damage = find_damage(store, key, manifest)

@@ -6,9 +6,11 @@ from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
+from trainer.records import read_records
+from trainer.runs import METRICS
 from trainer.storage import Store
 
-METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
+TENSORBOARD = "tensorboard"
 
 
 class RunLog:
@@ -40,12 +42,3 @@ class RunLog:
         self._board.close()
         if self._store.local is None:
             self._store.put(self._path, self._key)
-
-
-def read_records(store: Store, run: str) -> list[dict[str, Any]]:
-    """All whole records of a run, in order; a last line that a kill cut short is left out."""
-    try:
-        lines = store.read_bytes(f"{run}/{METRICS}").split(b"\n")
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines[:-1] if line]

@@ -9,7 +9,10 @@ from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fi
 from trainer.preparation import PreparedData
 from trainer.storage import Store
 
-FINAL, CONFIG, PLAN = "final", "config.json", "plan.json"
+FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
+CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
+METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
+CHECKPOINT_KIND = "checkpoint"
 FINAL_KIND = "model"
 FORMAT = 1
 

@@ -51,6 +51,10 @@ class Runtime:
         result: T = box[0]
         return result
 
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        return bool(self.sum(torch.tensor(int(flag))))
+
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum a CPU tensor over the ranks."""
         if self.ranks > 1:
@@ -99,3 +103,7 @@ def seed_everything(seed: int, attempt: int, rank: int) -> None:
     torch.manual_seed(key % 2**63)
 
 
+def leave_group() -> None:
+    """Leave the other ranks, if there are any."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -84,6 +84,18 @@ def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
     return TokenizerInfo(json=text, sha256=digest_file(path).sha256, eos_id=eos_id, max_id=max(vocab.values()))
 
 
+def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
+    """The tokenizer before it is published: as it is if it is taken, else a stand-in of the size to be trained.
+
+    Raises `TokenizerError` if it cannot be loaded.
+    """
+    if data.tokenizer.vocab_size is not None:
+        return TokenizerInfo(json="", sha256="", eos_id=0, max_id=data.tokenizer.vocab_size - 1)
+    tokenizer, eos = _load(data.tokenizer)
+    text, vocab = tokenizer.to_str(), tokenizer.get_vocab(True)
+    return TokenizerInfo(json=text, sha256="", eos_id=vocab[eos], max_id=max(vocab.values()))
+
+
 def tokenizer_files(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model."""
     return [store.fetch(f"{key}/{name}") for name in (TOKENIZER_FILE, TOKENIZER_CONFIG)]
@@ -171,6 +183,13 @@ def ignore(error: RecordError) -> None:
 
 
 def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
+    tokenizer, eos = _load(options)
+    _save(tokenizer, eos, folder)
+    return {"eos_token": eos, "taken_from": options.path, "vocab_size": tokenizer.get_vocab_size()}
+
+
+def _load(options: TokenizerConfig) -> tuple[Tokenizer, str]:
+    """The tokenizer to take, and its end-of-document token."""
     assert options.path is not None
     path = _tokenizer_file(options.path)
     try:
@@ -187,8 +206,7 @@ def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
     if eos is None or tokenizer.token_to_id(eos) is None:
         found = "names no end-of-document token" if eos is None else f"has no token {eos!r}"
         raise TokenizerError(f"tokenizer {options.path!r} {found}; set data.tokenizer.eos_token to one of its tokens")
-    _save(tokenizer, eos, folder)
-    return {"eos_token": eos, "taken_from": options.path, "vocab_size": tokenizer.get_vocab_size()}
+    return tokenizer, eos
 
 
 def _named_eos(folder: Path) -> str | None:

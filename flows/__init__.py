@@ -1,0 +1,1 @@
+"""Prefect flows: whole jobs, composed of tasks."""

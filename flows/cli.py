@@ -1,0 +1,153 @@
+"""The command line of every flow: a YAML file, `key=value` words, `--dry-run`, and an explanation of every field."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+from prefect import Flow
+
+from trainer.config import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config_file import Job, explain, load_job
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
+from trainer.manifest import ArtifactRef
+from trainer.preparation import PreparedData
+from trainer.progress import for_people
+from trainer.records import read_records
+from trainer.results import Evaluation, Outcome, Preflight
+from trainer.storage import Store
+
+
+def main(
+    flow: Flow[[Any], Any], schema: type[Job], show: Callable[[Job, Any], None], arguments: list[str] | None = None
+) -> int:
+    """Run a flow on this machine and print what it made. Returns 0, 2 on bad input, 75 if it was asked to stop."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {flow.fn.__module__ if flow.fn.__module__ != '__main__' else 'flows.' + flow.fn.__name__}",
+        description=flow.description,
+        epilog="fields of the configuration:\n\n" + explain(schema),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", help="a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
+    parsed = parser.parse_args(arguments)
+    try:
+        job = load(schema, parsed.config, parsed.overrides)
+        if parsed.dry_run:
+            dry_run(job)
+        else:
+            hide_expected_traces()
+            show(job, flow(job))
+    except Preempted as stop:
+        print(stop, file=sys.stderr)
+        return EXIT_PREEMPTED
+    except PipelineError as error:
+        print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return 0
+
+
+def load(schema: type[Job], path: str, overrides: list[str]) -> Job:
+    """Read a job; the file of a whole pipeline also serves to prepare its data."""
+    try:
+        return load_job(schema, path, overrides)
+    except ConfigError:
+        if schema is not PrepareJob:
+            raise
+    return cast(Job, load_job(PipelineJob, path, overrides).preparation())
+
+
+def dry_run(job: Any) -> None:
+    """Print what a job would do."""
+    if isinstance(job, PipelineJob):
+        from trainer.preflight import preflight
+
+        show_preflight(preflight(job, for_people()))
+    elif isinstance(job, PrepareJob):
+        from trainer.sources import find_sources
+
+        for corpus in job.data.corpora:
+            files = find_sources(corpus)
+            print(f"{corpus.name}: {len(files)} files, {sum(file.size for file in files) / 1e6:.1f} MB")
+    elif isinstance(job, EvaluateJob):
+        print(f"would evaluate {job.checkpoint} in {job.store}")
+
+
+def show_preflight(found: Preflight) -> None:
+    """Print the plan of a pipeline that is not started."""
+    print(f"{'corpus':<16}{'files':>9}{'raw MB':>10}{'documents':>12}{'tokens':>14}")
+    for corpus in found.corpora:
+        documents, tokens = (("?" if n is None else f"{n:,}") for n in (corpus.documents, corpus.tokens))
+        print(f"{corpus.name:<16}{corpus.files:>9,}{corpus.raw_bytes / 1e6:>10.1f}{documents:>12}{tokens:>14}")
+    about = "" if found.plan else "about "
+    rows = [
+        ("vocabulary", f"{found.vocab_size:,} tokens"),
+        ("model", f"{found.parameters:,} parameters"),
+        ("windows", f"{about}{found.about_windows:,}"),
+        ("steps", f"{about}{found.about_steps:,} on {found.ranks} rank{'s' if found.ranks > 1 else ''}"),
+        ("memory", f"about {found.about_memory_bytes / 1e9:.2f} GB a rank"),
+        ("disk", f"about {found.about_disk_bytes / 1e9:.2f} GB"),
+    ]
+    if found.free_disk_bytes is not None:
+        rows.append(("free disk", f"{found.free_disk_bytes / 1e9:.1f} GB"))
+    for name, value in rows:
+        print(f"{name:<16}{value}")
+    if not found.plan:
+        print("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
+
+
+def show_prepared(job: PrepareJob, data: PreparedData) -> None:
+    """Print where the prepared data is."""
+    store = Store(job.store)
+    for ref in [data.tokenizer, *data.shards]:
+        print(f"{'reused   ' if ref.reused else 'published'}  {store.path(ref.key)}  ({ref.size / 1e6:.1f} MB)")
+
+
+def show_run(job: PipelineJob, run: ArtifactRef) -> None:
+    """Print where the trained model is, and how its loss fell."""
+    store = Store(job.store)
+    print(f"model      {store.path(run.key)}/final{'  (reused)' if run.reused else ''}")
+    print(f"metrics    {store.path(run.key)}/metrics.jsonl")
+    show_losses(store, run.key)
+
+
+def show_losses(store: Store, run: str) -> None:
+    """Print the first and the last validation loss of a run: both on the same held-out windows."""
+    losses = [record["loss"] for record in read_records(store, run) if record["kind"] == "evaluation"]
+    if losses:
+        print(f"validation loss {losses[0]:.3f} -> {losses[-1]:.3f} ({losses[-1] / losses[0] - 1:+.0%})")
+
+
+def show_evaluation(job: EvaluateJob, result: Evaluation) -> None:
+    """Print scores and samples."""
+    for name, score in [*result.scores.corpora.items(), ("all", result.scores.total)]:
+        print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}   {score.tokens:,} tokens")
+    for sample in result.samples:
+        print(f"\n{sample.prompt}\033[1m{sample.continuation}\033[0m" if sys.stdout.isatty() else f"\n{sample.prompt}|{sample.continuation}")
+    print(f"\nevaluation {Store(job.store).path(result.key)}")
+
+
+def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
+    """Print where everything is, with the loss before and after and a few lines that the model wrote."""
+    store = Store(job.store)
+    print()
+    show_losses(store, outcome.run)
+    if outcome.evaluation is not None:
+        show_evaluation(EvaluateJob(store=job.store, checkpoint=outcome.run), outcome.evaluation)
+    print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
+    print(f"report     {store.path(outcome.report)}")
+    print(f"model      {store.path(outcome.run)}/final")
+
+
+def hide_expected_traces() -> None:
+    """Leave the stack trace out of log records about errors whose message says all."""
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], PipelineError | Preempted):
+            record.exc_info = None
+        return True
+
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(shorten)

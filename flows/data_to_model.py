@@ -1,0 +1,41 @@
+"""Raw corpora to an evaluated model: `python -m flows.data_to_model CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.evaluation import evaluate
+from tasks.planning import plan_steps, preflight
+from tasks.reporting import report
+from tasks.tokenization import prepare_tokenizer, tokenize_corpus
+from tasks.training import train
+from trainer.config import EvaluateJob, PipelineJob
+from trainer.preparation import PreparedData
+from trainer.results import Outcome
+
+
+@flow(name="data-to-model", log_prints=True)
+def data_to_model(job: PipelineJob) -> Outcome:
+    """Tokenize, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    ranks = preflight(job).ranks
+
+    preparation = job.preparation()
+    tokenizer = prepare_tokenizer(preparation, return_state=True).result()
+    shards = [tokenize_corpus(preparation, c.name, tokenizer, return_state=True).result() for c in job.data.corpora]
+    data = PreparedData(tokenizer=tokenizer, shards=shards)
+
+    plan = plan_steps(job, data, ranks)
+    run = train(job, data, plan, return_state=True).result()
+
+    measurement = EvaluateJob(
+        store=job.store, checkpoint=f"{run.key}/final", precision=job.training.precision, evaluation=job.evaluation
+    )
+    evaluation = evaluate(measurement, return_state=True).result() if job.data.validation_fraction else None
+    made = report(job.store, run.key, return_state=True).result()
+    return Outcome(run=run.key, evaluation=evaluation, report=made.key)
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_outcome
+
+    sys.exit(main(data_to_model, PipelineJob, show_outcome))

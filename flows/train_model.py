@@ -1,0 +1,30 @@
+"""Prepared shards to a trained model: `python -m flows.train_model CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.planning import plan_steps, preflight
+from tasks.training import train
+from trainer.config import PipelineJob
+from trainer.errors import ArtifactError
+from trainer.manifest import ArtifactRef
+from trainer.preparation import find_prepared
+
+
+@flow(name="train-model", log_prints=True)
+def train_model(job: PipelineJob) -> ArtifactRef:
+    """Train on shards that prepare-data has published, or continue; a finished run is reused."""
+    ranks = preflight(job).ranks
+    data = find_prepared(job.preparation())
+    if data is None:
+        raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
+    plan = plan_steps(job, data, ranks)
+    run: ArtifactRef = train(job, data, plan, return_state=True).result()
+    return run
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_run
+
+    sys.exit(main(train_model, PipelineJob, show_run))

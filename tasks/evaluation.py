@@ -1,0 +1,35 @@
+"""The task that measures a checkpoint on held-out text."""
+
+from prefect import State, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.stage import run_stage
+from trainer.config import EvaluateJob
+from trainer.results import Evaluation
+
+
+@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def evaluate(job: EvaluateJob) -> Evaluation | State[Evaluation]:
+    """Score a checkpoint by corpus and in total, and let it continue the prompts."""
+    logger = TaskLogger()
+    with showing() as show:
+        result = Evaluation(**run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger))
+    total = result.scores.total
+    create_table_artifact(
+        score_table(result), key="evaluation", description=f"{job.checkpoint}: held-out loss {total.loss:.4f} nats a token"
+    )
+    logger.info("held-out loss %.4f, perplexity %.1f, over %d tokens", total.loss, total.perplexity, total.tokens)
+    if result.reused:
+        return reused(result, f"{result.key} is of this checkpoint and these settings")
+    return result
+
+
+def score_table(result: Evaluation) -> list[dict[str, object]]:
+    """A row for each corpus, and one for all of them."""
+    rows = [*result.scores.corpora.items(), ("all", result.scores.total)]
+    return [
+        {"corpus": name, "loss": round(score.loss, 4), "perplexity": round(score.perplexity, 2), "tokens": score.tokens}
+        for name, score in rows
+    ]

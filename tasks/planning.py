@@ -1,0 +1,66 @@
+"""Tasks that look before the work starts: the preflight, and the step plan."""
+
+from prefect import task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger, showing
+from tasks.stage import run_stage
+from trainer.config import PipelineJob
+from trainer.plan import StepPlan, make_plan
+from trainer.preparation import PreparedData, shard_manifests
+from trainer.results import Preflight
+from trainer.storage import Store
+
+
+@task(name="preflight", cache_policy=NO_CACHE)
+def preflight(job: PipelineJob) -> Preflight:
+    """Check inputs, store, devices and model before any long work."""
+    with showing() as show:
+        found = Preflight(**run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger()))
+    TaskLogger().info(
+        "preflight: %d corpora, %.1f MB raw, a model of %.1fM parameters, %d ranks",
+        len(found.corpora), sum(corpus.raw_bytes for corpus in found.corpora) / 1e6, found.parameters / 1e6, found.ranks,
+    )  # fmt: skip
+    return found
+
+
+@task(name="plan-steps", cache_policy=NO_CACHE)
+def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
+    """Compute windows and steps from the shards' sizes, and show them."""
+    plan = make_plan(job.training, shard_manifests(Store(job.store), data), ranks)
+    create_table_artifact(corpus_table(plan), key="data-mixture", description=f"{plan.windows:,} windows of {job.training.context} tokens")
+    create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
+    TaskLogger().info("plan: %s", describe_plan(plan))
+    return plan
+
+
+def describe_plan(plan: StepPlan) -> str:
+    """The plan in one line."""
+    return (
+        f"{plan.windows:,} windows, {plan.steps_per_epoch:,} steps an epoch; {plan.total_steps:,} steps of {plan.global_batch} "
+        f"windows ({plan.ranks} ranks x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} tokens"
+    )
+
+
+def corpus_table(plan: StepPlan) -> list[dict[str, object]]:
+    """A row for each corpus."""
+    return [
+        {
+            "corpus": corpus.name,
+            "documents": corpus.documents,
+            "tokens": corpus.tokens,
+            "held-out tokens": corpus.validation_tokens,
+            "windows": corpus.windows,
+            "share of samples": f"{corpus.probability:.1%}",
+            "passes": f"{corpus.passes:.2f}",
+        }
+        for corpus in plan.corpora
+    ]
+
+
+def step_table(plan: StepPlan) -> list[dict[str, object]]:
+    """A row for each figure of the plan."""
+    names = ["total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation"]
+    rows: list[dict[str, object]] = [{"figure": name.replace("_", " "), "value": getattr(plan, name)} for name in names]
+    return [*rows, {"figure": "tokens per step", "value": plan.tokens_per_step}, {"figure": "total tokens", "value": plan.total_tokens}]

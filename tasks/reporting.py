@@ -1,0 +1,20 @@
+"""The task that writes the report and the model card."""
+
+from prefect import State, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger, reused, worth_retrying
+from trainer.report import Report, make_report
+from trainer.storage import Store
+
+
+@task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def report(store: str, run_key: str) -> Report | State[Report]:
+    """Write report.html, lineage.json and the model card of a finished run."""
+    made = make_report(Store(store), run_key)
+    create_markdown_artifact(made.markdown, key="report", description=run_key)
+    if made.reused:
+        TaskLogger().info("reused %s: nothing that it shows has changed", made.key)
+        return reused(made, f"{made.key} is up to date")
+    return made

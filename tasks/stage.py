@@ -1,0 +1,84 @@
+"""Running a stage of the trainer as a child process, and passing on its log lines, progress, error and result."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainer import errors
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.progress import Update
+
+Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+
+class StageCrashed(RuntimeError):
+    """A stage ended without a result, for a reason that is not the user's; worth another try."""
+
+
+def run_stage(
+    name: str, arguments: dict[str, Any], show: Callable[[Update], None], logger: Logger, ranks: int = 1
+) -> dict[str, Any]:
+    """Run a stage and return its result.
+
+    The child is in this process's group, so a cancel reaches it, and it ends if this process ends. Raises the stage's own
+    `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
+    """
+    request = {"stage": name, "arguments": arguments, "ranks": ranks, "parent": os.getpid()}
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        path = Path(folder, "request.json")
+        path.write_text(json.dumps(request), encoding="utf-8")
+        command = [sys.executable, "-m", "trainer.child", str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
+            outcome = _follow(child, show, logger)
+    return _result(name, child.returncode, outcome)
+
+
+def _follow(child: subprocess.Popen[str], show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
+    """Pass on what the child says until it ends; returns its error or result event."""
+    outcome: dict[str, Any] = {}
+    assert child.stdout is not None
+    for line in child.stdout:
+        event = _event(line)
+        match event.pop("event", None):
+            case "progress":
+                show(Update(**event))
+            case "log":
+                logger.log(logging.getLevelNamesMapping()[event["level"]], "%s", event["message"])
+            case "error":
+                outcome = outcome if "kind" in outcome else event
+            case "result":
+                outcome = event
+            case _ if line.strip():
+                logger.info("%s", line.rstrip())
+    return outcome
+
+
+def _event(line: str) -> dict[str, Any]:
+    if line.startswith('{"event":'):
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            return {}
+        return event
+    return {}
+
+
+def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
+    if status == 0 and "value" in outcome:
+        value: dict[str, Any] = outcome["value"]
+        return value
+    if status == EXIT_PREEMPTED:
+        raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
+    message = outcome.get("message", "")
+    if status == EXIT_BAD_INPUT and message:
+        kind = getattr(errors, outcome["kind"], PipelineError)
+        raise kind(message)
+    reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
+    ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    raise StageCrashed(f"stage {name} {ended}: {reason}")

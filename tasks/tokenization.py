@@ -1,0 +1,42 @@
+"""Tasks that turn raw corpora into a tokenizer and token shards."""
+
+from prefect import State, task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.stage import run_stage
+from trainer.config import PrepareJob
+from trainer.manifest import ArtifactRef
+
+
+@task(
+    name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying
+)
+def prepare_tokenizer(job: PrepareJob) -> ArtifactRef | State[ArtifactRef]:
+    """Train or take the tokenizer, unless it is published and intact."""
+    return _publish("tokenizer", {"job": job.model_dump(mode="json")})
+
+
+@task(
+    name="tokenize-corpus",
+    task_run_name="tokenize-{corpus}",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=10,
+    retry_condition_fn=worth_retrying,
+)
+def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef | State[ArtifactRef]:
+    """Tokenize one corpus into shards, unless they are published and intact."""
+    arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
+    return _publish("corpus", arguments)
+
+
+def _publish(stage: str, arguments: dict[str, object]) -> ArtifactRef | State[ArtifactRef]:
+    logger = TaskLogger()
+    with showing() as show:
+        ref = ArtifactRef(**run_stage(stage, arguments, show, logger))
+    if ref.reused:
+        logger.info("reused %s: intact, made from the same inputs", ref.key)
+        return reused(ref, f"{ref.key} is intact")
+    logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
+    return ref

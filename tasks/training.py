@@ -1,0 +1,30 @@
+"""The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
+
+from prefect import State, task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.stage import run_stage
+from trainer.config import PipelineJob
+from trainer.manifest import ArtifactRef
+from trainer.plan import StepPlan
+from trainer.preparation import PreparedData
+from trainer.runs import finished_run, identify_run
+from trainer.storage import Store
+
+
+@task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def train(job: PipelineJob, data: PreparedData, plan: StepPlan) -> ArtifactRef | State[ArtifactRef]:
+    """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
+    logger = TaskLogger()
+    finished = finished_run(Store(job.store), identify_run(job, data))
+    if finished is not None:
+        logger.info("reused %s: its final model is intact, made from the same data and settings", finished.key)
+        return reused(finished, f"{finished.key} is finished")
+    arguments = {
+        "job": job.model_dump(mode="json"),
+        "data": data.model_dump(mode="json"),
+        "expected": plan.model_dump(mode="json"),
+    }
+    with showing() as show:
+        return ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks))

@@ -1,0 +1,73 @@
+"""One stage in a process of its own: `python -m trainer.child REQUEST.json`.
+
+The request names the stage, its arguments, the number of ranks and the process that waits for it. Progress, log lines, the
+error and the result go to standard output, one JSON object a line. The process ends when the one that waits for it ends.
+"""
+
+import json
+import logging
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.process import die_with_parent
+from trainer.progress import as_events, emit, silent
+
+
+class EventHandler(logging.Handler):
+    """Sends log records as events."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        emit(sys.stdout, "log", level=record.levelname, logger=record.name, message=record.getMessage())
+
+
+def main(arguments: list[str]) -> int:
+    """Run the requested stage; returns the exit status."""
+    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    launched = "RANK" in os.environ
+    die_with_parent(os.getppid() if launched else request["parent"])
+    if request["ranks"] > 1 and not launched:
+        return launch(request["ranks"], arguments[0])
+    rank = int(os.environ.get("RANK", "0"))
+    if rank == 0:
+        logging.basicConfig(level=logging.INFO, handlers=[EventHandler()])
+    return run(request["stage"], request["arguments"], rank)
+
+
+def launch(ranks: int, request: str) -> int:
+    """Start the ranks with torchrun, in this process."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    try:
+        torchrun(["--standalone", "--nproc-per-node", str(ranks), "-m", "trainer.child", request])
+    except ChildFailedError as error:
+        return max(failure.exitcode for failure in error.failures.values()) or 1
+    return 0
+
+
+def run(name: str, arguments: dict[str, Any], rank: int) -> int:
+    """Run a stage and report what came of it."""
+    from trainer.stages import stage
+
+    try:
+        result = stage(name)(**arguments, progress=as_events() if rank == 0 else silent())
+    except Preempted as stop:
+        emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
+        return EXIT_PREEMPTED
+    except PipelineError as error:
+        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank)
+        return EXIT_BAD_INPUT
+    except Exception as error:
+        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank, traceback=traceback.format_exc())
+        return 1
+    if rank == 0:
+        emit(sys.stdout, "result", value=result.model_dump(mode="json"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

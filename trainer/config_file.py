@@ -1,0 +1,125 @@
+"""Jobs from YAML files and `key=value` words, and the explanation of every field."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import yaml
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from trainer.errors import ConfigError
+
+Job = TypeVar("Job", bound=BaseModel)
+
+BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
+SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+
+
+def load_job(schema: type[Job], path: str, overrides: Sequence[str] = ()) -> Job:
+    """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad key."""
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration {path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration {path} is not YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"configuration {path}: a mapping of keys was expected, found {type(values).__name__}")
+    for word in overrides:
+        _override(values, word)
+    return validate_job(schema, values, path)
+
+
+def validate_job(schema: type[Job], values: Any, where: str) -> Job:
+    """Validate values that came from `where`. Raises `ConfigError`."""
+    try:
+        return schema.model_validate(values)
+    except ValidationError as error:
+        problems = [_problem(schema, problem["loc"], problem["type"], problem["msg"]) for problem in error.errors()]
+        raise ConfigError(f"configuration {where}: " + "; ".join(problems)) from error
+
+
+def explain(schema: type[BaseModel]) -> str:
+    """A line for each field: its name, type, bounds, default and meaning."""
+    return "\n".join(_lines(schema, ""))
+
+
+def _override(values: dict[str, Any], word: str) -> None:
+    path, equals, text = word.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
+    keys = path.split(".")
+    place: Any = values
+    try:
+        for key in keys[:-1]:
+            place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
+        place[int(keys[-1]) if isinstance(place, list) else keys[-1]] = yaml.safe_load(text)
+    except (TypeError, ValueError, IndexError, AttributeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{word!r} cannot be set: {error}") from error
+
+
+def _problem(schema: type[BaseModel], location: tuple[Any, ...], kind: str, message: str) -> str:
+    path = ".".join(map(str, location)) or "the whole"
+    if kind != "extra_forbidden":
+        return f"{path}: {message.removeprefix('Value error, ')}"
+    known = _fields_at(schema, location[:-1])
+    close = difflib.get_close_matches(str(location[-1]), known, 1)
+    return f"{path}: unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}")
+
+
+def _fields_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    place: type[BaseModel] = schema
+    for key in location:
+        if isinstance(key, str) and key in place.model_fields:
+            place = _schemas_in(place.model_fields[key].annotation)[0]
+    return list(place.model_fields)
+
+
+def _schemas_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _schemas_in(part)]
+
+
+def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in schema.model_fields.items():
+        nested = _schemas_in(field.annotation)
+        many = get_origin(field.annotation) is list
+        if nested:
+            yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
+            yield from _lines(nested[0], f"{prefix}{name}.{'N.' if many else ''}")
+        else:
+            yield f"  {prefix}{name}  {_type_name(field.annotation)}{_bounds(field)}, {_default(field)}\n        {field.description}"
+
+
+def _type_name(annotation: Any) -> str:
+    origin = get_origin(annotation)
+    if origin is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    if origin in (Union, UnionType):
+        return " or ".join(_type_name(part) for part in get_args(annotation) if part is not NoneType)
+    if origin is list:
+        return f"list of {_type_name(get_args(annotation)[0])}"
+    if origin is dict:
+        return "mapping"
+    if origin is not None:
+        return _type_name(get_args(annotation)[0])
+    return {"int": "whole number", "float": "number", "str": "text", "bool": "true|false"}.get(
+        getattr(annotation, "__name__", ""), str(annotation)
+    )
+
+
+def _bounds(field: FieldInfo) -> str:
+    found = [f"{SIGNS[type(m)]} {getattr(m, BOUNDS[type(m)])}" for m in field.metadata if type(m) in SIGNS]
+    return f" {' and '.join(found)}" if found else ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.default is PydanticUndefined:
+        return "required"
+    return "optional" if field.default is None else f"default {field.default}"

@@ -1,0 +1,127 @@
+"""The curves of a run as SVG text for a web page: the same bytes for the same records.
+
+Colours are CSS variables of the page, so that the curves follow its light or dark look.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+Records = Sequence[dict[str, Any]]
+
+MAX_POINTS = 1200
+MARKED_POINTS = 40
+INCHES = (5.2, 2.9)
+COLOURS = {"#010101": "var(--ink)", "#020202": "var(--faint)", "#030303": "var(--first)", "#040404": "var(--second)"}
+INK, FAINT, FIRST, SECOND = COLOURS
+STYLE = {
+    "svg.fonttype": "none", "font.size": 9.5, "text.color": INK, "axes.edgecolor": FAINT, "axes.labelcolor": INK,
+    "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
+    "grid.linewidth": 0.4, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4, "legend.frameon": False, "axes.formatter.limits": (-3, 6),
+    "axes.formatter.useoffset": False,
+}  # fmt: skip
+
+
+class Line(NamedTuple):
+    """A named line of a curve: values of a field, over steps."""
+
+    label: str
+    kind: str
+    field: str
+    colour: str
+
+
+class Curve(NamedTuple):
+    """One picture: a name for its file-like salt, a title, the unit of its vertical axis, and its lines."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+
+
+CURVES = (
+    Curve("loss", "Loss", "nats a token", (
+        Line("train", "train", "loss", FIRST), Line("validation", "evaluation", "loss", SECOND),
+    )),
+    Curve("learning_rate", "Learning rate", "", (Line("train", "train", "learning_rate", FIRST),)),
+    Curve("grad_norm", "Gradient norm, before clipping", "", (Line("train", "train", "grad_norm", FIRST),)),
+    Curve("tokens_per_second", "Speed", "tokens a second", (Line("train", "train", "tokens_per_second", FIRST),)),
+)  # fmt: skip
+
+
+def draw_curves(records: Records, total_steps: int) -> dict[str, str]:
+    """An SVG element for each curve that has something to show, by title."""
+    drawn = {}
+    for curve in CURVES:
+        points = {line: _points(records, line) for line in curve.lines}
+        if any(points.values()):
+            drawn[curve.title] = _draw(curve, points, total_steps)
+    return drawn
+
+
+def _points(records: Records, line: Line) -> list[tuple[int, float]]:
+    """Steps and finite values of a line, thinned so that a long run's page stays small."""
+    points = [(record["step"], record[line.field]) for record in records if record["kind"] == line.kind]
+    return thin([(step, float(value)) for step, value in points if math.isfinite(value)])
+
+
+def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most `MAX_POINTS` points: of each stretch the lowest and the highest, so that no spike is lost; and the ends."""
+    if len(points) <= MAX_POINTS:
+        return points
+    stretch = -(-len(points) // (MAX_POINTS // 2 - 1))
+    kept = {points[0], points[-1]}
+    for start in range(0, len(points), stretch):
+        part = points[start : start + stretch]
+        kept |= {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+    return sorted(kept)
+
+
+def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps: int) -> str:
+    """Draw with the object-oriented interface; the settings of the process and of its user are left alone and unused."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        matplotlib.rcParams["svg.hashsalt"] = f"headrace-{curve.name}"
+        figure = Figure(figsize=INCHES, layout="constrained")
+        canvas = FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        for line, each in points.items():
+            if each:
+                marker = "o" if len(each) <= MARKED_POINTS else ""
+                axes.plot(*zip(*each, strict=True), color=line.colour, marker=marker, label=line.label)
+        axes.set_xlim(0, total_steps)
+        axes.set_xlabel("step")
+        axes.set_ylabel(curve.unit)
+        axes.margins(y=0.08)
+        axes.locator_params(axis="y", nbins=6)
+        axes.locator_params(axis="x", nbins=7, integer=True)
+        if len(curve.lines) > 1:
+            axes.legend(loc="upper right")
+        stream = io.StringIO()
+        canvas.print_svg(stream, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    return _for_page(stream.getvalue(), curve)
+
+
+def _for_page(svg: str, curve: Curve) -> str:
+    """The SVG element alone: no size of its own, the page's colours and typeface, no identifiers that two curves share."""
+    svg = svg[svg.index("<svg") :]
+    replacements: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+        (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{curve.title}" '
+         'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'),
+        (r"<metadata>.*?</metadata>\s*", ""),
+        (r'<g id="[^"]*">', "<g>"),
+        (r"; font-family: [^;\"]*|'[^']*', (?:'[^']*', )*sans-serif", ""),
+        (r"#0[1-4]0[1-4]0[1-4]", lambda colour: COLOURS[colour[0]]),
+    ]  # fmt: skip
+    for pattern, replacement in replacements:
+        svg = re.sub(pattern, replacement, svg, flags=re.DOTALL)
+    return svg.strip()

@@ -1,0 +1,25 @@
+"""What a run ran on: versions and the machine."""
+
+import os
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+PACKAGES = [
+    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "safetensors", "numpy", "fsspec", "prefect",
+]  # fmt: skip
+
+
+def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
+    """Versions of the packages that decide a run's outcome, and the devices that it used."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "packages": {name: version(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores",
+        "threads": torch.get_num_threads(),
+        "ranks": ranks,
+        "precision": precision,
+    }

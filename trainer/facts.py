@@ -1,0 +1,171 @@
+"""What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
+
+Nothing here needs the libraries that train, so that a report is made in about a second.
+"""
+
+import hashlib
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from trainer.errors import ArtifactError, RunError
+from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
+from trainer.plan import StepPlan
+from trainer.records import read_records
+from trainer.runs import (
+    BEST,
+    CARD,
+    CHECKPOINT_KIND,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    EPOCHS,
+    EVALUATION,
+    FINAL,
+    LAST,
+    PLAN,
+    final_manifest,
+)
+from trainer.shards import KIND as SHARDS
+from trainer.storage import Store
+from trainer.tokenizer import KIND as TOKENIZER
+
+MAX_HEADER_BYTES = 100_000_000
+
+
+class Source(NamedTuple):
+    """An artifact that the run was made from: where it is, its manifest, and the digest of that."""
+
+    key: str
+    manifest: Manifest
+    sha256: str
+
+
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint in the store, and why it is kept: `last`, `best`, `epoch 3`."""
+
+    name: str
+    step: int
+    validation_loss: float | None
+    size: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one."""
+
+    key: str
+    config: dict[str, Any]
+    config_sha256: str
+    plan: StepPlan
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    final: Manifest
+    card: FileRecord | None
+    model_config: dict[str, Any]
+    parameters: dict[str, int]
+    tokenizer: Source
+    shards: list[Source]
+    checkpoints: list[KeptCheckpoint]
+
+    @property
+    def name(self) -> str:
+        return self.key.rsplit("/", 1)[-1]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job as it was run, every default filled in."""
+        job: dict[str, Any] = self.config["job"]
+        return job
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in order of their steps."""
+        return [record for record in self.records if record["kind"] == kind]
+
+    def fingerprint(self, recipe: Any) -> str:
+        """A name of everything above and of the `recipe` that turns it into a report."""
+        return fingerprint(
+            [
+                recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
+                self.final.model_dump(), self.tokenizer.sha256, [[s.key, s.sha256] for s in self.shards], self.checkpoints,
+            ]
+        )  # fmt: skip
+
+
+def read_facts(store: Store, run_key: str) -> RunFacts:
+    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is gone."""
+    config = store.read_json(f"{run_key}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name")
+    final, plan = final_manifest(store, run_key), store.read_json(f"{run_key}/{PLAN}")
+    if final is None or plan is None:
+        missing = FINAL if final is None else PLAN
+        raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
+    return RunFacts(
+        key=run_key,
+        config=config,
+        config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
+        plan=StepPlan(**plan),
+        environment=store.read_json(f"{run_key}/{ENVIRONMENT}") or {},
+        records=read_records(store, run_key),
+        evaluation=store.read_json(f"{run_key}/{EVALUATION}"),
+        final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
+        card=next((record for record in final.files if record.name == CARD), None),
+        model_config=store.read_json(f"{run_key}/{FINAL}/config.json") or {},
+        parameters=_count_parameters(store, f"{run_key}/{FINAL}", final),
+        tokenizer=_read_source(store, config["data"]["tokenizer"]["key"], TOKENIZER),
+        shards=[_read_source(store, ref["key"], SHARDS) for ref in config["data"]["shards"]],
+        checkpoints=_find_checkpoints(store, run_key),
+    )
+
+
+def _read_source(store: Store, key: str, kind: str) -> Source:
+    manifest = read_manifest(store, key, kind)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back")
+    return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
+
+
+def _count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
+    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count, once."""
+    counts: dict[str, int] = {}
+    for record in final.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        path = f"{store.root}/{key}/{record.name}"
+        try:
+            size = int.from_bytes(store.fs.cat_file(path, start=0, end=8), "little")
+            if size > min(record.size, MAX_HEADER_BYTES):
+                raise ValueError(f"a header of {size} bytes")
+            header = json.loads(store.fs.cat_file(path, start=8, end=8 + size))
+        except (OSError, ValueError) as error:
+            raise ArtifactError(f"{store.path(key)}/{record.name} is missing or damaged ({error}); train the run again") from error
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
+    return counts
+
+
+def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
+    """The committed checkpoints, by step. One with a bad manifest is left out: resuming would pass it over too."""
+    reasons: dict[str, list[str]] = {}
+    for pointer in [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run_key}/{EPOCHS}"))]:
+        if target := store.read_json(f"{run_key}/{pointer}"):
+            epoch = re.match(rf"{EPOCHS}/epoch-(\d+)-", pointer)
+            reason = f"epoch {int(epoch[1])}" if epoch else pointer.removeprefix("checkpoint-")
+            reasons.setdefault(target["checkpoint"], []).append(reason)
+    found = []
+    for folder in store.names(f"{run_key}/{CHECKPOINTS}"):
+        name = f"{CHECKPOINTS}/{folder}"
+        try:
+            manifest = read_manifest(store, f"{run_key}/{name}", CHECKPOINT_KIND)
+        except ArtifactError:
+            continue
+        if manifest is not None:
+            step, loss = manifest.details["step"], manifest.details["validation_loss"]
+            found.append(KeptCheckpoint(name, step, loss, manifest.size(), tuple(reasons.get(name, ()))))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)

@@ -1,0 +1,75 @@
+"""Numbers as people read them. What is missing or not finite is a dash."""
+
+import math
+
+NOTHING = "–"
+MINUS = "\u2212"
+
+
+def number(value: float | None, places: int = 3) -> str:
+    """A fixed number of decimals, thousands apart: 6.528, 1,234.500."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{value:,.{places}f}".replace("-", MINUS)
+
+
+def count(value: float | None) -> str:
+    """A whole number: 122,880."""
+    return number(value, 0)
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A few significant digits, without an exponent where it can be: 0.0306, 12.5, 4,530, 1.2e+06."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    return f"{value:,.{digits}g}".replace("-", MINUS) if abs(value) < 1e3 or abs(value) >= 1e6 else f"{value:,.0f}"
+
+
+def short(value: float | None) -> str:
+    """A large number in three digits: 2.62 M."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "K")):
+        if abs(value) >= limit:
+            scaled = value / (1e3 if suffix == "K" else limit)
+            return f"{scaled:.{max(0, 3 - len(str(int(abs(scaled)))))}f} {suffix}"
+    return count(value)
+
+
+def percent(share: float | None) -> str:
+    """A share of one, in three digits: 40.6 %."""
+    return NOTHING if share is None or not math.isfinite(share) else f"{significant(100 * share)} %"
+
+
+def duration(seconds: float | None) -> str:
+    """A time in its natural unit: 0.3 ms, 451 ms, 28.2 s, 4 min 05 s, 2 h 03 min."""
+    if seconds is None or not math.isfinite(seconds):
+        return NOTHING
+    if seconds < 0.9995:
+        return f"{significant(1000 * seconds)} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    whole = round(seconds / 60)
+    return f"{whole // 60} h {whole % 60:02} min"
+
+
+def size(value: float) -> str:
+    """A number of bytes: 10.0 MiB."""
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:,.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:,.1f} TiB"
+
+
+def perplexity(loss: float | None) -> str:
+    """The exponential of a loss in nats, in three digits or whole: 3.42, 684, 4,194."""
+    return NOTHING if loss is None or not math.isfinite(loss) else significant(math.exp(min(loss, 700.0)))
+
+
+def plural(value: int, noun: str, many: str | None = None) -> str:
+    """A number and what it counts: 1 rank, 60 steps."""
+    return f"{count(value)} {noun if value == 1 else many or noun + 's'}"

@@ -1,0 +1,124 @@
+"""Measuring a checkpoint: the trained one at the end of the pipeline, or any other."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from trainer.config import EvaluateJob
+from trainer.errors import ArtifactError, ConfigError, TokenizerError
+from trainer.evaluation import evaluate, held_out_windows
+from trainer.generation import continue_prompts
+from trainer.manifest import MANIFEST, Manifest, digest_file, fingerprint, require_intact
+from trainer.models import load_model
+from trainer.progress import Progress
+from trainer.results import Evaluation
+from trainer.runs import CARD, CONFIG, EVALUATION, FINAL
+from trainer.runtime import start_runtime
+from trainer.shards import ShardSet, open_shards
+from trainer.storage import Store
+from trainer.tokenizer import TOKENIZER_FILE, load_tokenizer
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint found: where its files are, the digests of all of them, and the run that it belongs to."""
+
+    folder: Path
+    files: dict[str, str]
+    key: str | None
+
+
+def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
+    """Score a checkpoint on held-out text and let it continue the prompts; an evaluation already made is reused.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on,
+    `TokenizerError` if the shards were made with another tokenizer.
+    """
+    store = Store(job.store)
+    found = find_model(store, job.checkpoint)
+    shards, context = _what_to_read(store, job, found)
+    name = fingerprint([FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})])
+    key = _result_key(found, job.checkpoint, name)
+    earlier = store.read_json(key)
+    if earlier is not None and earlier["fingerprint"] == name:
+        return Evaluation(**{**earlier, "reused": True})
+
+    sets = [open_shards(store, shard_set) for shard_set in shards]
+    tokenizer = _tokenizer(store, found, sets)
+    runtime = start_runtime(job.precision)
+    model = load_model(found.folder).to(runtime.device)
+    vocab_size = model.config.get_text_config().vocab_size
+    if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
+        raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
+    held_out = [held_out_windows(s.corpus, s.validation, context, job.evaluation.max_windows) for s in sets]
+    if not any(corpus.windows for corpus in held_out):
+        raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
+    with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
+        scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
+    samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation)
+    result = Evaluation(
+        format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
+        scores=scores, samples=samples,
+    )  # fmt: skip
+    if math.isfinite(scores.total.loss):
+        store.write_json(key, result.model_dump(exclude={"reused"}))
+    return result
+
+
+def find_model(store: Store, name: str) -> Checkpoint:
+    """A run's name, a pointer such as runs/NAME/checkpoint-best, a folder in the store, or a pretrained folder."""
+    candidates = [name, f"runs/{name}/{FINAL}"]
+    if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
+        candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
+    for key in candidates:
+        if not Path(key).is_absolute() and store.exists(f"{key}/{MANIFEST}"):
+            manifest = Manifest.model_validate_json(store.read_bytes(f"{key}/{MANIFEST}"))
+            require_intact(store, key, manifest)
+            # The model card tells of an evaluation, so it must not make that evaluation another one.
+            files = {record.name: record.sha256 for record in manifest.files if record.name != CARD}
+            return Checkpoint(store.fetch_folder(key), files, key)
+    if Path(name, "config.json").is_file():
+        files = {path.name: digest_file(path).sha256 for path in Path(name).iterdir() if path.is_file()}
+        return Checkpoint(Path(name), files, None)
+    raise ArtifactError(
+        f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder in the store, nor a model folder"
+    )
+
+
+def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:
+    """The shard sets and the window length: as given, else those of the run that made the checkpoint."""
+    run: Any = None
+    if found.key is not None and found.key.startswith("runs/"):
+        run = store.read_json(f"runs/{found.key.split('/')[1]}/{CONFIG}")
+    shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
+    context = job.context or (run and run["job"]["training"]["context"])
+    if not shards or not context:
+        raise ConfigError(f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`")
+    return shards, context
+
+
+def _result_key(found: Checkpoint, name: str, digest: str) -> str:
+    if found.key is not None and found.key.endswith(f"/{FINAL}"):
+        return f"{found.key.removesuffix(FINAL)}{EVALUATION}"
+    return f"evaluations/{Path(name).name}-{digest}.json"
+
+
+def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
+    """The shards' tokenizer, which must also be the checkpoint's if it carries one."""
+    keys = {shard_set.details["tokenizer"] for shard_set in sets}
+    if len(keys) > 1:
+        raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
+    tokenizer = load_tokenizer(store, keys.pop())
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != tokenizer.sha256:
+        raise TokenizerError(
+            f"{found.folder} carries another tokenizer than the one that made {', '.join(s.key for s in sets)}; "
+            "evaluate on shards made with its own"
+        )
+    return Tokenizer.from_str(tokenizer.json)

@@ -1,0 +1,96 @@
+"""The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
+
+from trainer.config import PipelineJob, TrainingConfig
+from trainer.errors import ConfigError, StorageError
+from trainer.manifest import Manifest
+from trainer.models import count_parameters, resolve_config
+from trainer.plan import divide_batch, make_plan
+from trainer.preparation import find_prepared, shard_manifests
+from trainer.progress import Progress
+from trainer.results import CorpusPreview, Preflight
+from trainer.runtime import check_devices, planned_ranks
+from trainer.sources import find_sources
+from trainer.storage import Store
+from trainer.tokenizer import TokenizerInfo, load_tokenizer, preview_tokenizer
+
+GUESSED_BYTES_PER_TOKEN = 4
+"""For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
+
+ADAM_BYTES_PER_PARAMETER = 16
+"""float32 weight, gradient, and AdamW's two means."""
+
+
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    store, training = Store(job.store), job.training
+    store.check_writable()
+    check_devices(training.precision, training.processes)
+    ranks = planned_ranks(training.processes)
+    divide_batch(training, ranks)
+    sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
+    data = find_prepared(job.preparation())
+    tokenizer = load_tokenizer(store, data.tokenizer.key) if data else preview_tokenizer(job.data)
+    config = resolve_config(job.model, tokenizer, training.context)
+    parameters = count_parameters(config)
+    manifests = shard_manifests(store, data) if data else []
+    plan = make_plan(training, manifests, ranks) if data else None
+    previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]
+    windows = plan.windows if plan else _guess_windows(previews, training)
+    steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
+    if training.warmup_steps > steps and plan is None:
+        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has about {steps} steps")
+    text = config.get_text_config()
+    width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
+    disk = _disk_bytes(job, previews, parameters, tokenizer)
+    free = store.free_bytes()
+    if free is not None and disk > free:
+        raise StorageError(f"the job needs about {disk / 1e9:.1f} GB on {store.path('')}, which has {free / 1e9:.1f} GB free")
+    return Preflight(
+        corpora=previews,
+        vocab_size=tokenizer.vocab_size,
+        parameters=parameters,
+        ranks=ranks,
+        plan=plan,
+        about_windows=windows,
+        about_steps=steps,
+        about_memory_bytes=_memory_bytes(training, ranks, parameters, width, layers, text.vocab_size),
+        about_disk_bytes=disk,
+        free_disk_bytes=free,
+    )
+
+
+def _preview(name: str, sizes: list[int], manifests: list[Manifest]) -> CorpusPreview:
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == name), None)
+    return CorpusPreview(
+        name=name,
+        files=len(sizes),
+        raw_bytes=sum(sizes),
+        documents=counts and counts["documents"] + counts["validation_documents"],
+        tokens=counts and counts["tokens"] + counts["validation_tokens"],
+    )
+
+
+def _tokens(previews: list[CorpusPreview]) -> int:
+    return sum(c.raw_bytes // GUESSED_BYTES_PER_TOKEN if c.tokens is None else c.tokens for c in previews)
+
+
+def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:
+    return max(1, _tokens(previews) // (training.stride or training.context))
+
+
+def _memory_bytes(training: TrainingConfig, ranks: int, parameters: int, width: int, layers: int, vocab_size: int) -> int:
+    """Weights, gradients and Adam's means, and activations: 34 bytes a token, layer and channel in half precision, twice that
+    in float32 (Korthikanti et al., 2022, equation 2, attention scores left out), and the logits with their gradient.
+    """
+    micro_batch, _ = divide_batch(training, ranks)
+    tokens = micro_batch * training.context
+    per_channel = 68 if training.precision == "fp32" else 34
+    activations = tokens * width * (layers * per_channel if not training.gradient_checkpointing else layers * 4 + per_channel)
+    return ADAM_BYTES_PER_PARAMETER * parameters + activations + tokens * vocab_size * 8
+
+
+def _disk_bytes(job: PipelineJob, previews: list[CorpusPreview], parameters: int, tokenizer: TokenizerInfo) -> int:
+    """Shards, the checkpoints kept at the same time (one more while it is written), and the final model."""
+    checkpoints = job.training.keep_last + 2 + (job.training.epochs or 0)
+    token_bytes = 2 if tokenizer.max_id < 2**16 else 4
+    return _tokens(previews) * token_bytes + checkpoints * 12 * parameters + 4 * parameters

@@ -1,0 +1,81 @@
+"""What stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.plan import StepPlan
+
+
+class Result(BaseModel):
+    """Frozen, and refuses fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusPreview(Result):
+    """A corpus's raw files, and its counts if it is tokenized already."""
+
+    name: str
+    files: int
+    raw_bytes: int
+    documents: int | None
+    tokens: int | None
+
+
+class Preflight(Result):
+    """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates."""
+
+    corpora: list[CorpusPreview]
+    vocab_size: int
+    parameters: int
+    ranks: int
+    plan: StepPlan | None
+    about_windows: int
+    about_steps: int
+    about_memory_bytes: int
+    about_disk_bytes: int
+    free_disk_bytes: int | None
+
+
+class CorpusScore(Result):
+    """Mean loss in nats a token, its exponential, and how much text it was measured on."""
+
+    loss: float
+    perplexity: float
+    tokens: int
+    windows: int
+
+
+class Scores(Result):
+    """Scores by corpus, and over all their tokens."""
+
+    corpora: dict[str, CorpusScore]
+    total: CorpusScore
+
+
+class Sample(Result):
+    """A prompt and what the model made of it."""
+
+    prompt: str
+    continuation: str
+
+
+class Evaluation(Result):
+    """What was measured, on what, and the result."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    shards: list[str]
+    context: int
+    scores: Scores
+    samples: list[Sample]
+    reused: bool = False
+
+
+class Outcome(Result):
+    """What the whole pipeline made: the run, its evaluation (None if nothing was held out), and its report."""
+
+    run: str
+    evaluation: Evaluation | None
+    report: str

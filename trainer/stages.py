@@ -1,0 +1,21 @@
+"""The stages by name, for the process that a task starts; each module is imported only when its stage runs."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import validate_call
+
+STAGES: dict[str, tuple[str, str]] = {
+    "preflight": ("trainer.preflight", "preflight"),
+    "tokenizer": ("trainer.preparation", "prepare_tokenizer"),
+    "corpus": ("trainer.preparation", "prepare_corpus"),
+    "train": ("trainer.training", "train"),
+    "evaluate": ("trainer.measuring", "evaluate_checkpoint"),
+}
+
+
+def stage(name: str) -> Callable[..., Any]:
+    """A stage's function, taking its arguments as JSON-like values and validating them by its own annotations."""
+    module, function = STAGES[name]
+    return validate_call(config={"arbitrary_types_allowed": True})(getattr(importlib.import_module(module), function))
