@@ -36,12 +36,13 @@ def main(arguments: list[str]) -> int:
         print(stop, file=sys.stderr)
         return EXIT_PREEMPTED
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        if rank == 0:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
 
 
 def run(job: PipelineJob, rank: int) -> int:
-    """Train on every rank; evaluate and report on the first."""
+    """Train on every rank; evaluate on every rank; report on the first."""
     from trainer.measuring import evaluate_checkpoint
     from trainer.preflight import preflight
     from trainer.report import make_report
@@ -52,17 +53,17 @@ def run(job: PipelineJob, rank: int) -> int:
     if rank == 0:
         preflight(job, silent())
     trained = train(job, progress)
-    leave_group()
-    if rank != 0:
-        return 0
-    store = Store(job.store)
     if job.data.validation_fraction:
         scores = evaluate_checkpoint(EvaluateJob(
             store=job.store, checkpoint=f"{trained.key}/final", precision=job.training.precision, evaluation=job.evaluation
         ), progress)  # fmt: skip
-        print(f"held-out loss {scores.scores.total.loss:.4f}, perplexity {scores.scores.total.perplexity:.1f}")
-    report = make_report(store, trained.key)
-    print(f"model: {store.path(trained.key)}/final\nreport: {store.path(report.key)}")
+        if rank == 0:
+            print(f"held-out loss {scores.scores.total.loss:.4f}, perplexity {scores.scores.total.perplexity:.1f}")
+    leave_group()
+    if rank == 0:
+        store = Store(job.store)
+        report = make_report(store, trained.key)
+        print(f"model: {store.path(trained.key)}/final\nreport: {store.path(report.key)}")
     return 0
 
 

@@ -17,8 +17,8 @@ INCHES = (5.2, 2.9)
 COLOURS = {"#010101": "var(--ink)", "#020202": "var(--faint)", "#030303": "var(--first)", "#040404": "var(--second)"}
 INK, FAINT, FIRST, SECOND = COLOURS
 STYLE = {
-    "svg.fonttype": "none", "font.size": 9.5, "text.color": INK, "axes.edgecolor": FAINT, "axes.labelcolor": INK,
-    "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
+    "svg.fonttype": "none", "figure.facecolor": "none", "axes.facecolor": "none", "font.size": 9.5, "text.color": INK, "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK, "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
     "grid.linewidth": 0.4, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
     "axes.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4, "legend.frameon": False, "axes.formatter.limits": (-3, 6),
     "axes.formatter.useoffset": False,
@@ -35,21 +35,22 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One picture: a name for its file-like salt, a title, the unit of its vertical axis, and its lines."""
+    """One picture: a name for its file-like salt, a title, the unit of its vertical axis and whether it starts at 0, and its lines."""
 
     name: str
     title: str
     unit: str
+    from_zero: bool
     lines: tuple[Line, ...]
 
 
 CURVES = (
-    Curve("loss", "Loss", "nats a token", (
+    Curve("loss", "Loss", "nats a token", False, (
         Line("train", "train", "loss", FIRST), Line("validation", "evaluation", "loss", SECOND),
     )),
-    Curve("learning_rate", "Learning rate", "", (Line("train", "train", "learning_rate", FIRST),)),
-    Curve("grad_norm", "Gradient norm, before clipping", "", (Line("train", "train", "grad_norm", FIRST),)),
-    Curve("tokens_per_second", "Speed", "tokens a second", (Line("train", "train", "tokens_per_second", FIRST),)),
+    Curve("learning_rate", "Learning rate", "", True, (Line("train", "train", "learning_rate", FIRST),)),
+    Curve("grad_norm", "Gradient norm, before clipping", "", True, (Line("train", "train", "grad_norm", FIRST),)),
+    Curve("tokens_per_second", "Speed", "tokens a second", True, (Line("train", "train", "tokens_per_second", FIRST),)),
 )  # fmt: skip
 
 
@@ -97,11 +98,12 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
         for line, each in points.items():
             if each:
                 marker = "o" if len(each) <= MARKED_POINTS else ""
-                axes.plot(*zip(*each, strict=True), color=line.colour, marker=marker, label=line.label)
+                axes.plot(*zip(*each, strict=True), color=line.colour, marker=marker, label=line.label, clip_on=False)
         axes.set_xlim(0, total_steps)
         axes.set_xlabel("step")
         axes.set_ylabel(curve.unit)
-        axes.margins(y=0.08)
+        if curve.from_zero:
+            axes.set_ylim(bottom=0)
         axes.locator_params(axis="y", nbins=6)
         axes.locator_params(axis="x", nbins=7, integer=True)
         if len(curve.lines) > 1:
@@ -112,14 +114,14 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
 
 
 def _for_page(svg: str, curve: Curve) -> str:
-    """The SVG element alone: no size of its own, the page's colours and typeface, no identifiers that two curves share."""
+    """The SVG element alone: no size of its own, the page's colours, no style or identifiers that two curves share."""
     svg = svg[svg.index("<svg") :]
     replacements: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
         (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{curve.title}" '
          'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'),
         (r"<metadata>.*?</metadata>\s*", ""),
         (r'<g id="[^"]*">', "<g>"),
-        (r"; font-family: [^;\"]*|'[^']*', (?:'[^']*', )*sans-serif", ""),
+        (r"<style.*?</style>\s*", ""),
         (r"#0[1-4]0[1-4]0[1-4]", lambda colour: COLOURS[colour[0]]),
     ]  # fmt: skip
     for pattern, replacement in replacements:

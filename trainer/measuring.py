@@ -37,6 +37,8 @@ class Checkpoint(NamedTuple):
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     """Score a checkpoint on held-out text and let it continue the prompts; an evaluation already made is reused.
 
+    Called by every rank.
+
     Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on,
     `TokenizerError` if the shards were made with another tokenizer.
     """
@@ -45,13 +47,13 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     shards, context = _what_to_read(store, job, found)
     name = fingerprint([FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})])
     key = _result_key(found, job.checkpoint, name)
-    earlier = store.read_json(key)
+    runtime = start_runtime(job.precision)
+    earlier = runtime.on_first(lambda: store.read_json(key))
     if earlier is not None and earlier["fingerprint"] == name:
         return Evaluation(**{**earlier, "reused": True})
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
-    runtime = start_runtime(job.precision)
     model = load_model(found.folder).to(runtime.device)
     vocab_size = model.config.get_text_config().vocab_size
     if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
@@ -61,13 +63,13 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
         raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
     with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
         scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
-    samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation)
+    samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
         scores=scores, samples=samples,
     )  # fmt: skip
     if math.isfinite(scores.total.loss):
-        store.write_json(key, result.model_dump(exclude={"reused"}))
+        runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
     return result
 
 

@@ -21,7 +21,7 @@ Pairs = list[tuple[str, str]]
 def plan_pairs(facts: RunFacts) -> Pairs:
     """The step plan in words."""
     plan, training = facts.plan, facts.job["training"]
-    length = plural(training["epochs"], "epoch") if training["epochs"] else f"at most {plural(training['max_steps'], 'step')}"
+    length = plural(training["epochs"], "epoch") if training["epochs"] else plural(training["max_steps"], "step")
     stride = training["stride"] or training["context"]
     return [
         ("Asked for", length),
@@ -71,7 +71,7 @@ def model_pairs(facts: RunFacts) -> Pairs:
         ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(tokenizer['vocab_size'])} tokens"),
         ("Tokenizer", facts.tokenizer.key),
         ("Files", f"{len(facts.final.files)}, {size(facts.final.size())}"),
-        ("Published", facts.final.created),
+        ("Published", facts.final.created.replace("T", " ").replace("+00:00", " UTC")),
     ]
 
 

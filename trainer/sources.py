@@ -6,6 +6,7 @@ pieces begin depends on the file's bytes and `piece_bytes` alone.
 
 import csv
 import hashlib
+import io
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -18,12 +19,14 @@ import fsspec
 from fsspec.core import get_compression
 
 from trainer.config import CorpusConfig
-from trainer.errors import CorpusError
+from trainer.errors import CorpusError, StorageError
 from trainer.manifest import fingerprint
 from trainer.storage import Store
 
 MAX_RECORD = 64 * 2**20
 """Bytes that one record, and so a process's memory for it, may take."""
+
+LINE_END = re.compile(rb"\r?\n")
 
 RACY_SECONDS = 2.0
 """A file changed this recently could change again within its clock's tick, so its digest is not remembered."""
@@ -31,7 +34,7 @@ RACY_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have."""
+    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if known)."""
 
     path: str
     key: str
@@ -41,15 +44,20 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Piece:
-    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups)."""
+    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their number."""
 
     path: str
     key: str
     index: int
     start: int
     end: int
+    size: int
     last: bool
     sha256: str
+
+
+Cuts = Callable[[bytes, int], Iterator[int]]
+"""The places in a block of bytes, from an offset on, where it may be cut."""
 
 
 def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
@@ -74,7 +82,7 @@ def find_pieces(
     """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again."""
     layout = fingerprint([corpus.model_dump(exclude={"paths"}), piece_bytes])
     memory = f"cache/sources-{corpus.name}-{layout}.json"
-    known: dict[str, Any] = store.read_json(memory) or {}
+    known = _remembered(store, memory)
     now = time.time()
     sources = find_sources(corpus)
 
@@ -82,7 +90,10 @@ def find_pieces(
         entry = known.get(source.path)
         if entry and entry["version"] == source.version and entry["size"] == source.size and entry["key"] == source.key:
             return [Piece(**piece) for piece in entry["pieces"]]
-        pieces = _digest_pieces(source, corpus, piece_bytes)
+        try:
+            pieces = _digest_pieces(source, corpus, piece_bytes)
+        except OSError as error:
+            raise unreadable(source.path, error) from error
         advance(source.size)
         return pieces
 
@@ -100,15 +111,24 @@ def find_pieces(
 
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
-    if is_compressed(path):
-        return fsspec.open(path, "rb", compression="infer").open()  # type: ignore[no-any-return]
-    file: IO[bytes] = fsspec.open(path, "rb").open()
-    file.seek(start)
+    compression = get_compression(path, "infer")
+    if compression == "zstd":
+        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
+
+        return io.BufferedReader(pa.input_stream(fsspec.open(path, "rb").open(), compression=compression))
+    file: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
+    if compression is None:
+        file.seek(start)
     return file
 
 
 def is_compressed(path: str) -> bool:
     return get_compression(path, "infer") is not None
+
+
+def unreadable(path: str, error: Exception) -> CorpusError:
+    """The error for a raw file that cannot be opened or is damaged."""
+    return CorpusError(f"{path} cannot be read: {error}; check that the file is there, whole, and yours to read")
 
 
 def csv_delimiter(corpus: CorpusConfig, path: str) -> str:
@@ -124,8 +144,10 @@ def _match(pattern: str) -> Iterator[SourceFile]:
         entries = fs.glob(full, detail=True)
         fixed = re.split(r"[*?\[]", full, maxsplit=1)[0].rsplit("/", 1)[0]
     for path, info in entries.items():
-        if info["type"] == "file" or info.get("islink"):
+        if info["type"] == "file" or (info.get("islink") and not fs.isdir(path)):
             version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+            if info.get("islink"):
+                version = ""  # the listing's time is the link's own, not the file's
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
             yield SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
 
@@ -134,19 +156,28 @@ def _racy(source: SourceFile, now: float) -> bool:
     try:
         return now - float(source.version) < RACY_SECONDS
     except ValueError:
-        return False
+        return not source.version
+
+
+def _remembered(store: Store, key: str) -> dict[str, Any]:
+    """What the last look found, by path; nothing if that cannot be read, as looking again costs time only."""
+    try:
+        return store.read_json(key) or {}
+    except StorageError:
+        return {}
 
 
 def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Piece]:
     if corpus.format == "parquet":
         whole = _digest(source.path, 0, source.size)
-        bounds = _parquet_cuts(source, piece_bytes)
+        bounds, sizes = _parquet_cuts(source, piece_bytes)
         digests = [f"{whole}:{start}-{end}" for start, end in pairwise(bounds)]
     else:
         bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
+        sizes = [end - start for start, end in pairwise(bounds)]
         digests = [_digest(source.path, start, end) for start, end in pairwise(bounds)]
     return [
-        Piece(source.path, source.key, index, start, end, index == len(digests) - 1, digests[index])
+        Piece(source.path, source.key, index, start, end, sizes[index], index == len(digests) - 1, digests[index])
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
 
@@ -166,39 +197,45 @@ def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[in
         return []
     if corpus.format == "csv" and corpus.quoting:
         return _csv_cuts(source, csv_delimiter(corpus, source.path), piece_bytes)
-    pattern, keep = boundary(corpus)
     cuts: list[int] = []
     with open_raw(source.path) as file:
         while (target := (cuts[-1] if cuts else 0) + piece_bytes) < source.size:
-            found = _find_after(file, target, pattern, keep, source)
+            found = _find_after(file, target, boundary(corpus), source)
             if found is None or found >= source.size:
                 break
             cuts.append(found)
     return cuts
 
 
-def boundary(corpus: CorpusConfig) -> tuple[re.Pattern[bytes], int]:
-    """Where a stream of this format may be cut: a pattern, and how many of its first bytes stay before the cut.
+def boundary(corpus: CorpusConfig) -> Cuts:
+    """Where a stream of this format may be cut.
 
     A text that is one document is cut between a letter and a line end, where byte-level pre-tokenizers also cut, so its
     tokens are those of the whole.
     """
     if corpus.format in ("text", "source") and corpus.separator is None:
-        return re.compile(rb"[A-Za-z]\r?\n"), 1
-    if corpus.separator is not None:
-        return re.compile(rb"\n(?=" + re.escape(corpus.separator.encode()) + rb"\r?\n)"), 1
-    return re.compile(rb"\n"), 1
+        return text_cuts
+    before = b"" if corpus.separator is None else rb"(?=" + re.escape(corpus.separator.encode()) + rb"\r?\n)"
+    pattern = re.compile(rb"\n" + before)
+    return lambda block, start: (match.end() for match in pattern.finditer(block, start))
 
 
-def _find_after(file: IO[bytes], offset: int, pattern: re.Pattern[bytes], keep: int, source: SourceFile) -> int | None:
+def text_cuts(block: bytes, start: int) -> Iterator[int]:
+    """The places between a letter, of any script, and a line end."""
+    for match in LINE_END.finditer(block, start):
+        if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha():
+            yield match.start()
+
+
+def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) -> int | None:
     """The first cut at or after `offset - 1`, or None if the file ends before one."""
     overlap, block_bytes = 4096, 2**20
     position = offset - 1
     while position < min(source.size, offset + MAX_RECORD):
         file.seek(position)
         block = file.read(block_bytes + overlap)
-        if match := pattern.search(block):
-            return position + match.start() + keep
+        if (found := next(cuts(block, 0), None)) is not None:
+            return position + found
         position += block_bytes
     if position >= source.size:
         return None
@@ -219,15 +256,21 @@ def _csv_cuts(source: SourceFile, delimiter: str, piece_bytes: int) -> list[int]
 
     target = piece_bytes
     with open_raw(source.path) as file:
-        for _ in csv.reader(lines(file), delimiter=delimiter):
+        rows = csv.reader(lines(file), delimiter=delimiter)
+        while True:
+            try:
+                next(rows)
+            except StopIteration:
+                return cuts
+            except csv.Error:
+                pass  # the reader reports it, and begins a new record after it as well
             if target <= consumed < source.size:
                 cuts.append(consumed)
                 target = consumed + piece_bytes
-    return cuts
 
 
-def _parquet_cuts(source: SourceFile, piece_bytes: int) -> list[int]:
-    """Row-group numbers at which to cut, so that pieces hold about `piece_bytes` each."""
+def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list[int]]:
+    """Row-group numbers at which to cut, so that pieces hold about `piece_bytes` each, and what each piece holds."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -236,10 +279,11 @@ def _parquet_cuts(source: SourceFile, piece_bytes: int) -> list[int]:
             metadata = pq.ParquetFile(file).metadata
     except pa.ArrowInvalid as error:
         raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
-    bounds, held = [0], 0
+    bounds, sizes = [0], [0]
     for group in range(metadata.num_row_groups):
-        if held and held + metadata.row_group(group).total_byte_size > piece_bytes:
+        size = metadata.row_group(group).total_byte_size
+        if sizes[-1] and sizes[-1] + size > piece_bytes:
             bounds.append(group)
-            held = 0
-        held += metadata.row_group(group).total_byte_size
-    return [*bounds, metadata.num_row_groups]
+            sizes.append(0)
+        sizes[-1] += size
+    return [*bounds, metadata.num_row_groups], sizes

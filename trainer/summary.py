@@ -98,13 +98,15 @@ def make_tiles(facts: RunFacts) -> list[Tile]:
     plan, speed = facts.plan, measure_speed(facts)
     tokens = sum(corpus.tokens for corpus in plan.corpora)
     stored = ", ".join(FORMATS.get(kind, kind) for kind in facts.parameters)
+    family = facts.model_config.get("model_type", "model")
     corpora = plural(len(plan.corpora), "corpus", "corpora")
     epochs = significant(plan.total_steps / plan.steps_per_epoch)
     return [
         *_loss_tiles(facts),
-        Tile("Parameters", short(sum(facts.parameters.values())), " ".join([_family(facts), stored])),
+        Tile("Parameters", short(sum(facts.parameters.values())), f"{family}, {stored}"),
         Tile("Optimizer steps", count(plan.total_steps), f"{epochs} epochs"),
-        Tile("Tokens trained on", short(plan.total_tokens), f"{short(tokens)} in {corpora}"),
+        Tile("Tokens trained on", short(plan.total_tokens), f"{count(plan.tokens_per_step)} a step"),
+        Tile("Training data", f"{short(tokens)}", f"tokens in {corpora}"),
         Tile("Tokens a second", count(speed.tokens_per_second), f"MFU {percent(speed.mfu)}"),
         Tile("Time in steps", duration(speed.training_seconds), f"{duration(speed.step_seconds)} a step"),
     ]
@@ -120,9 +122,5 @@ def _loss_tiles(facts: RunFacts) -> list[Tile]:
     if progress := find_progress(facts):
         sign = "+" if progress.change > 0 else ""
         start, end = progress.before["step"], progress.after["step"]
-        tiles.append(Tile("Change in training", f"{sign}{number(progress.change)}", f"nats a token, step {start} to {count(end)}"))
+        tiles.append(Tile("Change in training", f"{sign}{number(progress.change)}", f"nats, step {start} to {count(end)}"))
     return tiles
-
-
-def _family(facts: RunFacts) -> str:
-    return str(facts.model_config.get("model_type", "model"))

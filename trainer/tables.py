@@ -4,7 +4,7 @@ import re
 from typing import Any, NamedTuple
 
 from trainer.facts import RunFacts
-from trainer.formats import count, number, percent, perplexity, significant, size
+from trainer.formats import count, number, perplexity, size
 from trainer.summary import find_progress
 
 class Table(NamedTuple):
@@ -73,13 +73,13 @@ def data_table(facts: RunFacts) -> Table:
         ]  # fmt: skip
         sums = [total + value for total, value in zip(sums, counts, strict=True)]
         cells = [count(value) for value in counts]
-        rows.append([corpus.name, *cells[:4], percent(corpus.probability), significant(corpus.passes), *cells[4:]])
+        rows.append([corpus.name, *cells[:4], f"{number(100 * corpus.probability, 1)} %", number(corpus.passes), *cells[4:]])
     cells = [count(value) for value in sums]
     columns = [
         "Corpus", "Documents", "Tokens", "Held-out documents", "Held-out tokens", "Share of the mixture", "Passes", "Windows",
         "Shards", "Bad records", "Unused tokens",
     ]  # fmt: skip
-    return Table(columns, rows, ["All", *cells[:4], "100 %", "", *cells[4:]])
+    return Table(columns, rows, ["All", *cells[:4], "100.0 %", "", *cells[4:]])
 
 
 def checkpoint_table(facts: RunFacts) -> Table:

@@ -1,0 +1,172 @@
+"""The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes from.
+
+    runs/X/report.html       one file, nothing to fetch
+    runs/X/final/README.md   the model card, listed in the model's manifest
+    runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from pydantic import BaseModel, ConfigDict
+
+from trainer import __version__
+from trainer.curves import draw_curves
+from trainer.facts import RunFacts, read_facts
+from trainer.lineage import describe_files, make_lineage
+from trainer.manifest import FileRecord, write_manifest
+from trainer.model_card import make_card
+from trainer.particulars import environment_pairs, model_pairs, plan_pairs, speed_pairs
+from trainer.runs import CARD, FINAL, LINEAGE, REPORT
+from trainer.storage import Store
+from trainer.summary import describe_evaluation, find_progress, make_tiles, make_verdict, measure_speed
+from trainer.tables import (
+    Table,
+    checkpoint_table,
+    data_table,
+    markdown_table,
+    markdown_text,
+    progress_table,
+    results_table,
+)
+
+FORMAT = 1
+TEMPLATES, PAGE = Path(__file__).parent / "templates", "report.html.j2"
+
+
+class Report(BaseModel):
+    """Where the report is, what it was made from, and its gist in markdown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    fingerprint: str
+    size: int
+    card: str
+    lineage: str
+    markdown: str
+    reused: bool = False
+
+
+def make_report(store: Store, run_key: str) -> Report:
+    """Write a finished run's report, model card and lineage, or find them as they would be written.
+
+    `run_key` is the run's folder in the store: runs/NAME. Raises `RunError` if there is no finished run, `ArtifactError` if
+    the data that it names is gone or its model is damaged.
+    """
+    facts = read_facts(store, run_key)
+    name = facts.fingerprint([FORMAT, __version__, _digest_templates()])
+    card_key = f"{run_key}/{FINAL}/{CARD}"
+    places = {REPORT: f"{run_key}/{REPORT}", CARD: card_key}
+    found = _intact_report(store, facts, name, places)
+    reused = found is not None
+    if found is None:
+        contents = {REPORT: render_page(facts).encode(errors="replace"), CARD: make_card(facts).encode(errors="replace")}
+        found = [_record(file, data) for file, data in contents.items()]
+        lineage = make_lineage(store, facts)
+        store.write_bytes(places[REPORT], contents[REPORT])
+        publish_card(store, facts, contents[CARD])
+        lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
+        store.write_json(f"{run_key}/{LINEAGE}", lineage)
+    return Report(
+        key=places[REPORT],
+        fingerprint=name,
+        size=sum(record.size for record in found),
+        card=card_key,
+        lineage=f"{run_key}/{LINEAGE}",
+        markdown=make_markdown(facts, store.path(places[REPORT])),
+        reused=reused,
+    )
+
+
+def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
+    """Put the model card beside the model and into its manifest.
+
+    The folder is what its manifest says at every instant: an older card leaves the manifest before its file is replaced, and
+    the new one enters after its file is in place. A file that no manifest lists does no harm.
+    """
+    folder, record = f"{facts.key}/{FINAL}", _record(CARD, card)
+    if facts.card is not None and facts.card != record:
+        write_manifest(store, folder, facts.final)
+    store.write_bytes(f"{folder}/{CARD}", card)
+    files = sorted([*facts.final.files, record], key=lambda file: file.name)
+    write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
+
+
+def render_page(facts: RunFacts) -> str:
+    """The report as one HTML page; the same text for the same run."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    curves = draw_curves(facts.records, facts.plan.total_steps)
+    return environment.get_template(PAGE).render(
+        name=facts.name,
+        verdict=make_verdict(facts),
+        evaluated=describe_evaluation(facts),
+        tiles=make_tiles(facts),
+        curves={title: Markup(svg) for title, svg in curves.items()},
+        results=results_table(facts),
+        comparison=progress_table(facts),
+        progress=find_progress(facts),
+        evaluation=facts.evaluation,
+        data=data_table(facts),
+        checkpoints=checkpoint_table(facts),
+        particulars={
+            "Step plan": plan_pairs(facts),
+            "Throughput": speed_pairs(measure_speed(facts)),
+            "Model": model_pairs(facts),
+            "Versions and machine": environment_pairs(facts),
+        },
+        config=_pretty(facts.config),
+        model_config=_pretty(facts.model_config),
+        fingerprint=facts.config["fingerprint"],
+        version=__version__,
+    )
+
+
+def make_markdown(facts: RunFacts, path: str) -> str:
+    """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
+    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in make_tiles(facts)], words=1)
+    scores = results_table(facts) or progress_table(facts)
+    parts = [
+        f"# {markdown_text(facts.name)}",
+        markdown_text(make_verdict(facts)),
+        markdown_text(describe_evaluation(facts)),
+        markdown_table(tiles._replace(words=3)),
+        *([f"## Results\n\n{markdown_table(scores)}"] if scores else []),
+        f"## Data\n\n{markdown_table(data_table(facts))}",
+        f"The whole report: `{path}`",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
+    """The records of a report that was made from the same, if its files and the card's place in the manifest are whole."""
+    earlier: dict[str, Any] | None = store.read_json(f"{facts.key}/{LINEAGE}")
+    if earlier is None or earlier["report"]["fingerprint"] != name:
+        return None
+    records = [FileRecord(**record) for record in earlier["report"]["files"]]
+    for record in records:
+        try:
+            data = store.read_bytes(places[record.name])
+        except FileNotFoundError:
+            return None
+        if _record(record.name, data) != record:
+            return None
+    return records if facts.card in records else None
+
+
+def _record(name: str, data: bytes) -> FileRecord:
+    return FileRecord(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _digest_templates() -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(TEMPLATES.iterdir())]
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
