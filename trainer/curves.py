@@ -16,12 +16,12 @@ MARKED_POINTS = 40
 INCHES = (5.2, 2.9)
 COLOURS = {"#010101": "var(--ink)", "#020202": "var(--faint)", "#030303": "var(--first)", "#040404": "var(--second)"}
 INK, FAINT, FIRST, SECOND = COLOURS
-STYLE = {
-    "svg.fonttype": "none", "figure.facecolor": "none", "axes.facecolor": "none", "font.size": 9.5, "text.color": INK, "axes.edgecolor": FAINT,
-    "axes.labelcolor": INK, "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "grid.color": FAINT,
-    "grid.linewidth": 0.4, "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
-    "axes.linewidth": 0.6, "lines.linewidth": 1.6, "lines.markersize": 4, "legend.frameon": False, "axes.formatter.limits": (-3, 6),
-    "axes.formatter.useoffset": False,
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none", "font.size": 9.5, "text.color": INK, "figure.facecolor": "none", "axes.facecolor": "none",
+    "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.axisbelow": True,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.limits": (-3, 6), "axes.formatter.useoffset": False,
+    "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True,
+    "grid.color": FAINT, "grid.linewidth": 0.4, "lines.linewidth": 1.6, "lines.markersize": 4, "legend.frameon": False,
 }  # fmt: skip
 
 
@@ -35,7 +35,7 @@ class Line(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One picture: a name for its file-like salt, a title, the unit of its vertical axis and whether it starts at 0, and its lines."""
+    """One picture: its name and title, the unit of its vertical axis and whether that starts at 0, and its lines."""
 
     name: str
     title: str
@@ -85,15 +85,13 @@ def thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
 def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps: int) -> str:
     """Draw with the object-oriented interface; the settings of the process and of its user are left alone and unused."""
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(STYLE)
-        matplotlib.rcParams["svg.hashsalt"] = f"headrace-{curve.name}"
+        settings: Any = matplotlib.rcParams
+        settings.update(STYLE, **{"svg.hashsalt": f"headrace-{curve.name}"})
         figure = Figure(figsize=INCHES, layout="constrained")
-        canvas = FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         for line, each in points.items():
             if each:
@@ -109,7 +107,7 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
         if len(curve.lines) > 1:
             axes.legend(loc="upper right")
         stream = io.StringIO()
-        canvas.print_svg(stream, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return _for_page(stream.getvalue(), curve)
 
 

@@ -143,7 +143,9 @@ def _count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]
                 raise ValueError(f"a header of {size} bytes")
             header = json.loads(store.fs.cat_file(path, start=8, end=8 + size))
         except (OSError, ValueError) as error:
-            raise ArtifactError(f"{store.path(key)}/{record.name} is missing or damaged ({error}); train the run again") from error
+            raise ArtifactError(
+                f"{store.path(key)}/{record.name} is missing or damaged ({error}); train the run again"
+            ) from error
         for name, tensor in header.items():
             if name != "__metadata__":
                 counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])

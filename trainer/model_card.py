@@ -9,7 +9,7 @@ from trainer.formats import count, short
 from trainer.particulars import Pairs, environment_pairs, model_pairs
 from trainer.runs import FINAL
 from trainer.summary import describe_evaluation, make_verdict
-from trainer.tables import Table, data_table, markdown_table, markdown_text, progress_table, results_table
+from trainer.tables import Table, comparison_table, data_table, markdown_table, markdown_text, results_table
 
 USE = """\
 ```python
@@ -29,7 +29,7 @@ def make_card(facts: RunFacts) -> str:
     results = [markdown_text(make_verdict(facts)), markdown_text(describe_evaluation(facts))]
     if measured := results_table(facts):
         results.append(markdown_table(measured))
-    if compared := progress_table(facts):
+    if compared := comparison_table(facts):
         windows = "Before and after training, both on the windows that were evaluated on the way:"
         results += [windows, markdown_table(compared)]
     sections = [
@@ -72,8 +72,8 @@ def _what_it_is(facts: RunFacts) -> str:
 def _data_note(facts: RunFacts) -> str:
     fraction = facts.job["data"]["validation_fraction"]
     return (
-        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the documents is held "
-        "out by a hash of their content, so that exact copies of a document are on one side."
+        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the documents is "
+        "held out by a hash of their content, so that exact copies of a document are on one side."
     )
 
 

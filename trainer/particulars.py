@@ -61,7 +61,9 @@ def model_pairs(facts: RunFacts) -> Pairs:
     config = {**facts.model_config.get("text_config", {}), **facts.model_config}
     start = facts.job["model"]["pretrained"]
     stored = ", ".join(f"{count(value)} in {FORMATS.get(kind, kind)}" for kind, value in facts.parameters.items())
-    named = ((label, next((config[field] for field in fields if field in config), None)) for label, fields in CONFIG_FIELDS.items())
+    named = (
+        (label, next((config[field] for field in fields if field in config), None)) for label, fields in CONFIG_FIELDS.items()
+    )
     tokenizer = facts.tokenizer.manifest.details
     return [
         ("Architecture", f"{_first(config.get('architectures'))} ({config.get('model_type', 'unknown')})"),

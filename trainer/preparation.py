@@ -150,7 +150,7 @@ def _locate(
 
 def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
     """Which pieces go into which shard, and each shard's fingerprint."""
-    count = shard_count(data.shards, sum(piece.end - piece.start for piece in pieces))
+    count = shard_count(data.shards, sum(piece.size for piece in pieces))
     hands: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()

@@ -6,7 +6,7 @@ A new format is one function and one entry in `READERS`. Memory is bounded: reco
 
 import csv
 import json
-import re
+import zlib
 from collections.abc import Callable, Iterator
 from typing import IO, Any, NamedTuple
 
@@ -14,7 +14,7 @@ import fsspec
 
 from trainer.config import CorpusConfig
 from trainer.errors import RecordError
-from trainer.sources import MAX_RECORD, Piece, boundary, csv_delimiter, is_compressed, open_raw
+from trainer.sources import MAX_RECORD, Cuts, Piece, boundary, csv_delimiter, is_compressed, open_raw, unreadable
 
 BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(MAX_RECORD)
@@ -32,10 +32,13 @@ OnBad = Callable[[RecordError], None]
 
 
 def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out."""
-    for document in READERS[corpus.format](piece, corpus, on_bad):
-        if document.text:
-            yield document
+    """The documents of a piece, in the file's order; empty ones are left out. Raises `CorpusError` for a damaged file."""
+    try:
+        for document in READERS[corpus.format](piece, corpus, on_bad):
+            if document.text:
+                yield document
+    except (OSError, EOFError, zlib.error) as error:
+        raise unreadable(piece.path, error) from error
 
 
 def read_text(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
@@ -44,7 +47,7 @@ def read_text(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Doc
         yield from _separated(piece, corpus.separator.encode(), on_bad)
         return
     with open_raw(piece.path, piece.start) as file:
-        for part, offset, final in _parts(file, piece, boundary(corpus)[0]):
+        for part, offset, final in _parts(file, piece, boundary(corpus)):
             if _check_utf8(part, piece, offset, on_bad):
                 yield Document(part, ends=final and piece.last)
 
@@ -68,11 +71,11 @@ def read_jsonl(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Do
     for line, offset in _lines(piece):
         if not line.strip():
             continue
+        if not _check_utf8(line, piece, offset, on_bad):
+            continue
         try:
-            record = json.loads(line)
-        except UnicodeDecodeError:
-            _check_utf8(line, piece, offset, on_bad)
-        except ValueError as error:
+            record = json.loads(line.decode())
+        except (ValueError, RecursionError) as error:
             on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}"))
         else:
             yield from _field(record, corpus.text_field, piece, lambda at=offset: _line_number(piece, at), on_bad)
@@ -84,28 +87,21 @@ def read_csv(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docu
     if not corpus.quoting:
         options |= {"quoting": csv.QUOTE_NONE}
     with open_raw(piece.path) as file:
-        header = next(csv.reader((_decoded(line, piece, 0) for line in file), **options), [])
-    if header:
-        header[0] = header[0].removeprefix("\ufeff")
+        lines = (line.removeprefix(BOM).decode(errors="replace") for line in file)
+        header = next(csv.reader(lines, **options), [])
     if corpus.text_field not in header:
         raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; its first line names {', '.join(header) or 'none'}")
     column = header.index(corpus.text_field)
-    seen = 0
-
-    def decoded() -> Iterator[str]:
-        nonlocal seen
-        for line, offset in _lines(piece):
-            seen = offset
-            yield _decoded(line, piece, offset)
-
-    rows = csv.reader(decoded(), **options)
+    rows = _rows(piece, options)
     if piece.start == 0:
         next(rows, None)
-    for row in rows:
-        if len(row) == len(header):
-            yield Document(row[column].encode(), ends=True)
+    for row, offset, error in rows:
+        if error is None and row and len(row) != len(header):
+            error = _bad(piece, _line_number(piece, offset), f"{len(row)} columns, the first line names {len(header)}")
+        if error is not None:
+            on_bad(error)
         elif row:
-            on_bad(_bad(piece, _line_number(piece, seen), f"{len(row)} columns, the first line names {len(header)}"))
+            yield Document(row[column].encode(), ends=True)
 
 
 def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
@@ -135,7 +131,7 @@ READERS: dict[str, Callable[[Piece, CorpusConfig, OnBad], Iterator[Document]]] =
 }
 
 
-def _parts(file: IO[bytes], piece: Piece, cut: re.Pattern[bytes]) -> Iterator[tuple[bytes, int, bool]]:
+def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, int, bool]]:
     """A text in parts of a few MiB that end where it may be cut; with each, its offset and whether it is the last."""
     part_bytes = 4 * 2**20
     left = None if is_compressed(piece.path) else piece.end - piece.start
@@ -153,11 +149,8 @@ def _parts(file: IO[bytes], piece: Piece, cut: re.Pattern[bytes]) -> Iterator[tu
         held += block
         if len(held) > MAX_RECORD:
             raise RecordError(f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?")
-        last = None
-        for last in cut.finditer(held, max(0, len(held) - 65536)):
-            pass
-        if last is not None and (left is None or left):
-            at = last.start() + 1
+        at = max(cuts(held, max(0, len(held) - 65536)), default=None)
+        if at is not None and (left is None or left):
             yield held[:at], offset, False
             held, offset = held[at:], offset + at
 
@@ -173,6 +166,34 @@ def _lines(piece: Piece) -> Iterator[tuple[bytes, int]]:
             skip = len(BOM) if offset == 0 and line.startswith(BOM) else 0
             yield line[skip:], offset + skip
             offset += len(line)
+
+
+def _rows(piece: Piece, options: dict[str, Any]) -> Iterator[tuple[list[str], int, RecordError | None]]:
+    """The rows that begin in the piece, each with the byte offset of its last line and what is wrong with it, if anything."""
+    seen = 0
+    wrong: RecordError | None = None
+
+    def wrong_bytes(error: RecordError) -> None:
+        nonlocal wrong
+        wrong = wrong or error
+
+    def decoded() -> Iterator[str]:
+        nonlocal seen
+        for line, seen in _lines(piece):  # noqa: B007 - told to the loop below
+            _check_utf8(line, piece, seen, wrong_bytes)
+            yield line.decode(errors="replace")
+
+    rows = csv.reader(decoded(), **options)
+    while True:
+        row: list[str] = []
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            wrong = wrong or _bad(piece, _line_number(piece, seen), f"not valid CSV: {error}")
+        yield row, seen, wrong
+        wrong = None
 
 
 def _separated(piece: Piece, separator: bytes, on_bad: OnBad) -> Iterator[Document]:
@@ -222,13 +243,6 @@ def _check_utf8(text: bytes, piece: Piece, offset: int, on_bad: OnBad) -> bool:
         on_bad(_not_utf8(piece, offset + error.start, error))
         return False
     return True
-
-
-def _decoded(line: bytes, piece: Piece, offset: int) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        raise _not_utf8(piece, offset + error.start, error) from error
 
 
 def _not_utf8(piece: Piece, offset: int, error: UnicodeDecodeError) -> RecordError:

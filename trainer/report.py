@@ -1,8 +1,8 @@
 """The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes from.
 
-    runs/X/report.html       one file, nothing to fetch
-    runs/X/final/README.md   the model card, listed in the model's manifest
-    runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
+runs/X/report.html       one file, nothing to fetch
+runs/X/final/README.md   the model card, listed in the model's manifest
+runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from trainer.model_card import make_card
 from trainer.particulars import environment_pairs, model_pairs, plan_pairs, speed_pairs
 from trainer.runs import CARD, FINAL, LINEAGE, REPORT
 from trainer.storage import Store
-from trainer.summary import describe_evaluation, find_progress, make_tiles, make_verdict, measure_speed
+from trainer.summary import describe_evaluation, find_comparison, make_tiles, make_verdict, measure_speed
 from trainer.tables import (
     Table,
     checkpoint_table,
+    comparison_table,
     data_table,
     markdown_table,
     markdown_text,
-    progress_table,
     results_table,
 )
 
@@ -110,8 +110,8 @@ def render_page(facts: RunFacts) -> str:
         tiles=make_tiles(facts),
         curves={title: Markup(svg) for title, svg in curves.items()},
         results=results_table(facts),
-        comparison=progress_table(facts),
-        progress=find_progress(facts),
+        comparison=comparison_table(facts),
+        compared=find_comparison(facts),
         evaluation=facts.evaluation,
         data=data_table(facts),
         checkpoints=checkpoint_table(facts),
@@ -131,7 +131,7 @@ def render_page(facts: RunFacts) -> str:
 def make_markdown(facts: RunFacts, path: str) -> str:
     """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
     tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in make_tiles(facts)], words=1)
-    scores = results_table(facts) or progress_table(facts)
+    scores = results_table(facts) or comparison_table(facts)
     parts = [
         f"# {markdown_text(facts.name)}",
         markdown_text(make_verdict(facts)),

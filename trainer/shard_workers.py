@@ -41,7 +41,7 @@ class ShardWork:
 
     @property
     def raw_bytes(self) -> int:
-        return sum(piece.end - piece.start for piece in self.pieces)
+        return sum(piece.size for piece in self.pieces)
 
 
 def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:

@@ -23,7 +23,7 @@ from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
 from trainer.manifest import FileRecord, digest_file, read_manifest
 from trainer.readers import Document, read_documents
-from trainer.sources import Piece
+from trainer.sources import Piece, text_cuts
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
 
@@ -108,7 +108,7 @@ def build_shard(
     return ShardRecord(
         number=number,
         fingerprint=name,
-        raw_bytes=sum(piece.end - piece.start for piece in pieces),
+        raw_bytes=sum(piece.size for piece in pieces),
         documents=sides[TRAIN].documents,
         tokens=sides[TRAIN].tokens,
         validation_documents=sides[VALIDATION].documents,
@@ -195,10 +195,8 @@ def _blocks(text: bytes) -> list[bytes]:
     """Cut a large text between a letter and a line end, where byte-level pre-tokenizers cut as well."""
     blocks = []
     while len(text) > 2 * BATCH_BYTES:
-        at = text.find(b"\n", BATCH_BYTES)
-        while at != -1 and not text[at - 1 : at].isalpha():
-            at = text.find(b"\n", at + 1)
-        if at == -1:
+        at = next(text_cuts(text, BATCH_BYTES), None)
+        if at is None:
             break
         blocks.append(text[:at])
         text = text[at:]

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
 from typing import IO, Any
 
@@ -80,7 +80,7 @@ def find_pieces(
     store: Store, corpus: CorpusConfig, piece_bytes: int, advance: Callable[[int], None] = lambda size: None
 ) -> list[Piece]:
     """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again."""
-    layout = fingerprint([corpus.model_dump(exclude={"paths"}), piece_bytes])
+    layout = fingerprint([corpus.model_dump(exclude={"paths"}), piece_bytes, [field.name for field in fields(Piece)]])
     memory = f"cache/sources-{corpus.name}-{layout}.json"
     known = _remembered(store, memory)
     now = time.time()

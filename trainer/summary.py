@@ -30,7 +30,7 @@ class Speed(NamedTuple):
     skipped: int
 
 
-class Progress(NamedTuple):
+class Comparison(NamedTuple):
     """The first and the last evaluation during training, which read the same held-out windows."""
 
     before: dict[str, Any]
@@ -59,17 +59,17 @@ def measure_speed(facts: RunFacts) -> Speed:
     )  # fmt: skip
 
 
-def find_progress(facts: RunFacts) -> Progress | None:
+def find_comparison(facts: RunFacts) -> Comparison | None:
     """The evaluations to compare, or None if the run made fewer than two."""
     records = facts.of_kind("evaluation")
-    return Progress(records[0], records[-1]) if len(records) > 1 else None
+    return Comparison(records[0], records[-1]) if len(records) > 1 else None
 
 
 def make_verdict(facts: RunFacts) -> str:
     """One line: what training did to the loss on held-out text."""
     steps = plural(facts.plan.total_steps, "step")
-    if progress := find_progress(facts):
-        before, after = progress.before["loss"], progress.after["loss"]
+    if compared := find_comparison(facts):
+        before, after = compared.before["loss"], compared.after["loss"]
         return (
             f"Validation loss {number(before)} → {number(after)} nats a token in {steps} "
             f"(perplexity {perplexity(before)} → {perplexity(after)})."
@@ -119,8 +119,8 @@ def _loss_tiles(facts: RunFacts) -> list[Tile]:
         tiles.append(Tile("Validation loss", number(loss), f"perplexity {perplexity(loss)}"))
     else:
         tiles.append(Tile("Validation loss", number(None), "not evaluated"))
-    if progress := find_progress(facts):
-        sign = "+" if progress.change > 0 else ""
-        start, end = progress.before["step"], progress.after["step"]
-        tiles.append(Tile("Change in training", f"{sign}{number(progress.change)}", f"nats, step {start} to {count(end)}"))
+    if compared := find_comparison(facts):
+        sign = "+" if compared.change > 0 else ""
+        start, end = compared.before["step"], compared.after["step"]
+        tiles.append(Tile("Change in training", f"{sign}{number(compared.change)}", f"nats, step {start} to {count(end)}"))
     return tiles

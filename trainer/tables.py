@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 from trainer.facts import RunFacts
 from trainer.formats import count, number, perplexity, size
-from trainer.summary import find_progress
+from trainer.summary import find_comparison
+
 
 class Table(NamedTuple):
     """Columns and rows of text; the first `words` columns are words, the others figures. `total` is a last, weightier row."""
@@ -44,12 +45,12 @@ def results_table(facts: RunFacts) -> Table | None:
     return Table(columns, rows, row("All", scores["total"]))
 
 
-def progress_table(facts: RunFacts) -> Table | None:
+def comparison_table(facts: RunFacts) -> Table | None:
     """Validation loss before and after, by corpus, or None if there is nothing to compare."""
-    progress = find_progress(facts)
-    if progress is None:
+    compared = find_comparison(facts)
+    if compared is None:
         return None
-    before, after = progress
+    before, after = compared
 
     def row(name: str, first: float | None, last: float) -> list[str]:
         change = None if first is None else last - first

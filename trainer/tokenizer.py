@@ -157,9 +157,9 @@ def _sample(
     corpora: CorpusPieces, sample_bytes: int, used: list[str], advance: Callable[[int], None]
 ) -> Iterator[str]:
     """Documents from all over the corpora, each corpus giving its share of `sample_bytes`."""
-    total = sum(piece.end - piece.start for _, pieces in corpora for piece in pieces)
+    total = sum(piece.size for _, pieces in corpora for piece in pieces)
     for corpus, pieces in corpora:
-        share = sample_bytes * sum(piece.end - piece.start for piece in pieces) // max(total, 1) + 1
+        share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
         taken = 0
         for piece in spread(pieces):
             if taken >= share:

@@ -1,0 +1,38 @@
+# Everything a newcomer or CI does. `make run` needs Python 3.11 or newer and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+CONFIG ?= configs/quickstart.yaml
+STAMP := .venv/installed
+
+# Prefect keeps its database here, and tells nobody.
+export PREFECT_HOME ?= $(CURDIR)/.prefect
+export DO_NOT_TRACK := 1
+
+.PHONY: run corpora test check bench clean
+
+run: $(STAMP) corpora
+	$(BIN)/python -m flows.data_to_model $(CONFIG)
+
+corpora: $(STAMP)
+	@$(BIN)/python -m trainer.sample_corpora data/raw
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -c "import prefect.server.api.server"
+
+bench: $(STAMP) corpora
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .prefect data build *.egg-info
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
