@@ -4,6 +4,7 @@ import math
 
 NOTHING = "–"
 MINUS = "\u2212"
+UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "K"))
 
 
 def number(value: float | None, places: int = 3) -> str:
@@ -22,18 +23,19 @@ def significant(value: float | None, digits: int = 3) -> str:
     """A few significant digits, without an exponent where it can be: 0.0306, 12.5, 4,530, 1.2e+06."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:,.{digits}g}".replace("-", MINUS) if abs(value) < 1e3 or abs(value) >= 1e6 else f"{value:,.0f}"
+    text = f"{value:.{digits}g}"
+    return f"{value:,.0f}".replace("-", MINUS) if "e+" in text and abs(value) < 1e6 else text.replace("-", MINUS)
 
 
 def short(value: float | None) -> str:
     """A large number in three digits: 2.62 M."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    for limit, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "K")):
-        if abs(value) >= limit:
-            scaled = value / (1e3 if suffix == "K" else limit)
-            return f"{scaled:.{max(0, 3 - len(str(int(abs(scaled)))))}f} {suffix}"
-    return count(value)
+    if abs(value) < 1e4:
+        return count(value)
+    unit, suffix = next((each for each in UNITS if abs(value) >= 0.9995 * each[0]), UNITS[-1])
+    places = max(0, 3 - len(f"{abs(value) / unit:.0f}"))
+    return f"{number(value / unit, places)} {suffix}"
 
 
 def percent(share: float | None) -> str:

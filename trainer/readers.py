@@ -106,19 +106,24 @@ def read_csv(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Docu
 
 def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One record a row, its text in one column."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with fsspec.open(piece.path, "rb").open() as file:
-        table = pq.ParquetFile(file)
-        names = table.schema_arrow.names
-        if corpus.text_field not in names:
-            raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; it has {', '.join(names)}")
-        row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
-        groups = list(range(piece.start, piece.end))
-        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[corpus.text_field]):
-            for value in batch.column(0).to_pylist():
-                yield from _field({corpus.text_field: value}, corpus.text_field, piece, lambda at=row: at, on_bad, "row")
-                row += 1
+    field = corpus.text_field
+    try:
+        with fsspec.open(piece.path, "rb").open() as file:
+            table = pq.ParquetFile(file)
+            names = table.schema_arrow.names
+            if field not in names:
+                raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}")
+            row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
+            groups = list(range(piece.start, piece.end))
+            for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
+                for value in batch.column(0).to_pylist():
+                    yield from _field({field: value}, field, piece, lambda at=row: at, on_bad, "row")
+                    row += 1
+    except pa.ArrowInvalid as error:
+        raise unreadable(piece.path, error) from error
 
 
 READERS: dict[str, Callable[[Piece, CorpusConfig, OnBad], Iterator[Document]]] = {
@@ -179,8 +184,9 @@ def _rows(piece: Piece, options: dict[str, Any]) -> Iterator[tuple[list[str], in
 
     def decoded() -> Iterator[str]:
         nonlocal seen
-        for line, seen in _lines(piece):  # noqa: B007 - told to the loop below
-            _check_utf8(line, piece, seen, wrong_bytes)
+        for line, offset in _lines(piece):
+            seen = offset
+            _check_utf8(line, piece, offset, wrong_bytes)
             yield line.decode(errors="replace")
 
     rows = csv.reader(decoded(), **options)

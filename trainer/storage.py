@@ -7,6 +7,7 @@ renamed into place; remote objects are uploaded whole, so they appear all at onc
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -171,8 +172,8 @@ class Store:
         if self.local is None or not (self.local / STAGING).is_dir():
             return
         for folder in (self.local / STAGING).iterdir():
-            host, pid, _ = folder.name.rsplit("_", 2)
-            if host == socket.gethostname() and not _alive(int(pid)):
+            owner = re.fullmatch(r"(.+)_(\d+)_[0-9a-f]{12}", folder.name)
+            if owner and owner[1] == socket.gethostname() and not _alive(int(owner[2])):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def check_writable(self) -> None:

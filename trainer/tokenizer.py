@@ -74,10 +74,10 @@ def make_tokenizer(
 
 def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
     """Read a published tokenizer."""
-    path = store.fetch(f"{key}/{TOKENIZER_FILE}")
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
+    path = store.fetch(f"{key}/{TOKENIZER_FILE}")
     text = path.read_text(encoding="utf-8")
     vocab = vocabulary(text)
     eos_id = vocab[manifest.details["eos_token"]]

@@ -1,0 +1,50 @@
+"""Curves as SVG for a page."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import matplotlib
+
+from trainer.curves import MAX_POINTS, draw_curves, thin
+
+
+def records(count: int, loss: float = 2.0) -> list[dict]:
+    rest = {"learning_rate": 1e-3, "grad_norm": 0.5, "tokens_per_second": 100.0}
+    return [{"kind": "train", "step": step, "loss": loss, **rest} for step in range(1, count + 1)]
+
+
+def test_curves_are_the_same_bytes_each_time() -> None:
+    assert draw_curves(records(50), 50) == draw_curves(records(50), 50)
+
+
+def test_curves_are_whole_elements_in_the_colours_of_the_page() -> None:
+    for svg in draw_curves(records(50), 50).values():
+        ElementTree.fromstring(svg)
+        assert "var(--first)" in svg
+        assert not re.search(r"(fill|stroke): #", svg)
+
+
+def test_settings_of_the_process_neither_matter_nor_change() -> None:
+    expected = draw_curves(records(50), 50)
+    with matplotlib.rc_context({"font.size": 30.0, "svg.fonttype": "path"}):
+        assert draw_curves(records(50), 50) == expected
+        assert matplotlib.rcParams["font.size"] == 30.0
+
+
+def test_values_that_are_not_finite_leave_gaps() -> None:
+    assert "Loss" not in draw_curves(records(3, math.nan), 3)
+    assert "Loss" in draw_curves([*records(3, math.inf), *records(1)], 3)
+
+
+def test_run_without_records_has_no_curves() -> None:
+    assert draw_curves([], 10) == {}
+
+
+def test_thinning_keeps_ends_and_spikes() -> None:
+    points = [(step, 1.0) for step in range(100_000)]
+    points[54_321] = (54_321, 9.0)
+    kept = thin(points)
+    assert len(kept) <= MAX_POINTS + 2
+    assert {points[0], points[-1], (54_321, 9.0)} <= set(kept)
+    assert kept == sorted(kept)

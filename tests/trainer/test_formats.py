@@ -1,0 +1,42 @@
+"""Numbers as people read them."""
+
+import math
+
+import pytest
+
+from trainer.formats import duration, number, percent, perplexity, plural, short, significant, size
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (number(1234.5678), "1,234.568"),
+        (number(-1.5, 2), "−1.50"),
+        (number(math.nan), "–"),
+        (significant(0.030627), "0.0306"),
+        (significant(999.6), "1,000"),
+        (significant(4194.3), "4,194"),
+        (short(122_880), "123 K"),
+        (short(2_615_424), "2.62 M"),
+        (short(999_999), "1.00 M"),
+        (short(1500), "1,500"),
+        (short(70_000_000_000), "70.0 B"),
+        (significant(2.5e7), "2.5e+07"),
+        (significant(-1234.5), "−1,234"),
+        (percent(0.40566), "40.6 %"),
+        (duration(0.000336), "0.336 ms"),
+        (duration(0.9999), "1.0 s"),
+        (duration(59.97), "1 min 00 s"),
+        (duration(3599.8), "1 h 00 min"),
+        (duration(7384), "2 h 03 min"),
+        (size(10_466_744), "10.0 MiB"),
+        (size(12), "12 bytes"),
+        (perplexity(6.528), "684"),
+        (perplexity(math.inf), "–"),
+        (perplexity(900.0), "1.01e+304"),
+        (plural(1, "rank"), "1 rank"),
+        (plural(2, "corpus", "corpora"), "2 corpora"),
+    ],
+)
+def test_numbers_read_well(shown: str, expected: str) -> None:
+    assert shown == expected

@@ -1,0 +1,322 @@
+"""Reports of a small finished run, whose files are written as the stages before write them."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trainer.config import PipelineJob
+from trainer.errors import ArtifactError, RunError
+from trainer.manifest import ArtifactRef, digest_file, find_damage, make_manifest, write_manifest
+from trainer.plan import make_plan
+from trainer.preparation import PreparedData
+from trainer.report import make_report
+from trainer.runs import claim_run, final_manifest, identify_run
+from trainer.storage import Store
+
+HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
+RUN = "runs/tiny"
+FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json")
+
+
+def publish(store: Store, key: str, kind: str, files: dict[str, bytes], details: dict) -> ArtifactRef:
+    for name, data in files.items():
+        store.write_bytes(f"{key}/{name}", data)
+    records = [digest_file(store.fetch(f"{key}/{name}"), name) for name in files]
+    manifest = make_manifest(kind, key.rsplit("-", 1)[-1], records, details)
+    manifest = manifest.model_copy(update={"created": "2026-01-02T03:04:05+00:00"})
+    write_manifest(store, key, manifest)
+    return ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size())
+
+
+def publish_shards(store: Store, corpus: str, tokens: int) -> ArtifactRef:
+    totals = {"raw_bytes": 4 * tokens, "documents": 10, "tokens": tokens}
+    totals |= {"validation_documents": 1, "validation_tokens": tokens // 10, "bad_records": 3}
+    pieces = [{"path": f"/raw/{corpus}.txt", "key": f"{corpus}.txt", "index": index, "shard": 0} for index in range(2)]
+    details = {"corpus": corpus, "num_shards": 1, "shard_tokens": [tokens], "totals": totals, "vocab_size": 300}
+    return publish(store, f"shards/{corpus}-00{corpus}", "shards", {"sources.json": json.dumps(pieces).encode()}, details)
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()})
+    return len(header).to_bytes(8, "little") + header.encode()
+
+
+def step_record(step: int) -> dict:
+    speed = {"tokens_per_second": 1000.0 + step, "mfu": 0.25, "step_seconds": 0.5, "data_wait_seconds": 0.001}
+    return {
+        "kind": "train", "step": step, "loss": 5 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.5, "attempts": step, **speed,
+    }  # fmt: skip
+
+
+def evaluation_record(step: int, loss: float) -> dict:
+    return {"kind": "evaluation", "step": step, "loss": loss, "tokens": 90, "corpora": {"prose": loss, "code": loss + 1}}
+
+
+def score(loss: float) -> dict:
+    return {"loss": loss, "perplexity": 2.718281828**loss, "tokens": 99, "windows": 7}
+
+
+def write_evaluation(store: Store, loss: float) -> None:
+    scores = {"corpora": {"prose": score(loss), "code": score(loss)}, "total": score(loss)}
+    samples = [{"prompt": HOSTILE, "continuation": "once  upon\n    a time"}]
+    evaluation = {"format": 1, "fingerprint": f"loss-{loss}", "key": f"{RUN}/eval.json", "checkpoint": "tiny"}
+    store.write_json(
+        f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples}
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A store with one finished and evaluated run, named tiny."""
+    store = Store(str(tmp_path / "store"))
+    shards = [publish_shards(store, "prose", 4000), publish_shards(store, "code", 1000)]
+    details = {"vocab_size": 300, "eos_token": "<|endoftext|>", "trained_on": ["prose/prose.txt#0", "code/code.txt#1"]}
+    tokenizer = publish(store, "tokenizers/bpe-00bpe", "tokenizer", {"tokenizer.json": b"{}"}, details)
+    corpora = [{"name": "prose", "paths": ["/raw/<b>.txt"]}, {"name": "code", "paths": ["/raw/code.txt"]}]
+    job = PipelineJob(
+        store=store.url,
+        run="tiny",
+        data={"corpora": corpora, "tokenizer": {"vocab_size": 300}},
+        model={"config": {"model_type": "gpt2"}},
+        training={"max_steps": 20, "context": 16},
+    )
+    data = PreparedData(tokenizer=tokenizer, shards=shards)
+    run = identify_run(job, data)
+    claim_run(store, run, job, data)
+    manifests = [json.loads(store.read_bytes(f"{ref.key}/manifest.json")) for ref in shards]
+    plan = make_plan(job.training, [make_manifest("shards", "x", [], each["details"]) for each in manifests], 1)
+    store.write_json(f"{RUN}/plan.json", plan.model_dump())
+    store.write_json(f"{RUN}/environment.json", {"device": "<i>CPU</i>", "ranks": 1, "packages": {"numpy": "2.4.6"}})
+    records = [evaluation_record(0, 5.5), step_record(10), step_record(20), evaluation_record(20, 4.5)]
+    records.append({"kind": "checkpoint", "step": 20, "stall_seconds": 0.02, "epoch": None, "validation_loss": 4.5})
+    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+    checkpoint = {"step": 20, "validation_loss": 4.5}
+    publish(store, f"{RUN}/checkpoints/step-00000020", "checkpoint", {"state.json": b"{}"}, checkpoint)
+    for pointer in ("checkpoint-last", "checkpoint-best", "epochs/epoch-0001-step-00000020-loss-4.5000"):
+        store.write_json(f"{RUN}/{pointer}", {"checkpoint": "checkpoints/step-00000020", **checkpoint})
+    config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "vocab_size": 320}
+    weights = safetensors({"wte": [320, 8], "bias": [8]})
+    files = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
+    publish(store, f"{RUN}/final", "model", files, {"run": run.fingerprint, "context": 16, "shards": []})
+    write_evaluation(store, 4.25)
+    return store
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {name: store.read_bytes(f"{RUN}/{name}") for name in FILES}
+
+
+def page(store: Store) -> str:
+    return store.read_bytes(f"{RUN}/report.html").decode()
+
+
+class Page(HTMLParser):
+    """What a page would fetch, its identifiers and its elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.elements: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        for name, value in attrs:
+            if name.rsplit(":", 1)[-1] in {"src", "srcset", "href", "data", "action", "poster"}:
+                self.links.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")
+
+
+def test_page_fetches_nothing_and_runs_nothing(store: Store) -> None:
+    make_report(store, RUN)
+    text = page(store)
+    parsed = Page(text)
+    assert all(link.startswith("#") for link in parsed.links)
+    assert not parsed.elements & {"script", "link", "iframe", "img", "object", "embed", "base"}
+    assert "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+    assert len(parsed.ids) == len(set(parsed.ids))
+
+
+def test_page_shows_hostile_text_as_text(store: Store) -> None:
+    make_report(store, RUN)
+    text = page(store)
+    assert "<script" not in text
+    assert "<b>.txt" not in text
+    assert "<i>CPU" not in text
+    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time" in text
+
+
+def test_page_tells_the_run(store: Store) -> None:
+    make_report(store, RUN)
+    text = page(store)
+    assert "Validation loss 5.500 → 4.500 nats a token in 20 steps (perplexity 245 → 90)." in text
+    assert "Finished model on 99 held-out tokens: 4.250 nats a token, perplexity 70.1." in text
+    assert "2,568 in float32" in text
+    assert "last, best, epoch 1" in text
+    assert text.count("<svg") == 4
+    headings = re.findall(r"<h2>(.*?)</h2>", text)
+    assert headings == [
+        "Curves", "Results by corpus", "Samples", "Data", "Step plan", "Throughput", "Checkpoints kept", "Model",
+        "Versions and machine", "Configuration",
+    ]  # fmt: skip
+
+
+def test_two_reports_of_the_same_run_have_the_same_bytes(store: Store) -> None:
+    first = make_report(store, RUN)
+    before = contents(store)
+    store.delete(f"{RUN}/lineage.json")
+    second = make_report(store, RUN)
+    assert contents(store) == before
+    assert not second.reused
+    assert second == first
+
+
+def test_unchanged_run_keeps_its_report(store: Store) -> None:
+    first = make_report(store, RUN)
+    written = {name: (store.fetch(f"{RUN}/{name}")).stat().st_mtime_ns for name in FILES}
+    second = make_report(store, RUN)
+    assert second == first.model_copy(update={"reused": True})
+    assert written == {name: (store.fetch(f"{RUN}/{name}")).stat().st_mtime_ns for name in FILES}
+
+
+def test_new_evaluation_makes_a_new_report(store: Store) -> None:
+    first = make_report(store, RUN)
+    write_evaluation(store, 3.0)
+    second = make_report(store, RUN)
+    assert second.fingerprint != first.fingerprint
+    assert not second.reused
+    assert "3.000 nats a token" in page(store)
+    assert "3.000 nats a token" in store.read_bytes(f"{RUN}/final/README.md").decode()
+    assert find_damage(store, f"{RUN}/final", final_manifest(store, RUN)) == {}
+
+
+@pytest.mark.parametrize("name", FILES[:3])
+def test_lost_or_changed_file_is_written_again(store: Store, name: str) -> None:
+    make_report(store, RUN)
+    before = contents(store)
+    store.delete(f"{RUN}/{name}")
+    assert not make_report(store, RUN).reused
+    assert contents(store) == before
+    if name != "lineage.json":
+        store.write_bytes(f"{RUN}/{name}", b"changed by hand")
+        assert not make_report(store, RUN).reused
+        assert contents(store) == before
+
+
+def test_run_without_evaluation_is_reported(store: Store) -> None:
+    store.delete(f"{RUN}/eval.json")
+    report = make_report(store, RUN)
+    assert "There is no evaluation of the finished model" in page(store)
+    assert "has not been evaluated" in report.markdown
+    assert store.read_json(f"{RUN}/lineage.json")["evaluation"] is None
+
+
+def test_run_that_diverged_is_reported(store: Store) -> None:
+    records = [evaluation_record(0, 5.5), {**step_record(20), "loss": float("nan")}, evaluation_record(20, float("nan"))]
+    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+    make_report(store, RUN)
+    assert "Validation loss 5.500 → – nats a token" in page(store)
+    assert make_report(store, RUN).reused
+
+
+def test_run_without_metrics_is_reported(store: Store) -> None:
+    store.delete(f"{RUN}/metrics.jsonl")
+    make_report(store, RUN)
+    assert "No metrics were recorded." in page(store)
+
+
+def test_missing_runs_and_data_are_named(store: Store) -> None:
+    with pytest.raises(RunError, match="holds no run"):
+        make_report(store, "runs/other")
+    store.delete("shards/code-00code")
+    with pytest.raises(ArtifactError, match="shards/code-00code is gone"):
+        make_report(store, RUN)
+    store.delete(f"{RUN}/final")
+    with pytest.raises(RunError, match="has no final yet"):
+        make_report(store, RUN)
+
+
+def test_card_joins_the_model_and_leaves_the_rest_as_it_was(store: Store) -> None:
+    before = final_manifest(store, RUN)
+    make_report(store, RUN)
+    after = final_manifest(store, RUN)
+    assert [record.name for record in after.files] == ["README.md", "config.json", "model.safetensors"]
+    assert after.model_copy(update={"files": after.files[1:]}) == before
+    assert find_damage(store, f"{RUN}/final", after) == {}
+
+
+def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
+    make_report(store, RUN)
+    card = store.read_bytes(f"{RUN}/final/README.md").decode()
+    _, matter, body = card.split("---\n", 2)
+    assert yaml.safe_load(matter) == {
+        "library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["headrace", "causal-lm", "gpt2"],
+    }  # fmt: skip
+    assert "| prose | 10 | 4,000 | 1 | 400 |" in body
+    assert "| **All** | **4.250** | **70.1** | **99** | **7** |" in body
+    assert "<i>" not in body
+    compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
+
+
+def test_card_does_not_change_what_an_evaluation_is_named_by(store: Store) -> None:
+    from trainer.measuring import find_model
+
+    before = find_model(store, "tiny").files
+    make_report(store, RUN)
+    assert find_model(store, "tiny").files == before
+
+
+def test_lineage_names_everything_behind_the_model(store: Store) -> None:
+    report = make_report(store, RUN)
+    lineage = store.read_json(f"{RUN}/lineage.json")
+    config = digest_file(store.fetch(f"{RUN}/config.json"))
+    assert lineage["run"]["config_sha256"] == config.sha256
+    prose = lineage["shards"][0]
+    assert (prose["corpus"], prose["source_files"], prose["source_pieces"]) == ("prose", 1, 2)
+    assert prose["manifest_sha256"] == digest_file(store.fetch("shards/prose-00prose/manifest.json")).sha256
+    assert prose["sources_sha256"] == digest_file(store.fetch(prose["sources"])).sha256
+    assert lineage["tokenizer"]["trained_on"] == ["prose/prose.txt#0", "code/code.txt#1"]
+    assert [file["name"] for file in lineage["model"]["files"]] == ["config.json", "model.safetensors"]
+    assert lineage["report"]["fingerprint"] == report.fingerprint
+
+
+KILLED_AT = """
+import os, sys
+from trainer.report import make_report
+from trainer.storage import Store
+puts, put = 0, Store.put
+def dying_put(self, path, key):
+    global puts
+    puts += 1
+    if puts == {number}:
+        os._exit(137)
+    put(self, path, key)
+Store.put = dying_put
+make_report(Store({url!r}), {run!r})
+assert "torch" not in sys.modules and "matplotlib.pyplot" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+def test_model_is_intact_wherever_the_second_report_is_killed(store: Store, number: int) -> None:
+    """The five writes are the page, the manifest without the old card, the card, the manifest with it, the lineage."""
+    make_report(store, RUN)
+    write_evaluation(store, 3.0)
+    code = KILLED_AT.format(number=number, url=store.url, run=RUN)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == (137 if number <= 5 else 0)
+    assert find_damage(store, f"{RUN}/final", final_manifest(store, RUN)) == {}
+
+    assert make_report(store, RUN).reused == (number > 5)
+    continued = contents(store)
+    store.delete(f"{RUN}/lineage.json")
+    make_report(store, RUN)
+    assert contents(store) == continued
