@@ -13,6 +13,7 @@ Records = Sequence[dict[str, Any]]
 
 MAX_POINTS = 1200
 MARKED_POINTS = 40
+THOUSANDS = 2000
 INCHES = (5.2, 2.9)
 COLOURS = {"#010101": "var(--ink)", "#020202": "var(--faint)", "#030303": "var(--first)", "#040404": "var(--second)"}
 INK, FAINT, FIRST, SECOND = COLOURS
@@ -21,7 +22,7 @@ STYLE: dict[str, Any] = {
     "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.axisbelow": True,
     "axes.spines.top": False, "axes.spines.right": False, "axes.formatter.limits": (-3, 6), "axes.formatter.useoffset": False,
     "xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.grid": True,
-    "grid.color": FAINT, "grid.linewidth": 0.4, "lines.linewidth": 1.6, "lines.markersize": 4, "legend.frameon": False,
+    "grid.color": FAINT, "grid.linewidth": 0.4, "lines.markersize": 3.6, "legend.frameon": False,
 }  # fmt: skip
 
 
@@ -95,20 +96,27 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
         axes = figure.add_subplot()
         for line, each in points.items():
             if each:
-                marker = "o" if len(each) <= MARKED_POINTS else ""
-                axes.plot(*zip(*each, strict=True), color=line.colour, marker=marker, label=line.label, clip_on=False)
-        axes.set_xlim(0, total_steps)
-        axes.set_xlabel("step")
-        axes.set_ylabel(curve.unit)
-        if curve.from_zero:
-            axes.set_ylim(bottom=0)
-        axes.locator_params(axis="y", nbins=6)
-        axes.locator_params(axis="x", nbins=7, integer=True)
-        if len(curve.lines) > 1:
-            axes.legend(loc="upper right")
+                look = {"marker": "o", "linewidth": 1.6} if len(each) <= MARKED_POINTS else {"linewidth": 0.9}
+                axes.plot(*zip(*each, strict=True), color=line.colour, label=line.label, clip_on=False, **look)
+        _set_axes(axes, curve, total_steps)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     return _for_page(stream.getvalue(), curve)
+
+
+def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
+    axes.set_xlim(0, total_steps)
+    axes.set_xlabel("step")
+    axes.set_ylabel(curve.unit)
+    if curve.from_zero:
+        axes.set_ylim(bottom=0)
+    axes.locator_params(axis="y", nbins=6)
+    axes.locator_params(axis="x", nbins=6, integer=True)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    if axes.get_ylim()[1] >= THOUSANDS:
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    if len(curve.lines) > 1:
+        axes.legend(loc="upper right")
 
 
 def _for_page(svg: str, curve: Curve) -> str:

@@ -21,6 +21,9 @@ transformers_logging.disable_progress_bar()
 IGNORED = -100
 """Label of positions that are not predicted."""
 
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+"""One of them is in every folder that `save_pretrained` writes. Pickled weights are not loaded."""
+
 
 class CausalLMLoss(nn.Module):
     """A language model together with its loss, so that both are wrapped, cast and compiled as one."""
@@ -85,11 +88,21 @@ def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> Pr
 
 
 def load_model(path: str | Path, attention: str = "sdpa") -> PreTrainedModel:
-    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation=attention
-    )
+    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation=attention
+        )
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {str(path)!r} cannot be loaded: {error}") from error
     return model
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have the model recompute its activations in the backward pass instead of keeping them."""
+    # transformers 5.23 warns of the method's old name; 5.0 has no other.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
 
 
 def _meta_model(config: PretrainedConfig) -> PreTrainedModel:
@@ -143,6 +156,8 @@ def _pretrained_config(name: str) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(name)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {error}") from error
+    if Path(name).is_dir() and not any(Path(name, weights).is_file() for weights in WEIGHTS):
+        raise ConfigError(f"pretrained model {name!r} has no weights: expected {' or '.join(WEIGHTS)} beside its config.json")
     return config
 
 

@@ -28,8 +28,8 @@ def plan_pairs(facts: RunFacts) -> Pairs:
         ("Windows", f"{count(plan.windows)} of {count(training['context'])} tokens, one every {plural(stride, 'token')}"),
         (
             "Global batch",
-            f"{plural(plan.global_batch, 'window')} = {plan.micro_batch} a forward pass × {plural(plan.ranks, 'rank')} × "
-            f"{plan.accumulation} accumulated",
+            f"{plural(plan.global_batch, 'window')}: micro-batch {plan.micro_batch} × {plural(plan.ranks, 'rank')} × "
+            f"accumulation {plan.accumulation}",
         ),
         ("Tokens a step", count(plan.tokens_per_step)),
         ("Steps an epoch", count(plan.steps_per_epoch)),

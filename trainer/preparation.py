@@ -81,6 +81,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     key, work = _locate(store, data, corpus, tokenizer, progress)
     digest = key[-16:]
     if manifest := _intact_manifest(store, key):
+        _check_budget(corpus, manifest.details["totals"]["bad_records"])
         return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
 
     store.sweep()
@@ -88,7 +89,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     if records:
         log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
-    engine = _checked_engine(data, corpus, missing, tokenizer)
+    engine = _checked_engine(data, corpus, work, tokenizer)
     recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
     known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
     with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
@@ -187,10 +188,10 @@ def _intact_manifest(store: Store, key: str) -> Manifest | None:
 
 
 def _checked_engine(
-    data: DataConfig, corpus: CorpusConfig, missing: Sequence[ShardWork], tokenizer: TokenizerInfo
+    data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
 ) -> str:
     """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
-    pieces = spread([piece for shard in missing for piece in shard.pieces])
+    pieces = spread([piece for shard in work for piece in shard.pieces])
 
     def samples() -> Iterator[bytes]:
         for piece in pieces:
@@ -198,6 +199,14 @@ def _checked_engine(
                 yield document.text[:65536].decode(errors="ignore").encode()
 
     return choose_engine(data.tokenizer.engine, tokenizer, islice(samples(), SAMPLED_DOCUMENTS))
+
+
+def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
+    if bad_records > corpus.max_bad_records:
+        raise CorpusError(
+            f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
+            "files or raise max_bad_records"
+        )
 
 
 class _Totals(NamedTuple):
@@ -215,10 +224,7 @@ def _commit(
     """Check the whole set and write its manifest."""
     corpus = recipe.corpus
     totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
-    if totals.bad_records > corpus.max_bad_records:
-        raise CorpusError(
-            f"corpus {corpus.name!r}: {totals.bad_records} bad records, at most {corpus.max_bad_records} may be skipped"
-        )
+    _check_budget(corpus, totals.bad_records)
     if not totals.tokens:
         raise CorpusError(
             f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "

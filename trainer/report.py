@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.curves import draw_curves
 from trainer.facts import RunFacts, read_facts
+from trainer.formats import count
 from trainer.lineage import describe_files, make_lineage
 from trainer.manifest import FileRecord, write_manifest
 from trainer.model_card import make_card
@@ -102,6 +103,7 @@ def render_page(facts: RunFacts) -> str:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["count"] = count
     curves = draw_curves(facts.records, facts.plan.total_steps)
     return environment.get_template(PAGE).render(
         name=facts.name,
@@ -147,7 +149,7 @@ def make_markdown(facts: RunFacts, path: str) -> str:
 def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
     """The records of a report that was made from the same, if its files and the card's place in the manifest are whole."""
     earlier: dict[str, Any] | None = store.read_json(f"{facts.key}/{LINEAGE}")
-    if earlier is None or earlier["report"]["fingerprint"] != name:
+    if earlier is None or earlier.get("report", {}).get("fingerprint") != name:
         return None
     records = [FileRecord(**record) for record in earlier["report"]["files"]]
     for record in records:

@@ -3,11 +3,9 @@
 import re
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
 from trainer.manifest import find_damage, make_manifest
 from trainer.shard_workers import ShardWork
-from trainer.shards import KIND, ShardRecord, record_file
+from trainer.shards import KIND, ShardRecord, read_record, record_file, write_record
 from trainer.storage import Store
 
 
@@ -15,7 +13,7 @@ def finished_shards(store: Store, key: str, corpus: str, work: Sequence[ShardWor
     """The wanted shards that exist with intact files, by number; those of older sets are taken over into this one."""
     found: dict[int, ShardRecord] = {}
     for shard in work:
-        record = _read_record(store, f"{key}/{record_file(shard.number)}")
+        record = read_record(store, f"{key}/{record_file(shard.number)}")
         if record and record.fingerprint == shard.fingerprint and _intact(store, key, record):
             found[shard.number] = record
     missing = {shard.fingerprint: shard.number for shard in work if shard.number not in found}
@@ -23,7 +21,7 @@ def finished_shards(store: Store, key: str, corpus: str, work: Sequence[ShardWor
         if not missing:
             break
         for file in store.names(folder):
-            record = _read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
+            record = read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
             if record and record.fingerprint in missing and _intact(store, folder, record):
                 number = missing.pop(record.fingerprint)
                 found[number] = _take_over(store, folder, key, record, number)
@@ -34,13 +32,6 @@ def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
     pattern = re.compile(re.escape(corpus) + r"-[0-9a-f]{16}")
     folders = [f"shards/{name}" for name in store.names("shards") if pattern.fullmatch(name)]
     return [folder for folder in folders if folder != key]
-
-
-def _read_record(store: Store, key: str) -> ShardRecord | None:
-    try:
-        return ShardRecord.model_validate_json(store.read_bytes(key))
-    except (ValidationError, FileNotFoundError):
-        return None
 
 
 def _intact(store: Store, folder: str, record: ShardRecord) -> bool:
@@ -56,5 +47,5 @@ def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number:
         store.copy(f"{folder}/{file.name}", f"{key}/{name}")
         files.append(file.model_copy(update={"name": name}))
     moved = record.model_copy(update={"number": number, "files": files})
-    store.write_json(f"{key}/{record_file(number)}", moved.model_dump())
+    write_record(store, key, moved)
     return moved

@@ -13,7 +13,7 @@ from trainer.config import CorpusConfig
 from trainer.engines import ENGINES, Encode
 from trainer.process import die_with_parent
 from trainer.progress import Bar
-from trainer.shards import ShardRecord, build_shard, record_file
+from trainer.shards import ShardRecord, build_shard, write_record
 from trainer.sources import Piece
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer
@@ -97,5 +97,5 @@ def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
         )  # fmt: skip
         for file in record.files:
             store.put(folder / file.name, f"{recipe.key}/{file.name}")
-    store.write_json(f"{recipe.key}/{record_file(record.number)}", record.model_dump())
+    write_record(store, recipe.key, record)
     return record

@@ -10,6 +10,7 @@ by the end-of-document id.
 """
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer.config import CorpusConfig
 from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
-from trainer.manifest import FileRecord, digest_file, read_manifest
+from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
 from trainer.readers import Document, read_documents
 from trainer.sources import Piece, text_cuts
 from trainer.storage import Store
@@ -65,6 +66,22 @@ def shard_file(side: str, number: int, ending: str) -> str:
 
 def record_file(number: int) -> str:
     return f"{TRAIN}-{number:05d}.json"
+
+
+def write_record(store: Store, key: str, record: ShardRecord) -> None:
+    """Write a shard's record, with a checksum of its own, because it counts before any manifest lists it."""
+    values = record.model_dump()
+    store.write_json(f"{key}/{record_file(record.number)}", {**values, "checksum": fingerprint(values)})
+
+
+def read_record(store: Store, key: str) -> ShardRecord | None:
+    """The record in a file, or None if there is none or it is damaged."""
+    try:
+        values = dict(json.loads(store.read_bytes(key)))
+        checksum = values.pop("checksum", None)
+        return ShardRecord.model_validate(values) if checksum == fingerprint(values) else None
+    except (FileNotFoundError, TypeError, ValueError):
+        return None
 
 
 def token_dtype(max_id: int) -> np.dtype[Any]:

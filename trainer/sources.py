@@ -246,7 +246,8 @@ def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) ->
 
 def _csv_cuts(source: SourceFile, delimiter: str, piece_bytes: int) -> list[int]:
     """Cuts as the CSV reader itself sees records, because only it knows which line ends lie inside quotes."""
-    cuts, consumed = [], 0
+    cuts: list[int] = []
+    consumed = 0
 
     def lines(file: IO[bytes]) -> Iterator[str]:
         nonlocal consumed

@@ -40,7 +40,9 @@ def results_table(facts: RunFacts) -> Table | None:
         return [name, number(score["loss"]), perplexity(score["loss"]), count(score["tokens"]), count(score["windows"])]
 
     scores = facts.evaluation["scores"]
-    rows = [row(name, score) for name, score in scores["corpora"].items()]
+    order = {corpus.name: place for place, corpus in enumerate(facts.plan.corpora)}
+    names = sorted(scores["corpora"], key=lambda name: (order.get(name, len(order)), name))
+    rows = [row(name, scores["corpora"][name]) for name in names]
     columns = ["Corpus", "Loss (nats a token)", "Perplexity", "Tokens", "Windows"]
     return Table(columns, rows, row("All", scores["total"]))
 

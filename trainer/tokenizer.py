@@ -6,6 +6,7 @@ vocabulary must stay, or every shard would change with it. Its manifest records 
 """
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.config import CorpusConfig, DataConfig, TokenizerConfig
-from trainer.errors import RecordError, TokenizerError
+from trainer.errors import ArtifactError, RecordError, TokenizerError
 from trainer.manifest import (
     ArtifactRef,
     digest_file,
@@ -26,6 +27,8 @@ from trainer.manifest import (
 from trainer.readers import read_documents
 from trainer.sources import Piece
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
 KIND = "tokenizer"
@@ -52,7 +55,11 @@ class TokenizerInfo:
 def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
     """The published, intact tokenizer that this configuration names, or None."""
     name, key = _name(data)
-    manifest = read_manifest(store, key, KIND)
+    try:
+        manifest = read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
     if manifest is None or find_damage(store, key, manifest):
         return None
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size(), reused=True)
@@ -114,7 +121,8 @@ def _name(data: DataConfig) -> tuple[str, str]:
         label = data.tokenizer.name
     else:
         path = _tokenizer_file(data.tokenizer.path)
-        options["content"] = digest_file(path).sha256 if path else None
+        beside = [path, path.with_name(TOKENIZER_CONFIG)] if path else []
+        options["content"] = [digest_file(file).sha256 for file in beside if file.is_file()]
         options["path"] = None if path else data.tokenizer.path
         label = "taken"
     name = fingerprint(options)

@@ -14,7 +14,7 @@ from trainer.environment import describe_environment
 from trainer.errors import RunError
 from trainer.loop import Session, run_loop
 from trainer.manifest import ArtifactRef, publish_folder
-from trainer.models import CausalLMLoss, build_model, load_model, resolve_config
+from trainer.models import CausalLMLoss, build_model, checkpoint_activations, load_model, resolve_config
 from trainer.plan import StepPlan, make_plan
 from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import Progress
@@ -70,7 +70,7 @@ def _train(
     folder = store.fetch_folder(f"{run.key}/{checkpoint}") if checkpoint else None
     model = _load(job, store, data, folder)
     if training.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(model)
     objective = accelerator.prepare_model(CausalLMLoss(model))
     if training.compile:
         objective.compile()

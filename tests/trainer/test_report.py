@@ -49,9 +49,8 @@ def safetensors(shapes: dict[str, list[int]]) -> bytes:
 
 def step_record(step: int) -> dict:
     speed = {"tokens_per_second": 1000.0 + step, "mfu": 0.25, "step_seconds": 0.5, "data_wait_seconds": 0.001}
-    return {
-        "kind": "train", "step": step, "loss": 5 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.5, "attempts": step, **speed,
-    }  # fmt: skip
+    values = {"loss": 5 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.5, "attempts": step}
+    return {"kind": "train", "step": step, **values, **speed}
 
 
 def evaluation_record(step: int, loss: float) -> dict:
@@ -66,9 +65,7 @@ def write_evaluation(store: Store, loss: float) -> None:
     scores = {"corpora": {"prose": score(loss), "code": score(loss)}, "total": score(loss)}
     samples = [{"prompt": HOSTILE, "continuation": "once  upon\n    a time"}]
     evaluation = {"format": 1, "fingerprint": f"loss-{loss}", "key": f"{RUN}/eval.json", "checkpoint": "tiny"}
-    store.write_json(
-        f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples}
-    )
+    store.write_json(f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples})
 
 
 @pytest.fixture
@@ -152,7 +149,9 @@ def test_page_shows_hostile_text_as_text(store: Store) -> None:
     assert "<script" not in text
     assert "<b>.txt" not in text
     assert "<i>CPU" not in text
-    assert "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time" in text
+    assert (
+        "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt; &amp; &#34;quoted&#34;\n\tindented</b>once  upon\n    a time" in text
+    )
 
 
 def test_page_tells_the_run(store: Store) -> None:
@@ -232,6 +231,17 @@ def test_run_without_metrics_is_reported(store: Store) -> None:
     store.delete(f"{RUN}/metrics.jsonl")
     make_report(store, RUN)
     assert "No metrics were recorded." in page(store)
+
+
+def test_report_is_the_same_in_a_remote_store(store: Store) -> None:
+    remote = Store("memory://bucket/store")
+    for path in Path(store.root).rglob("*"):
+        if path.is_file():
+            remote.write_bytes(str(path.relative_to(store.root)), path.read_bytes())
+    make_report(store, RUN)
+    assert not make_report(remote, RUN).reused
+    assert make_report(remote, RUN).reused
+    assert contents(remote) == contents(store)
 
 
 def test_missing_runs_and_data_are_named(store: Store) -> None:

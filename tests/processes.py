@@ -1,0 +1,179 @@
+"""Real processes for tests: started, watched, killed, and looked at through /proc.
+
+`run_module` and `start_module` are `python -m`. `start_warm` runs a module's `main` in a process forked from a server
+that has imported the heavy libraries already: as real to signals, files and exit statuses, and seconds sooner.
+
+Single processes get one core each. Training then computes with one thread, which suits tiny models, and which a busy
+machine cannot slow down a hundredfold, as it does threads that wait for each other many times a step.
+"""
+
+import importlib
+import itertools
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.support import ROOT
+
+PRELOADED = [
+    "trainer.__main__", "trainer.training", "trainer.measuring", "trainer.preflight", "trainer.report",
+    "transformers.models.gpt2.modeling_gpt2", "torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg",
+]  # fmt: skip
+
+_warm = multiprocessing.get_context("forkserver")
+_warm.set_forkserver_preload(PRELOADED)
+
+
+_cores = sorted(os.sched_getaffinity(0))
+_turns = itertools.cycle(_cores)
+
+
+class Ended(NamedTuple):
+    """What came of a process. A negative status is the signal that ended it."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Running:
+    """A process that was started, and the files that take what it says."""
+
+    def __init__(self, process: subprocess.Popen[bytes] | multiprocessing.process.BaseProcess, said: Path) -> None:
+        self._process, self._said = process, said
+        assert process.pid is not None
+        self.pid = process.pid
+
+    def status(self) -> int | None:
+        """The exit status, or None while it runs."""
+        return self._process.poll() if isinstance(self._process, subprocess.Popen) else self._process.exitcode
+
+    def wait(self, seconds: float = 120.0) -> Ended:
+        """Wait until it ends; one that does not end in time is killed, and the test fails."""
+        if isinstance(self._process, subprocess.Popen):
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        else:
+            self._process.join(seconds)
+            if self._process.exitcode is None:
+                self._process.kill()
+                self._process.join()
+        stdout, stderr = ((self._said / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+        status = self.status()
+        assert status is not None
+        return Ended(status, stdout, stderr)
+
+    def send(self, signum: signal.Signals) -> None:
+        os.kill(self.pid, signum)
+
+    def send_when(self, signum: signal.Signals, condition: Callable[[], bool]) -> Ended:
+        """Send a signal as soon as a condition holds, which must be before the process ends; then wait for its end."""
+        wait_until(lambda: condition() or self.status() is not None)
+        if self.status() is not None:
+            raise AssertionError(f"ended too early: {self.wait()}")
+        self.send(signum)
+        return self.wait()
+
+
+def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}) -> Running:
+    """Start `python -m module arguments`."""
+    said.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, cores(1):
+        process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **env}, stdout=stdout, stderr=stderr)
+    return Running(process, said)
+
+
+def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}) -> Running:
+    """Start a module's `main(arguments)` in a process forked from the warm server."""
+    said.mkdir(parents=True, exist_ok=True)
+    which = _cores if "RANK" in env else [next(_turns)]
+    process = _warm.Process(target=_become, args=(module, list(map(str, arguments)), str(said), dict(env), which))
+    process.start()
+    return Running(process, said)
+
+
+def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
+    """Start a module on several ranks of one process group, as torchrun would."""
+    port = str(free_port())
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return [
+        start_warm(said / str(rank), module, *arguments, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(ranks)
+    ]
+
+
+@contextmanager
+def cores(count: int) -> Iterator[None]:
+    """Let this thread, and what it starts, run on this many cores for the length of a block."""
+    os.sched_setaffinity(0, [next(_turns) for _ in range(count)])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, _cores)
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Look again and again until a condition holds. Raises `AssertionError` if it does not in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "what was waited for did not happen"
+        time.sleep(0.002)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not just waiting for its parent to notice its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    try:
+        threads = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have."""
+    return [found for child in children(pid) for found in [child, *descendants(child)]]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def _become(module: str, arguments: Sequence[str], said: str, env: Mapping[str, str], which: Sequence[int]) -> None:
+    os.environ.update(env)
+    os.sched_setaffinity(0, which)
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        file = os.open(f"{said}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.chdir(ROOT)
+    sys.exit(importlib.import_module(module).main(list(arguments)))

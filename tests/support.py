@@ -1,0 +1,139 @@
+"""Small corpora, small jobs and looks into a store, for tests of everything after the data."""
+
+import hashlib
+import json
+import sysconfig
+from pathlib import Path
+from pydoc_data.topics import topics
+from typing import Any
+
+import yaml
+
+from trainer.config import PipelineJob
+from trainer.config_file import validate_job
+from trainer.records import read_records
+from trainer.runs import FINAL
+from trainer.runtime import Runtime
+from trainer.storage import Store
+
+ROOT = Path(__file__).parents[1]
+
+SMALL_MODEL: dict[str, Any] = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
+"""Its dropout is GPT-2's own, 0.1."""
+
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def write_corpora(folder: Path) -> Path:
+    """Two small corpora of real text: code/*.py of about 25 kB, and docs.jsonl of about 12 kB."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    taken = 0
+    (folder / "code").mkdir(parents=True)
+    for path in sorted(library.glob("*.py")):
+        text = path.read_bytes()
+        if 500 < len(text) < 4500 and taken < 25_000:
+            (folder / "code" / path.name).write_bytes(text)
+            taken += len(text)
+    documents, size = [], 0
+    for name in sorted(topics):
+        if len(topics[name]) < 1500 and size < 12_000:
+            documents.append(json.dumps({"text": topics[name]}) + "\n")
+            size += len(topics[name])
+    (folder / "docs.jsonl").write_text("".join(documents), encoding="utf-8")
+    return folder
+
+
+def small_values(raw: Path, store: Path, **changes: Any) -> dict[str, Any]:
+    """A job of a second as plain values. Changes name their place with two underscores: `training__max_steps=5`."""
+    values: dict[str, Any] = {
+        "store": str(store),
+        "name": "tiny",
+        "data": {
+            "corpora": [
+                {"name": "code", "paths": [f"{raw}/code/*.py"], "format": "source"},
+                {"name": "docs", "paths": [f"{raw}/docs.jsonl"], "format": "jsonl"},
+            ],
+            "tokenizer": {"vocab_size": 384},
+            "shards": {"num_shards": 2, "piece_bytes": 1024},
+            "validation_fraction": 0.15,
+            "workers": 1,
+        },
+        "model": {"config": dict(SMALL_MODEL)},
+        "training": {
+            "max_steps": 6, "context": 32, "global_batch": 8, "learning_rate": 1e-3, "warmup_steps": 2, "log_every": 1,
+        },
+        "evaluation": {"during_training": 4, "prompts": ["def "], "new_tokens": 4},
+    }  # fmt: skip
+    for name, value in changes.items():
+        *path, key = name.split("__")
+        place = values
+        for part in path:
+            place = place.setdefault(part, {})
+        place[key] = value
+    return values
+
+
+def small_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
+    """The same, validated."""
+    return validate_job(PipelineJob, small_values(raw, store, **changes), "test")
+
+
+def write_config(path: Path, values: dict[str, Any]) -> Path:
+    """Write a job's values as a YAML file."""
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    return path
+
+
+def only_run(store: Path) -> str:
+    """The key of the one run in a store."""
+    (run,) = (store / "runs").iterdir()
+    return f"runs/{run.name}"
+
+
+def final_bytes(store: Path) -> bytes:
+    """The weights of the one run's final model."""
+    return (store / only_run(store) / FINAL / "model.safetensors").read_bytes()
+
+
+def records(store: Path, kind: str, run: str | None = None) -> list[dict[str, Any]]:
+    """The records of one kind of the one run."""
+    return [record for record in read_records(Store(str(store)), run or only_run(store)) if record["kind"] == kind]
+
+
+def curve(store: Path) -> list[tuple[int, float, float, float]]:
+    """Step, loss, learning rate and gradient norm of every train record."""
+    return [(r["step"], r["loss"], r["learning_rate"], r["grad_norm"]) for r in records(store, "train")]
+
+
+def held_out_losses(store: Path) -> list[tuple[int, float]]:
+    """Step and loss of every evaluation during training."""
+    return [(r["step"], r["loss"]) for r in records(store, "evaluation")]
+
+
+def steps_recorded(store: Path) -> int:
+    """The last step that the one run has recorded; 0 before the first."""
+    runs = list((store / "runs").iterdir()) if (store / "runs").is_dir() else []
+    steps = [r["step"] for r in records(store, "train", f"runs/{runs[0].name}")] if runs else []
+    return max(steps, default=0)
+
+
+def digests(folder: Path, *parts: str) -> dict[str, str]:
+    """SHA-256 of every file below a folder, or below some of its folders."""
+    roots = [folder / part for part in parts] or [folder]
+    files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def cpu_runtime(precision: str = "fp32") -> Runtime:
+    """A runtime of one rank and one thread in this process, whatever was started here before."""
+    import torch
+    from accelerate.state import AcceleratorState, GradientState, PartialState
+
+    from trainer.runtime import start_runtime
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    PartialState._reset_state()
+    runtime = start_runtime(precision)
+    torch.set_num_threads(1)
+    return runtime

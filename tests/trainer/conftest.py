@@ -1,0 +1,72 @@
+"""Fixtures for the trainer's tests: raw text, a store with its shards, and one uninterrupted run."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from tests.processes import start_warm
+from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
+from trainer.preparation import PreparedData, prepare
+from trainer.progress import silent
+from trainer.runtime import Runtime
+
+LONG = {
+    "training__max_steps": 64, "training__micro_batch": 4, "training__evaluate_every": 9, "training__save_every": 1,
+}  # fmt: skip
+"""Changes for a run that has time to be interrupted: it saves each step, accumulates, and goes into a second epoch."""
+
+
+class Finished(NamedTuple):
+    """A run that went from its first step to its last in one process."""
+
+    store: Path
+    run: str
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small corpora."""
+    return write_corpora(tmp_path_factory.mktemp("raw"))
+
+
+@pytest.fixture(scope="session")
+def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
+    """A store that holds their tokenizer and shards; not to be written to."""
+    store = tmp_path_factory.mktemp("prepared")
+    return store, prepare(small_job(raw, store).preparation(), silent())
+
+
+@pytest.fixture
+def data(prepared: tuple[Path, PreparedData]) -> PreparedData:
+    return prepared[1]
+
+
+@pytest.fixture
+def stocked(prepared: tuple[Path, PreparedData], tmp_path: Path) -> Path:
+    """A store of the test's own, with the tokenizer and the shards."""
+    return Path(shutil.copytree(prepared[0], tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def finished(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory
+) -> Finished:
+    """The long run, uninterrupted; not to be written to."""
+    folder = tmp_path_factory.mktemp("finished")
+    store = Path(shutil.copytree(prepared[0], folder / "store"))
+    config = write_config(folder / "job.yaml", small_values(raw, store, **LONG))
+    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    return Finished(store, only_run(store))
+
+
+@pytest.fixture
+def runtime() -> Iterator[Runtime]:
+    """One rank in this process."""
+    threads = torch.get_num_threads()
+    yield cpu_runtime()
+    torch.set_num_threads(threads)

@@ -1,0 +1,179 @@
+"""Bad raw input: one clear message that names the file, the place and what was expected there."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.trainer.raw_files import PACKINGS, WHOLE, pieces_of, read_all
+from trainer.errors import CorpusError, RecordError
+from trainer.readers import read_documents
+
+
+def error_of(path: Path, piece_bytes: int = WHOLE, **options: Any) -> str:
+    """The message of the error that stops the reading of a file."""
+    with pytest.raises(CorpusError) as caught:
+        read_all(path, piece_bytes, **options)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+def read_leniently(path: Path, piece_bytes: int = WHOLE, **options: Any) -> tuple[list[str], list[str]]:
+    """The documents of a file, and the messages about its bad records."""
+    corpus, pieces = pieces_of(path, piece_bytes, **options)
+    bad: list[RecordError] = []
+    texts = [document.text.decode() for piece in pieces for document in read_documents(piece, corpus, bad.append)]
+    return texts, [str(error) for error in bad]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize(
+    ("options", "before"),
+    [
+        ({"format": "text"}, "good\n" * 3),
+        ({"format": "text", "separator": "%%"}, "good\n%%\nmore\n"),
+        ({"format": "source"}, "good\n" * 3),
+        ({"format": "lines"}, "good\n" * 3),
+        ({"format": "jsonl"}, '{"text": "good"}\n'),
+        ({"format": "csv"}, "text\ngood\n"),
+    ],
+)
+def test_invalid_utf8_is_named_by_file_and_byte(options: dict[str, Any], before: str, ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(PACKINGS[ending](before.encode() + b"abc\xff\n"))
+    assert f"byte {len(before) + 3} (0xff) is not valid UTF-8" in error_of(path, **options)
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_broken_json_line_is_named_by_its_number(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.jsonl{ending}"
+    path.write_bytes(PACKINGS[ending](b'{"text": "one"}\n\n{"text": "two"\n'))
+    assert "line 3: not valid JSON" in error_of(path, format="jsonl")
+
+
+def test_a_broken_json_line_in_a_later_piece_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a line of some length"}\n' * 200 + "{\n")
+    assert len(pieces_of(path, 1024, format="jsonl")[1]) > 3
+    assert "line 201: not valid JSON" in error_of(path, 1024, format="jsonl")
+
+
+@pytest.mark.parametrize("line", [b"\0\0\0\0\0", b"[" * 100_000, b'\0{"text": 1}', b'{"text": "\\ud800"}', b'{"a": \xed\xa0\x80}'])
+def test_a_damaged_json_line_is_counted_and_the_others_are_kept(line: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "one"}\n' + line + b'\n{"text": "two"}\n')
+    texts, bad = read_leniently(path, format="jsonl")
+    assert texts == ["one", "two"]
+    assert len(bad) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"body": "x", "n": 1}', "line 2: no field 'text'; it has body, n"),
+        ("{}", "line 2: no field 'text'; it has none"),
+        ('{"text": 7}', "line 2: field 'text' holds int, not text"),
+        ('{"text": null}', "line 2: field 'text' holds NoneType, not text"),
+        ('["text"]', "line 2: a JSON object was expected, found list"),
+    ],
+)
+def test_a_json_record_without_text_says_what_it_holds(line: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "one"}}\n{line}\n')
+    assert problem in error_of(path, format="jsonl")
+
+
+def test_a_csv_row_with_other_columns_than_the_first_is_named_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,n\n"one\ntwo",1\nthree\n')
+    assert "line 4: 1 columns, the first line names 2" in error_of(path, format="csv")
+
+
+@pytest.mark.parametrize("bad", [b"a\rb,1\n", b"\xff,1\n", b"1,2,3\n", b'"a\n\xff\n",1\n'])
+def test_a_bad_csv_row_is_counted_and_the_others_are_kept(bad: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,n\n" + b"good,0\n" * 300 + bad + b"good,0\n" * 300)
+    for piece_bytes in (WHOLE, 1024):
+        texts, errors = read_leniently(path, piece_bytes, format="csv")
+        assert texts == ["good"] * 600
+        assert len(errors) == 1
+
+
+def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("body,n\none,1\n")
+    pq.write_table(pa.table({"body": ["one"], "n": [1]}), tmp_path / "a.parquet")
+    assert "no column 'text'; its first line names body, n" in error_of(tmp_path / "a.csv", format="csv")
+    assert "no column 'text'; it has body, n" in error_of(tmp_path / "a.parquet", format="parquet")
+
+
+def test_a_parquet_row_without_text_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["one", "two", None, "four"]}), path, row_group_size=2)
+    texts, bad = read_leniently(path, 1024, format="parquet")
+    assert texts == ["one", "two", "four"]
+    assert bad == [f"{path}: row 2: field 'text' holds NoneType, not text"]
+
+
+def test_a_file_that_is_not_parquet_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_text("text\n" * 100)
+    assert "is not a Parquet file" in error_of(tmp_path / "a.parquet", format="parquet")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_compressed_file_cut_short_is_an_error_not_a_shorter_text(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.txt{ending}"
+    packed = PACKINGS[ending](bytes(range(33, 127)) * 100 + b"\n" + str(list(range(3000))).encode())
+    path.write_bytes(packed[: len(packed) * 2 // 3])
+    assert "cannot be read" in error_of(path, format="lines")
+    assert "cannot be read" in error_of(path, format="text")
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst"])
+def test_a_file_that_is_not_compressed_as_it_says_is_an_error(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("plain text")
+    assert "cannot be read" in error_of(tmp_path / name)
+
+
+def test_damage_inside_a_parquet_file_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [f"text {number} " * 20 for number in range(500)]}), path)
+    data = bytearray(path.read_bytes())
+    data[100:300] = bytes(200)
+    path.write_bytes(data)
+    assert "cannot be read" in error_of(path, format="parquet")
+
+
+def test_a_glob_that_matches_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(CorpusError, match=r"corpus 'corpus': no file matches '.*\*\.md'; check the path"):
+        read_all(tmp_path / "*.md")
+
+
+def test_a_corpus_of_empty_files_is_an_error(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").touch()
+    with pytest.raises(CorpusError, match="corpus 'corpus' is empty: 2 files, 0 bytes"):
+        read_all(tmp_path / "*.txt")
+
+
+def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "b.txt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(CorpusError, match=r"b\.txt cannot be read: .*No such file"):
+        read_all(tmp_path / "*.txt")
+
+
+def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.readers.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.sources.MAX_RECORD", 4096)
+    path = tmp_path / "a.txt"
+    path.write_text("0 " * 2**20)
+    assert "no end of a record within" in error_of(path, 1024)
+    assert "no line end within" in error_of(path, 64 * 2**20)
+    assert "line 1: longer than" in error_of(path, 64 * 2**20, format="lines")
+    path.write_text("line\n" * 1000)
+    assert "line 1: no separator line b'%%' within" in error_of(path, separator="%%")

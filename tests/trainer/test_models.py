@@ -1,0 +1,179 @@
+"""Models: every family from a configuration, new and pretrained, and the loss that they are trained with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
+from trainer.config import ModelConfig, TrainingConfig
+from trainer.models import CausalLMLoss, build_model, count_parameters, load_model, next_tokens, resolve_config, token_losses
+from trainer.runtime import Runtime
+from trainer.step import Batch, make_optimizer, make_schedule, train_step
+from trainer.tokenizer import TokenizerInfo
+
+VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
+WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": SMALL_MODEL,
+    "llama": {**WIDE, "intermediate_size": 64},
+    "qwen2": {**WIDE, "intermediate_size": 64, "num_key_value_heads": 1},
+    "gpt_neox": {**WIDE, "intermediate_size": 64},
+    "opt": {**WIDE, "ffn_dim": 64, "word_embed_proj_dim": 32},
+}
+
+
+def make(values: dict[str, Any] | str, seed: int = 0, **options: Any) -> PreTrainedModel:
+    chosen = ModelConfig(config=values, **options)
+    return build_model(chosen, resolve_config(chosen, VOCABULARY, 32), seed)
+
+
+def windows_BT(batch: int = 4, vocab_size: int = 300) -> torch.Tensor:
+    return torch.randint(0, vocab_size, (batch, 32), generator=torch.Generator().manual_seed(0))
+
+
+def step_once(model: PreTrainedModel, windows: torch.Tensor, runtime: Runtime) -> float:
+    """One optimizer step; returns the mean loss before it."""
+    training = TrainingConfig(max_steps=4, context=32, learning_rate=1e-2)
+    objective = runtime.accelerator.prepare_model(CausalLMLoss(model))
+    optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(objective, training))
+    batch = Batch([windows], windows.shape[0] * (windows.shape[1] - 1))
+    return float(train_step(objective, optimizer, make_schedule(optimizer, training, 4), batch, 1.0, runtime).loss)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_family_is_built_from_its_configuration_and_learns_from_a_step(family: str, runtime: Runtime) -> None:
+    values = {**FAMILIES[family], "model_type": family}
+    model = make(values)
+    assert model.config.model_type == family
+    assert model.config.get_text_config().vocab_size == 320, "300 ids, rounded up to a multiple of 64"
+    assert model.dtype == torch.float32
+    assert count_parameters(model.config) == sum(p.numel() for p in model.parameters())
+    first = step_once(model, windows_BT(), runtime)
+    assert first == pytest.approx(torch.log(torch.tensor(320.0)).item(), rel=0.1), "a new model guesses evenly"
+    model.eval()
+    with torch.no_grad():
+        assert model(input_ids=windows_BT(), labels=windows_BT()).loss < first
+
+
+@pytest.mark.parametrize("ending", ["json", "yaml"])
+def test_a_configuration_file_makes_the_same_model_as_the_same_keys_in_the_job(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"model.{ending}"
+    path.write_text(json.dumps(SMALL_MODEL) if ending == "json" else yaml.safe_dump(SMALL_MODEL))
+    expected, found = make(dict(SMALL_MODEL)).state_dict(), make(str(path)).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_config_json_that_transformers_wrote_is_a_configuration_file(tmp_path: Path) -> None:
+    model = make(dict(SMALL_MODEL))
+    model.save_pretrained(tmp_path)
+    again = make(str(tmp_path / "config.json"))
+    assert all(torch.equal(tensor, again.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_the_seed_decides_a_new_models_weights() -> None:
+    one, same, other = (make(dict(SMALL_MODEL), seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["transformer.wte.weight"], other["transformer.wte.weight"])
+
+
+def test_the_vocabulary_is_that_of_the_configuration_if_it_names_one() -> None:
+    assert make({**SMALL_MODEL, "vocab_size": 301}).config.vocab_size == 301
+    assert make(dict(SMALL_MODEL), pad_vocab_to=1).config.vocab_size == 300
+
+
+def test_special_tokens_of_a_new_model_are_the_tokenizers() -> None:
+    config = resolve_config(ModelConfig(config=dict(SMALL_MODEL)), VOCABULARY, 32)
+    assert (config.bos_token_id, config.eos_token_id) == (0, 0)
+
+
+@pytest.mark.parametrize("shard_size", ["5GB", "20KB"])
+def test_a_pretrained_folder_is_loaded_whole_or_in_several_files(shard_size: str, tmp_path: Path) -> None:
+    model = make(dict(SMALL_MODEL), seed=5)
+    model.save_pretrained(tmp_path, max_shard_size=shard_size)
+    assert (tmp_path / "model.safetensors.index.json").exists() == (shard_size == "20KB")
+    options = ModelConfig(pretrained=str(tmp_path))
+    loaded = build_model(options, resolve_config(options, VOCABULARY, 32), seed=0)
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_pretrained_half_precision_model_is_trained_in_float32(tmp_path: Path) -> None:
+    make(dict(SMALL_MODEL)).to(torch.bfloat16).save_pretrained(tmp_path)
+    assert load_model(tmp_path).dtype == torch.float32
+
+
+def test_loss_is_the_sum_over_the_next_tokens() -> None:
+    model = make({**SMALL_MODEL, **NO_DROPOUT})
+    windows = windows_BT()
+    expected = model(input_ids=windows, labels=windows).loss * windows.shape[0] * (windows.shape[1] - 1)
+    torch.testing.assert_close(CausalLMLoss(model)(windows), expected, rtol=1e-5, atol=0.0)
+
+
+def test_ignored_labels_have_no_loss_and_change_no_other() -> None:
+    model = make({**SMALL_MODEL, **NO_DROPOUT})
+    windows = windows_BT()
+    labels = next_tokens(windows)
+    whole = token_losses(model, windows, labels).view(4, 32)
+    labels[:, 10:] = -100
+    part = token_losses(model, windows, labels).view(4, 32)
+    assert torch.equal(part[:, 10:], torch.zeros(4, 22))
+    torch.testing.assert_close(part[:, :10], whole[:, :10])
+
+
+def test_gradient_checkpointing_changes_neither_loss_nor_gradient() -> None:
+    found = []
+    for checkpointing in (False, True):
+        model = make(dict(SMALL_MODEL)).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        torch.manual_seed(3)
+        loss = CausalLMLoss(model)(windows_BT())
+        loss.backward()
+        found.append((loss.detach(), {name: p.grad for name, p in model.named_parameters()}))
+    (loss, gradient), (loss_again, gradient_again) = found
+    assert torch.equal(loss, loss_again)
+    for name in gradient:
+        torch.testing.assert_close(gradient_again[name], gradient[name], msg=name)
+
+
+def test_eager_attention_gives_the_loss_of_sdpa() -> None:
+    losses = [CausalLMLoss(make({**SMALL_MODEL, **NO_DROPOUT}, attention=kind))(windows_BT()) for kind in ("sdpa", "eager")]
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0.0)
+
+
+def test_bf16_on_a_cpu_computes_about_the_same_loss_and_keeps_float32_weights() -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        model = make({**SMALL_MODEL, **NO_DROPOUT})
+        losses.append(step_once(model, windows_BT(), cpu_runtime(precision)))
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert losses[0] != losses[1], "bf16 rounds"
+    assert losses[1] == pytest.approx(losses[0], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_a_compiled_objective_gives_the_same_loss_and_learns_the_same(runtime: Runtime) -> None:
+    found = []
+    for compiled in (False, True):
+        model = make({**SMALL_MODEL, **NO_DROPOUT})
+        objective = CausalLMLoss(model)
+        if compiled:
+            objective.compile()
+        loss = objective(windows_BT())
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        found.append((float(loss), float(norm)))
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+def test_a_saved_model_is_what_any_user_of_transformers_loads(tmp_path: Path) -> None:
+    model = make(dict(SMALL_MODEL)).eval()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    with torch.no_grad():
+        assert torch.equal(loaded(windows_BT()).logits, model(windows_BT()).logits)

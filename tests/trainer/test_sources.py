@@ -1,0 +1,167 @@
+"""Finding raw files, cutting them into pieces, and noticing what changed since the last look."""
+
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.trainer.raw_files import FORMATS, pieces_of
+from trainer.config import CorpusConfig
+from trainer.sources import SourceFile, find_pieces, find_sources
+from trainer.storage import Store
+
+LONG_AGO = 1_000_000_000
+
+
+def corpus_of(*paths: Path | str) -> CorpusConfig:
+    return CorpusConfig(name="corpus", paths=[str(path) for path in paths])
+
+
+def write(path: Path, text: str, seconds: int = LONG_AGO) -> None:
+    """Write a file that looks as if it was last changed at a certain time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    os.utime(path, (seconds, seconds))
+
+
+def digests(store: Store, corpus: CorpusConfig) -> list[str]:
+    return [piece.sha256 for piece in find_pieces(store, corpus, 1024)]
+
+
+def test_files_are_sorted_by_their_path_below_the_globs_fixed_part(tmp_path: Path) -> None:
+    for name in ("b/z.txt", "a/y.txt", "a/b/x.txt", "a/no.md"):
+        write(tmp_path / name, "text")
+    sources = find_sources(corpus_of(tmp_path / "**" / "*.txt"))
+    assert [source.key for source in sources] == ["a/b/x.txt", "a/y.txt", "b/z.txt"]
+    assert [source.path for source in sources] == [str(tmp_path / source.key) for source in sources]
+
+
+def test_a_file_that_several_paths_match_counts_once(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    assert len(find_sources(corpus_of(tmp_path / "*.txt", tmp_path / "a.txt", tmp_path / "a.*"))) == 1
+
+
+def test_folders_and_links_to_folders_are_not_taken_for_files(tmp_path: Path) -> None:
+    write(tmp_path / "folder" / "a.txt", "text")
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    write(tmp_path / "lone.txt", "text")
+    assert [source.key for source in find_sources(corpus_of(tmp_path / "*"))] == ["lone.txt"]
+
+
+def test_pieces_depend_on_bytes_and_names_not_on_the_place_or_the_time(tmp_path: Path) -> None:
+    form = FORMATS["csv"]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.csv").write_bytes(form.pack(form.texts(60)))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    os.utime(tmp_path / "two" / "a.csv", (LONG_AGO, LONG_AGO))
+    found = [
+        [(p.key, p.index, p.start, p.end, p.size, p.last, p.sha256) for p in pieces_of(folder / "*.csv", 1024, format="csv")[1]]
+        for folder in (tmp_path / "one", tmp_path / "two")
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) > 3
+
+
+def test_pieces_join_without_gap_or_overlap(tmp_path: Path) -> None:
+    form = FORMATS["jsonl"]
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(form.pack(form.texts(60)))
+    _, pieces = pieces_of(path, 1024, format="jsonl")
+    assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == path.stat().st_size == sum(piece.size for piece in pieces)
+    assert [piece.index for piece in pieces] == list(range(len(pieces)))
+
+
+def test_appending_to_a_file_changes_its_last_piece_only(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("some words\n" * 1000)
+    before = pieces_of(path, 1024, format="lines")[1]
+    path.write_text("some words\n" * 1000 + "more\n")
+    after = pieces_of(path, 1024, format="lines")[1]
+    assert before[:-1] == after[: len(before) - 1]
+    assert before[-1] != after[len(before) - 1]
+
+
+def test_a_compressed_file_is_one_piece(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(os.urandom(5000))
+    assert len(pieces_of(tmp_path / "a.txt.gz", 1024)[1]) == 1
+
+
+def test_parquet_pieces_are_row_groups_measured_in_bytes(tmp_path: Path) -> None:
+    form = FORMATS["parquet"]
+    path = tmp_path / "a.parquet"
+    path.write_bytes(form.pack(form.texts(100)))
+    _, pieces = pieces_of(path, 2048, format="parquet")
+    assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
+    assert pieces[-1].end == 10
+    text_bytes = sum(len(text.encode()) for text in form.texts(100))
+    assert text_bytes / 2 < sum(piece.size for piece in pieces) < text_bytes * 2
+
+
+def test_unchanged_files_are_not_read_again(store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    write(tmp_path / "b.txt", "more text")
+    seen: list[int] = []
+    first = find_pieces(store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
+    second = find_pieces(store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
+    assert first == second
+    assert sorted(seen) == [4, 9]
+
+
+def test_a_changed_file_is_read_again(store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    before = digests(store, corpus_of(tmp_path / "a.txt"))
+    write(tmp_path / "a.txt", "tex!", LONG_AGO + 1)
+    assert digests(store, corpus_of(tmp_path / "a.txt")) != before
+
+
+def test_a_file_changed_twice_within_its_clocks_tick_is_read_again(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    time = (tmp_path / "a.txt").stat().st_mtime_ns
+    before = digests(store, corpus_of(tmp_path / "a.txt"))
+    (tmp_path / "a.txt").write_text("tex!")
+    os.utime(tmp_path / "a.txt", ns=(time, time))
+    assert digests(store, corpus_of(tmp_path / "a.txt")) != before
+
+
+def test_a_change_behind_a_link_is_seen(store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "target", "text")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "target")
+    os.utime(tmp_path / "a.txt", (LONG_AGO, LONG_AGO), follow_symlinks=False)
+    before = digests(store, corpus_of(tmp_path / "*.txt"))
+    write(tmp_path / "target", "tex!", LONG_AGO + 1)
+    assert digests(store, corpus_of(tmp_path / "*.txt")) != before
+
+
+def test_a_change_is_seen_where_the_file_system_tells_no_version(store: Store) -> None:
+    url = f"memory://{uuid.uuid4().hex}/a.txt"
+    with fsspec.open(url, "w") as file:
+        file.write("text")
+    before = digests(store, corpus_of(url))
+    with fsspec.open(url, "w") as file:
+        file.write("tex!")
+    assert digests(store, corpus_of(url)) != before
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[]"])
+def test_a_damaged_memory_of_the_last_look_costs_a_new_look_only(damage: bytes, store: Store, tmp_path: Path) -> None:
+    write(tmp_path / "a.txt", "text")
+    corpus = corpus_of(tmp_path / "a.txt")
+    first = find_pieces(store, corpus, 1024)
+    (memory,) = store.names("cache")
+    store.write_bytes(f"cache/{memory}", damage)
+    assert find_pieces(store, corpus, 1024) == first
+
+
+def test_remote_raw_files_keep_their_address() -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    with fsspec.open(f"{url}/in/a.txt", "w") as file:
+        file.write("text")
+    (source,) = find_sources(corpus_of(f"{url}/**/*.txt"))
+    assert isinstance(source, SourceFile)
+    with fsspec.open(source.path) as file:
+        assert file.read() == b"text"
+    assert source.key == "in/a.txt"

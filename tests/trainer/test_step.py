@@ -1,0 +1,156 @@
+"""One optimizer step against plain computations of the same."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_scheduler
+
+from tests.support import NO_DROPOUT
+from trainer.config import TrainingConfig
+from trainer.models import CausalLMLoss
+from trainer.runtime import Runtime
+from trainer.step import Batch, Outcome, make_optimizer, make_schedule, train_step
+
+STEPS = 12
+
+
+def settings(**changes: Any) -> TrainingConfig:
+    return TrainingConfig(**{"max_steps": STEPS, "context": 16, "global_batch": 4, "learning_rate": 1e-2, **changes})
+
+
+@pytest.fixture
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=16, vocab_size=100, **NO_DROPOUT))
+
+
+@pytest.fixture
+def windows_BT() -> torch.Tensor:
+    return torch.randint(0, 100, (4, 16), generator=torch.Generator().manual_seed(1))
+
+
+def reference_loss(model: PreTrainedModel, windows_BT: torch.Tensor) -> torch.Tensor:
+    """The mean loss as transformers itself computes it from labels."""
+    loss: torch.Tensor = model(input_ids=windows_BT, labels=windows_BT).loss
+    return loss
+
+
+def reference_gradient(model: PreTrainedModel, windows_BT: torch.Tensor) -> dict[str, torch.Tensor]:
+    model = copy.deepcopy(model)
+    reference_loss(model, windows_BT).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def take_step(
+    model: PreTrainedModel, windows_BT: torch.Tensor, micro_batch: int, max_norm: float | None, runtime: Runtime
+) -> tuple[Outcome, dict[str, torch.Tensor]]:
+    """Step by plain descent at rate 1, so that each weight's change is the gradient that the step used."""
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = runtime.accelerator.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
+    schedule = get_scheduler("constant", optimizer)
+    batch = Batch(windows_BT.split(micro_batch), windows_BT.shape[0] * (windows_BT.shape[1] - 1))
+    outcome = train_step(CausalLMLoss(model), optimizer, schedule, batch, max_norm, runtime)
+    return outcome, {name: before[name] - p.detach() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_step_over_any_micro_batches_has_the_gradient_of_one_reference_loss(
+    model: PreTrainedModel, windows_BT: torch.Tensor, micro_batch: int, runtime: Runtime
+) -> None:
+    expected = reference_gradient(model, windows_BT)
+    _, used = take_step(model, windows_BT, micro_batch, None, runtime)
+    assert used.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(used[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_step_reports_the_mean_loss_over_the_global_batch(
+    model: PreTrainedModel, windows_BT: torch.Tensor, micro_batch: int, runtime: Runtime
+) -> None:
+    expected = reference_loss(model, windows_BT)
+    outcome, _ = take_step(model, windows_BT, micro_batch, 1.0, runtime)
+    torch.testing.assert_close(outcome.loss, expected, rtol=1e-5, atol=0.0)
+
+
+@pytest.mark.parametrize("limit", [0.05, 1e6])
+def test_step_clips_the_norm_of_the_whole_gradient_as_torch_does(
+    model: PreTrainedModel, windows_BT: torch.Tensor, limit: float, runtime: Runtime
+) -> None:
+    reference = copy.deepcopy(model)
+    reference_loss(reference, windows_BT).backward()
+    norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), limit)
+    assert norm > 0.05
+    outcome, used = take_step(model, windows_BT, 1, limit, runtime)
+    torch.testing.assert_close(outcome.grad_norm, norm, rtol=1e-4, atol=0.0)
+    for name, parameter in reference.named_parameters():
+        torch.testing.assert_close(used[name], parameter.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_step_leaves_no_gradient_behind(model: PreTrainedModel, windows_BT: torch.Tensor, runtime: Runtime) -> None:
+    take_step(model, windows_BT, 2, 1.0, runtime)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_weight_decay_is_set_for_matrices_and_spares_biases_and_norms(model: PreTrainedModel) -> None:
+    decay = {
+        id(parameter): group["weight_decay"]
+        for group in make_optimizer(model, settings(weight_decay=0.3)).param_groups
+        for parameter in group["params"]
+    }
+    found = {name: decay[id(parameter)] for name, parameter in model.named_parameters()}
+    spared = {name for name in found if name.endswith("bias") or ".ln_" in name}
+    assert {name for name, value in found.items() if value == 0.0} == spared
+    assert {value for name, value in found.items() if name not in spared} == {0.3}
+
+
+def test_weight_decay_shrinks_matrices_only(model: PreTrainedModel) -> None:
+    training = settings(weight_decay=0.5)
+    optimizer = make_optimizer(model, training)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    for name, parameter in model.named_parameters():
+        shrinks = parameter.dim() >= 2
+        factor = 1.0 - training.learning_rate * 0.5 if shrinks else 1.0
+        torch.testing.assert_close(parameter.detach(), before[name] * factor, rtol=1e-6, atol=0.0, msg=name)
+
+
+@pytest.mark.parametrize("name", ["linear", "cosine", "constant_with_warmup"])
+def test_learning_rate_after_each_step_is_that_of_transformers(
+    model: PreTrainedModel, windows_BT: torch.Tensor, name: str, runtime: Runtime
+) -> None:
+    training = settings(schedule=name, warmup_steps=4)
+    optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(model, training))
+    schedule = make_schedule(optimizer, training, STEPS)
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=training.learning_rate)
+    expected = get_scheduler(name, other, num_warmup_steps=4, num_training_steps=STEPS)
+    batch = Batch([windows_BT], 4 * 15)
+    objective = CausalLMLoss(model)
+    rates = []
+    for _ in range(STEPS):
+        assert [group["lr"] for group in optimizer.param_groups] == expected.get_last_lr() * 2
+        train_step(objective, optimizer, schedule, batch, 1.0, runtime)
+        other.step()
+        expected.step()
+        rates.append(schedule.get_last_lr()[0])
+        assert rates[-1] == expected.get_last_lr()[0]
+    assert rates[3] == training.learning_rate
+    assert rates[-1] == {"constant_with_warmup": training.learning_rate}.get(name, pytest.approx(0.0, abs=1e-12))
+
+
+def test_adamw_takes_its_settings(model: PreTrainedModel) -> None:
+    optimizer = make_optimizer(model, settings(beta1=0.8, beta2=0.88, epsilon=1e-7))
+    assert all(group["betas"] == (0.8, 0.88) and group["eps"] == 1e-7 for group in optimizer.param_groups)
+    assert all(group["lr"] == 1e-2 for group in optimizer.param_groups)
+
+
+def test_a_frozen_parameter_is_not_optimized(model: PreTrainedModel) -> None:
+    frozen = model.get_input_embeddings().weight
+    frozen.requires_grad_(False)
+    optimized = [p for group in make_optimizer(model, settings()).param_groups for p in group["params"]]
+    assert all(parameter is not frozen for parameter in optimized)
+    assert len(optimized) == len(list(model.parameters())) - 1
