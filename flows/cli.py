@@ -124,8 +124,9 @@ def show_evaluation(job: EvaluateJob, result: Evaluation) -> None:
     """Print scores and samples."""
     for name, score in [*result.scores.corpora.items(), ("all", result.scores.total)]:
         print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}   {score.tokens:,} tokens")
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
     for sample in result.samples:
-        print(f"\n{sample.prompt}\033[1m{sample.continuation}\033[0m" if sys.stdout.isatty() else f"\n{sample.prompt}|{sample.continuation}")
+        print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
     print(f"\nevaluation {Store(job.store).path(result.key)}")
 
 

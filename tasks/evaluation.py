@@ -1,6 +1,6 @@
 """The task that measures a checkpoint on held-out text."""
 
-from prefect import State, task
+from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
@@ -11,7 +11,7 @@ from trainer.results import Evaluation
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def evaluate(job: EvaluateJob) -> Evaluation | State[Evaluation]:
+def evaluate(job: EvaluateJob) -> Evaluation:
     """Score a checkpoint by corpus and in total, and let it continue the prompts."""
     logger = TaskLogger()
     with showing() as show:

@@ -29,7 +29,9 @@ def preflight(job: PipelineJob) -> Preflight:
 def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
     """Compute windows and steps from the shards' sizes, and show them."""
     plan = make_plan(job.training, shard_manifests(Store(job.store), data), ranks)
-    create_table_artifact(corpus_table(plan), key="data-mixture", description=f"{plan.windows:,} windows of {job.training.context} tokens")
+    create_table_artifact(
+        corpus_table(plan), key="data-mixture", description=f"{plan.windows:,} windows of {job.training.context} tokens"
+    )
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
     TaskLogger().info("plan: %s", describe_plan(plan))
     return plan
@@ -63,4 +65,8 @@ def step_table(plan: StepPlan) -> list[dict[str, object]]:
     """A row for each figure of the plan."""
     names = ["total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation"]
     rows: list[dict[str, object]] = [{"figure": name.replace("_", " "), "value": getattr(plan, name)} for name in names]
-    return [*rows, {"figure": "tokens per step", "value": plan.tokens_per_step}, {"figure": "total tokens", "value": plan.total_tokens}]
+    return [
+        *rows,
+        {"figure": "tokens per step", "value": plan.tokens_per_step},
+        {"figure": "total tokens", "value": plan.total_tokens},
+    ]

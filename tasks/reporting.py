@@ -1,6 +1,6 @@
 """The task that writes the report and the model card."""
 
-from prefect import State, task
+from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
@@ -10,7 +10,7 @@ from trainer.storage import Store
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def report(store: str, run_key: str) -> Report | State[Report]:
+def report(store: str, run_key: str) -> Report:
     """Write report.html, lineage.json and the model card of a finished run."""
     made = make_report(Store(store), run_key)
     create_markdown_artifact(made.markdown, key="report", description=run_key)

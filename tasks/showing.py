@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from prefect import State, get_run_logger
@@ -15,6 +15,8 @@ from tqdm import tqdm
 
 from trainer.errors import PipelineError
 from trainer.progress import Update, describe, plain_lines, terminal_bars
+
+T = TypeVar("T")
 
 ARTIFACT_SECONDS = 5.0
 """Between two updates of a progress artifact: each is a request to the server."""
@@ -59,16 +61,17 @@ class TaskLogger(logging.LoggerAdapter[Any]):
     """The task run's Prefect logger, which clears a progress bar from the line before it writes."""
 
     def __init__(self) -> None:
-        super().__init__(get_run_logger(), {})  # type: ignore[arg-type]
+        super().__init__(get_run_logger(), {})
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         with tqdm.external_write_mode():
             self.logger.log(level, msg, *args, **kwargs)
 
 
-def reused(result: Any, what: str) -> State[Any]:
-    """The state of a task that found its work done."""
-    return Completed(name="Reused", message=what, data=result)
+def reused(result: T, what: str) -> T:
+    """The state of a task that found its work done. Prefect takes the state in place of the result that it holds."""
+    state: Any = Completed(name="Reused", message=what, data=result)
+    return cast(T, state)
 
 
 def worth_retrying(task: Any, run: Any, state: State[Any]) -> bool:

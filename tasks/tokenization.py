@@ -1,6 +1,8 @@
 """Tasks that turn raw corpora into a tokenizer and token shards."""
 
-from prefect import State, task
+from typing import Any
+
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
@@ -9,10 +11,8 @@ from trainer.config import PrepareJob
 from trainer.manifest import ArtifactRef
 
 
-@task(
-    name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying
-)
-def prepare_tokenizer(job: PrepareJob) -> ArtifactRef | State[ArtifactRef]:
+@task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
     return _publish("tokenizer", {"job": job.model_dump(mode="json")})
 
@@ -25,13 +25,13 @@ def prepare_tokenizer(job: PrepareJob) -> ArtifactRef | State[ArtifactRef]:
     retry_delay_seconds=10,
     retry_condition_fn=worth_retrying,
 )
-def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef | State[ArtifactRef]:
+def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef:
     """Tokenize one corpus into shards, unless they are published and intact."""
     arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
     return _publish("corpus", arguments)
 
 
-def _publish(stage: str, arguments: dict[str, object]) -> ArtifactRef | State[ArtifactRef]:
+def _publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
     logger = TaskLogger()
     with showing() as show:
         ref = ArtifactRef(**run_stage(stage, arguments, show, logger))

@@ -1,6 +1,6 @@
 """The task that trains: the trainer in processes of its own, one rank a device, continued on every retry."""
 
-from prefect import State, task
+from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
@@ -14,7 +14,7 @@ from trainer.storage import Store
 
 
 @task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def train(job: PipelineJob, data: PreparedData, plan: StepPlan) -> ArtifactRef | State[ArtifactRef]:
+def train(job: PipelineJob, data: PreparedData, plan: StepPlan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()
     finished = finished_run(Store(job.store), identify_run(job, data))

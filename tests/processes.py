@@ -107,7 +107,8 @@ def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, st
 def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list[Running]:
     """Start a module on several ranks of one process group, as torchrun would."""
     port = str(free_port())
-    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return [
         start_warm(said / str(rank), module, *arguments, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
         for rank in range(ranks)

@@ -25,18 +25,18 @@ NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
 def write_corpora(folder: Path) -> Path:
-    """Two small corpora of real text: code/*.py of about 25 kB, and docs.jsonl of about 12 kB."""
+    """Two small corpora of real text: code/*.py of about 16 kB, and docs.jsonl of about 8 kB."""
     library = Path(sysconfig.get_paths()["stdlib"])
     taken = 0
     (folder / "code").mkdir(parents=True)
     for path in sorted(library.glob("*.py")):
         text = path.read_bytes()
-        if 500 < len(text) < 4500 and taken < 25_000:
+        if 500 < len(text) < 4500 and taken < 16_000:
             (folder / "code" / path.name).write_bytes(text)
             taken += len(text)
     documents, size = [], 0
     for name in sorted(topics):
-        if len(topics[name]) < 1500 and size < 12_000:
+        if len(topics[name]) < 1500 and size < 8_000:
             documents.append(json.dumps({"text": topics[name]}) + "\n")
             size += len(topics[name])
     (folder / "docs.jsonl").write_text("".join(documents), encoding="utf-8")

@@ -32,7 +32,7 @@ from trainer.storage import Store
 log = logging.getLogger(__name__)
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
-FLAT = StateDictOptions(full_state_dict=True, cpu_offload=True, flatten_optimizer_state_dict=True)
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class TrainState(BaseModel):
@@ -65,11 +65,11 @@ def folder_name(step: int) -> str:
 def take_snapshot(
     state: TrainState, model: PreTrainedModel, objective: Any, optimizer: Any, schedule: Any, scaler: Any, epoch: int | None
 ) -> Snapshot:
-    """Copy the training state off the device. Every rank calls it; sharded states are gathered."""
-    flat = get_optimizer_state_dict(objective, optimizer, options=FLAT)
-    tensors = {key: value for key, value in flat.items() if isinstance(value, torch.Tensor)}
+    """Copy the training state off the device. Every rank calls it; sharded states are gathered, to rank 0."""
+    gathered: Any = get_optimizer_state_dict(objective, optimizer, options=FULL)
+    tensors = {f"{name}/{key}": value for name, moments in gathered.get("state", {}).items() for key, value in moments.items()}
     settings = {
-        "optimizer": {key: value for key, value in flat.items() if key not in tensors},
+        "optimizer": gathered.get("param_groups"),
         "schedule": schedule.state_dict(),
         "scaler": scaler.state_dict() if scaler is not None else None,
     }
@@ -79,8 +79,12 @@ def take_snapshot(
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
     """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model."""
     saved = json.loads((folder / STATE).read_text(encoding="utf-8"))
-    flat = {**load_file(folder / OPTIMIZER), **saved["settings"]["optimizer"]}
-    set_optimizer_state_dict(objective, optimizer, flat, options=FLAT)
+    moments: dict[str, Any] = {}
+    for key, tensor in load_file(folder / OPTIMIZER).items():
+        name, _, moment = key.rpartition("/")
+        moments.setdefault(name, {})[moment] = tensor
+    gathered: Any = {"state": moments, "param_groups": saved["settings"]["optimizer"]}
+    set_optimizer_state_dict(objective, optimizer, gathered, options=FULL)
     schedule.load_state_dict(saved["settings"]["schedule"])
     if scaler is not None:
         scaler.load_state_dict(saved["settings"]["scaler"])
@@ -92,7 +96,7 @@ def find_checkpoint(store: Store, run: str) -> str | None:
 
     A damaged one is passed over with a warning. Raises `ArtifactError` if there are checkpoints but none is intact.
     """
-    pointer = store.read_json(f"{run}/{LAST}")
+    pointer: dict[str, str] | None = store.read_json(f"{run}/{LAST}")
     steps = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
     names = ([pointer["checkpoint"]] if pointer else []) + [f"{CHECKPOINTS}/{name}" for name in steps]
     damaged = []
@@ -104,6 +108,8 @@ def find_checkpoint(store: Store, run: str) -> str | None:
             damaged.append(str(error))
             continue
         if manifest is None:
+            if pointer and name == pointer["checkpoint"]:
+                damaged.append(f"{store.path(key)}/{MANIFEST} is missing")
             continue
         damage = find_damage(store, key, manifest)
         if not damage:

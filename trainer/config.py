@@ -52,7 +52,7 @@ class TokenizerConfig(Schema):
     path: str | None = Field(
         default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
     )
-    sample_bytes: int = Field(default=64 * MIB, ge=1, description="raw text read for training, in bytes, spread over the corpora")
+    sample_bytes: int = Field(default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora")
     eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
     engine: Literal["gigatoken", "tokenizers"] = Field(
         default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
@@ -214,7 +214,8 @@ class EvaluateJob(Schema):
         "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
     )
     shards: list[str] | None = Field(
-        default=None, description="shard sets in the store, such as shards/code-0123456789abcdef; default: those of its training"
+        default=None,
+        description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's",
     )
     context: int | None = Field(default=None, ge=2, description="window length in tokens; default: that of its training")
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")

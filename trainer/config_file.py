@@ -94,7 +94,8 @@ def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
             yield from _lines(nested[0], f"{prefix}{name}.{'N.' if many else ''}")
         else:
-            yield f"  {prefix}{name}  {_type_name(field.annotation)}{_bounds(field)}, {_default(field)}\n        {field.description}"
+            yield f"  {prefix}{name}  {_type_name(field.annotation)}{_bounds(field)}, {_default(field)}"
+            yield f"        {field.description}"
 
 
 def _type_name(annotation: Any) -> str:

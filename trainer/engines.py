@@ -6,6 +6,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
         array = engine.encode_batch(list(documents), parallel=False).layout
         offsets = np.asarray(array.offsets.data)
         ids = np.asarray(array.content.data).astype(np.uint32, copy=False)
-        return [ids[start:end] for start, end in zip(offsets[:-1], offsets[1:], strict=True)]
+        return [ids[start:end] for start, end in pairwise(offsets)]
 
     return encode
 

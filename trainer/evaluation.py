@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainer.models import IGNORED, next_tokens, token_losses
+from trainer.losses import IGNORED, next_tokens, token_losses
 from trainer.results import CorpusScore, Scores
 from trainer.runtime import Runtime
 
@@ -29,9 +29,7 @@ class HeldOut(NamedTuple):
 
 def held_out_windows(name: str, shards: Sequence[Tokens], context: int, max_windows: int | None) -> HeldOut:
     """Windows that overlap by one token, so that each token but a shard's first is predicted once; or an even choice."""
-    windows = [
-        (number, start) for number, shard in enumerate(shards) for start in range(0, len(shard) - 1, context - 1)
-    ]
+    windows = [(number, start) for number, shard in enumerate(shards) for start in range(0, len(shard) - 1, context - 1)]
     if max_windows is not None and len(windows) > max_windows:
         windows = [windows[int(place)] for place in np.linspace(0, len(windows) - 1, max_windows).round()]
     return HeldOut(name, shards, windows)

@@ -1,5 +1,7 @@
 """Texts that a model continues, the same for the same seed."""
 
+from typing import Any
+
 import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
@@ -9,9 +11,7 @@ from trainer.results import Sample
 
 
 @torch.no_grad()
-def continue_prompts(
-    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig
-) -> list[Sample]:
+def continue_prompts(model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig) -> list[Sample]:
     """Continue each prompt by up to `new_tokens` tokens; an empty prompt begins a document."""
     model.eval()
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
@@ -21,7 +21,8 @@ def continue_prompts(
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
         ids = ids[-max(1, limit - options.new_tokens) :]
         torch.manual_seed(options.seed)
-        output = model.generate(
+        generate: Any = model.generate
+        output = generate(
             torch.tensor([ids], device=model.device),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=model.device),
             max_new_tokens=min(options.new_tokens, limit - len(ids)),

@@ -72,17 +72,19 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         epoch_ends = state.step % plan.steps_per_epoch == 0
         if at_end or epoch_ends or due(state.step, training.evaluate_every):
             evaluate_now(session)
-        if at_end or epoch_ends or due(state.step, training.save_every):
+        saves = at_end or epoch_ends or due(state.step, training.save_every)
+        if saves:
             save_now(session, state.step // plan.steps_per_epoch if epoch_ends else None)
         meter.pause(time.perf_counter() - paused)
         if not at_end and session.runtime.any(session.stop.requested):
-            raise stopped(session)
+            raise stopped(session, saves)
 
 
-def stopped(session: Session) -> Preempted:
-    """Save on being asked to stop, all ranks at the same step."""
+def stopped(session: Session, saved: bool) -> Preempted:
+    """Save on being asked to stop, all ranks at the same step, unless this step is saved already."""
     state = session.state
-    save_now(session, None)
+    if not saved:
+        save_now(session, None)
     if session.saver is not None:
         session.saver.drain()
     return Preempted(f"asked to stop: saved at step {state.step} of {session.plan.total_steps}; run it again to continue")
@@ -129,13 +131,10 @@ def save_now(session: Session, epoch: int | None) -> None:
     state, accelerator = session.state, session.runtime.accelerator
     optimizer = getattr(session.optimizer, "optimizer", session.optimizer)
     started = time.perf_counter()
-    snapshot = take_snapshot(
-        state, session.model, session.objective, optimizer, session.schedule, accelerator.scaler, epoch
-    )
+    snapshot = take_snapshot(state, session.model, session.objective, optimizer, session.schedule, accelerator.scaler, epoch)
     if session.saver is None or session.log is None:
         return
     session.saver.save(snapshot)
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, validation_loss=state.validation_loss)
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)
-

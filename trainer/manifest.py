@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from trainer import __version__
 from trainer.errors import ArtifactError
@@ -44,6 +44,11 @@ class Manifest(BaseModel):
     files: list[FileRecord]
     details: dict[str, Any]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _unchanged(cls, values: Any) -> Any:
+        return unseal(values) if isinstance(values, dict) else values
+
     def size(self) -> int:
         """Bytes of all files."""
         return sum(record.size for record in self.files)
@@ -64,6 +69,19 @@ def fingerprint(value: Any) -> str:
     """A 16-digit name of a JSON-like value: equal values, and only they, have equal names."""
     canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def seal(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with a checksum of them, for a JSON file that no other file lists."""
+    return {**values, "checksum": fingerprint(values)}
+
+
+def unseal(values: dict[str, Any]) -> dict[str, Any]:
+    """The values without their checksum, if there is one. Raises `ValueError` if it does not match them."""
+    rest = {key: value for key, value in values.items() if key != "checksum"}
+    if "checksum" in values and values["checksum"] != fingerprint(rest):
+        raise ValueError("it does not match its own checksum")
+    return rest
 
 
 def digest_file(path: Path, name: str | None = None) -> FileRecord:
@@ -90,14 +108,14 @@ def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, d
     """Publish a staged folder of finished files as an artifact; its manifest appears last."""
     files = [digest_file(path) for path in folder.iterdir()]
     manifest = make_manifest(kind, name, files, details)
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n")
+    (folder / MANIFEST).write_bytes(_sealed(manifest))
     store.put_folder(folder, key, last=MANIFEST)
     return manifest
 
 
 def write_manifest(store: Store, key: str, manifest: Manifest) -> None:
     """Commit an artifact whose files are already in place."""
-    store.write_bytes(f"{key}/{MANIFEST}", (manifest.model_dump_json(indent=2) + "\n").encode())
+    store.write_bytes(f"{key}/{MANIFEST}", _sealed(manifest))
 
 
 def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
@@ -133,6 +151,10 @@ def require_intact(store: Store, key: str, manifest: Manifest) -> None:
     """Raise `ArtifactError` naming the first damaged file, if any."""
     for name, damage in find_damage(store, key, manifest).items():
         raise ArtifactError(f"{store.path(key)}/{name} {damage}")
+
+
+def _sealed(manifest: Manifest) -> bytes:
+    return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
 
 
 def _damage(store: Store, key: str, record: FileRecord) -> str | None:

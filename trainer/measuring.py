@@ -3,9 +3,10 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tokenizers import Tokenizer
+from torch import nn
 
 from trainer.config import EvaluateJob
 from trainer.errors import ArtifactError, ConfigError, TokenizerError
@@ -45,7 +46,9 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     store = Store(job.store)
     found = find_model(store, job.checkpoint)
     shards, context = _what_to_read(store, job, found)
-    name = fingerprint([FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})])
+    name = fingerprint(
+        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
+    )
     key = _result_key(found, job.checkpoint, name)
     runtime = start_runtime(job.precision)
     earlier = runtime.on_first(lambda: store.read_json(key))
@@ -54,7 +57,8 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
-    model = load_model(found.folder).to(runtime.device)
+    model = load_model(found.folder)
+    cast(nn.Module, model).to(runtime.device)
     vocab_size = model.config.get_text_config().vocab_size
     if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
         raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
@@ -89,7 +93,7 @@ def find_model(store: Store, name: str) -> Checkpoint:
         files = {path.name: digest_file(path).sha256 for path in Path(name).iterdir() if path.is_file()}
         return Checkpoint(Path(name), files, None)
     raise ArtifactError(
-        f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder in the store, nor a model folder"
+        f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
     )
 
 
@@ -101,7 +105,9 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
     shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
     context = job.context or (run and run["job"]["training"]["context"])
     if not shards or not context:
-        raise ConfigError(f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`")
+        raise ConfigError(
+            f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
+        )
     return shards, context
 
 

@@ -1,4 +1,4 @@
-"""Models: any causal language model that `transformers` knows, new or pretrained, and the loss it is trained with."""
+"""Models: any causal language model that `transformers` knows, new or pretrained."""
 
 import difflib
 import json
@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import yaml
 from torch import nn
-from torch.nn import functional as F
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
+from transformers.activations import NewGELUActivation
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, TokenizerError
@@ -18,34 +18,8 @@ from trainer.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 
 transformers_logging.disable_progress_bar()
 
-IGNORED = -100
-"""Label of positions that are not predicted."""
-
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-"""One of them is in every folder that `save_pretrained` writes. Pickled weights are not loaded."""
-
-
-class CausalLMLoss(nn.Module):
-    """A language model together with its loss, so that both are wrapped, cast and compiled as one."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted."""
-        return token_losses(self.model, input_ids, next_tokens(input_ids)).sum()
-
-
-def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
-    """The label of each position is the token after it; the last position has none. Shapes [B, T] -> [B, T]."""
-    return F.pad(input_ids[:, 1:], (0, 1), value=IGNORED)
-
-
-def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
-    logits_BTV = model(input_ids=input_ids, use_cache=False).logits
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
+"""What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
 
 
 def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int) -> PretrainedConfig:
@@ -71,9 +45,9 @@ def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int)
     return config
 
 
-def count_parameters(config: PretrainedConfig) -> int:
+def count_parameters(config: PretrainedConfig, attention: str = "sdpa") -> int:
     """Parameters of the model, found without allocating them. Raises `ConfigError` if it cannot be built."""
-    return sum(parameter.numel() for parameter in _meta_model(config).parameters())
+    return sum(parameter.numel() for parameter in _meta_model(config, attention).parameters())
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
@@ -84,18 +58,16 @@ def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> Pr
     model: PreTrainedModel = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation=options.attention
     )
-    return model
+    return fuse_activations(model)
 
 
 def load_model(path: str | Path, attention: str = "sdpa") -> PreTrainedModel:
     """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation=attention
-        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {error}") from error
-    return model
+    return fuse_activations(model)
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
@@ -105,10 +77,19 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     enable({"use_reentrant": False})
 
 
-def _meta_model(config: PretrainedConfig) -> PreTrainedModel:
+def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
+    """Replace the tanh form of GELU that is spelt out in eight operations by the one operation that computes the same."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
+    return model
+
+
+def _meta_model(config: PretrainedConfig, attention: str) -> PreTrainedModel:
     try:
         with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
             return model
     except Exception as error:  # architectures check their settings each in their own way
         raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {error}") from error

@@ -31,7 +31,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     data = find_prepared(job.preparation())
     tokenizer = load_tokenizer(store, data.tokenizer.key) if data else preview_tokenizer(job.data)
     config = resolve_config(job.model, tokenizer, training.context)
-    parameters = count_parameters(config)
+    parameters = count_parameters(config, job.model.attention)
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
     previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]

@@ -187,9 +187,7 @@ def _intact_manifest(store: Store, key: str) -> Manifest | None:
     return manifest
 
 
-def _checked_engine(
-    data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
-) -> str:
+def _checked_engine(data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo) -> str:
     """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
     pieces = spread([piece for shard in work for piece in shard.pieces])
 

@@ -8,13 +8,12 @@ import csv
 import json
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import IO, Any, NamedTuple
-
-import fsspec
 
 from trainer.config import CorpusConfig
 from trainer.errors import RecordError
-from trainer.sources import MAX_RECORD, Cuts, Piece, boundary, csv_delimiter, is_compressed, open_raw, unreadable
+from trainer.sources import MAX_RECORD, Cuts, Piece, boundary, csv_delimiter, is_compressed, open_bytes, open_raw, unreadable
 
 BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(MAX_RECORD)
@@ -78,7 +77,7 @@ def read_jsonl(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Do
         except (ValueError, RecursionError) as error:
             on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}"))
         else:
-            yield from _field(record, corpus.text_field, piece, lambda at=offset: _line_number(piece, at), on_bad)
+            yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad)
 
 
 def read_csv(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
@@ -111,7 +110,7 @@ def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[
 
     field = corpus.text_field
     try:
-        with fsspec.open(piece.path, "rb").open() as file:
+        with open_bytes(piece.path) as file:
             table = pq.ParquetFile(file)
             names = table.schema_arrow.names
             if field not in names:
@@ -120,7 +119,7 @@ def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[
             groups = list(range(piece.start, piece.end))
             for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
                 for value in batch.column(0).to_pylist():
-                    yield from _field({field: value}, field, piece, lambda at=row: at, on_bad, "row")
+                    yield from _field({field: value}, field, piece, partial(int, row), on_bad, "row")
                     row += 1
     except pa.ArrowInvalid as error:
         raise unreadable(piece.path, error) from error
@@ -154,8 +153,8 @@ def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, i
         held += block
         if len(held) > MAX_RECORD:
             raise RecordError(f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?")
-        at = max(cuts(held, max(0, len(held) - 65536)), default=None)
-        if at is not None and (left is None or left):
+        more_to_come = left > 0 if left is not None else len(block) == part_bytes
+        if more_to_come and (at := max(cuts(held, max(0, len(held) - 65536)), default=None)) is not None:
             yield held[:at], offset, False
             held, offset = held[at:], offset + at
 

@@ -14,15 +14,18 @@ TENSORBOARD = "tensorboard"
 
 
 class RunLog:
-    """Appends records to a run's metrics.jsonl. Records from after the step that a run resumes at are dropped first."""
+    """Appends records to a run's metrics.jsonl.
+
+    Records from after the step that a run resumes at are dropped first; all of them if it begins anew.
+    """
 
     def __init__(self, store: Store, run: str, step: int) -> None:
         self._store, self._key = store, f"{run}/{METRICS}"
-        kept = [record for record in read_records(store, run) if record["step"] <= step]
+        kept = [record for record in read_records(store, run) if 0 < step >= record["step"]]
         store.write_bytes(self._key, "".join(json.dumps(record) + "\n" for record in kept).encode())
         self._path = store.fetch(self._key)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
-        self._board = SummaryWriter(str(store.fetch(f"{run}/{TENSORBOARD}")), purge_step=step + 1)
+        self._board = SummaryWriter(str(store.fetch(f"{run}/{TENSORBOARD}")), purge_step=step + 1 if step else 0)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch._inductor.config
 import torch.distributed as dist
 from accelerate import Accelerator
 
@@ -41,7 +42,8 @@ class Runtime:
 
     @property
     def device(self) -> torch.device:
-        return self.accelerator.device
+        device: torch.device = self.accelerator.device
+        return device
 
     def on_first(self, work: Callable[[], T]) -> T:
         """Do something on rank 0 only, however long it takes, and give every rank its result."""
@@ -101,6 +103,16 @@ def seed_everything(seed: int, attempt: int, rank: int) -> None:
     random.seed(key)
     np.random.seed(key % 2**32)
     torch.manual_seed(key % 2**63)
+
+
+def compile_objective(objective: torch.nn.Module, runtime: Runtime) -> None:
+    """Compile a model and its loss, in place.
+
+    On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
+    """
+    if runtime.device.type == "cpu":
+        torch._inductor.config.fallback_random = True
+    objective.compile()
 
 
 def leave_group() -> None:

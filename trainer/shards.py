@@ -12,6 +12,7 @@ by the end-of-document id.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer.config import CorpusConfig
 from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
-from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
+from trainer.manifest import FileRecord, digest_file, read_manifest, seal, unseal
 from trainer.readers import Document, read_documents
 from trainer.sources import Piece, text_cuts
 from trainer.storage import Store
@@ -70,17 +71,14 @@ def record_file(number: int) -> str:
 
 def write_record(store: Store, key: str, record: ShardRecord) -> None:
     """Write a shard's record, with a checksum of its own, because it counts before any manifest lists it."""
-    values = record.model_dump()
-    store.write_json(f"{key}/{record_file(record.number)}", {**values, "checksum": fingerprint(values)})
+    store.write_json(f"{key}/{record_file(record.number)}", seal(record.model_dump()))
 
 
 def read_record(store: Store, key: str) -> ShardRecord | None:
     """The record in a file, or None if there is none or it is damaged."""
     try:
-        values = dict(json.loads(store.read_bytes(key)))
-        checksum = values.pop("checksum", None)
-        return ShardRecord.model_validate(values) if checksum == fingerprint(values) else None
-    except (FileNotFoundError, TypeError, ValueError):
+        return ShardRecord.model_validate(unseal(json.loads(store.read_bytes(key))))
+    except (FileNotFoundError, AttributeError, ValueError):
         return None
 
 
@@ -114,14 +112,16 @@ def build_shard(
         if len(bad) > corpus.max_bad_records:
             raise error
 
-    sides = {side: _SideWriter(folder, side, number, tokenizer) for side in (TRAIN, VALIDATION)}
-    documents = (document for piece in pieces for document in _counted(read_documents(piece, corpus, on_bad), advance))
-    for batch in _batches(documents):
-        for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
-            side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
-            sides[side].add(ids, document.ends)
-    for writer in sides.values():
-        writer.close()
+    with ExitStack() as open_files:
+        sides = {
+            side: open_files.enter_context(closing(_SideWriter(folder, side, number, tokenizer)))
+            for side in (TRAIN, VALIDATION)
+        }
+        documents = (document for piece in pieces for document in _counted(read_documents(piece, corpus, on_bad), advance))
+        for batch in _batches(documents):
+            for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
+                side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
+                sides[side].add(ids, document.ends)
     return ShardRecord(
         number=number,
         fingerprint=name,
@@ -203,9 +203,7 @@ def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
     """The ids of each document; large documents go through the engine in blocks, whose ids are those of the whole."""
     blocks = [_blocks(document.text) for document in batch]
     ids = iter(encode([block for document in blocks for block in document]))
-    return [
-        next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks
-    ]
+    return [next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks]
 
 
 def _blocks(text: bytes) -> list[bytes]:

@@ -115,10 +115,20 @@ def open_raw(path: str, start: int = 0) -> IO[bytes]:
     if compression == "zstd":
         import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
 
-        return io.BufferedReader(pa.input_stream(fsspec.open(path, "rb").open(), compression=compression))
-    file: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
-    if compression is None:
-        file.seek(start)
+        return io.BufferedReader(pa.input_stream(open_bytes(path), compression=compression))
+    if compression is not None:
+        unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
+        return unpacked
+    file = open_bytes(path)
+    file.seek(start)
+    return file
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Open a file as it is. Local ones directly: among many small files, fsspec's own work would be the most of it."""
+    if "://" not in path:
+        return open(path, "rb")
+    file: IO[bytes] = fsspec.open(path, "rb").open()
     return file
 
 
@@ -184,7 +194,7 @@ def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -
 
 def _digest(path: str, start: int, end: int) -> str:
     digest = hashlib.sha256()
-    with fsspec.open(path, "rb").open() as file:
+    with open_bytes(path) as file:
         file.seek(start)
         while block := file.read(min(2**20, end - file.tell())):
             digest.update(block)
@@ -276,7 +286,7 @@ def _parquet_cuts(source: SourceFile, piece_bytes: int) -> tuple[list[int], list
     import pyarrow.parquet as pq
 
     try:
-        with fsspec.open(source.path, "rb").open() as file:
+        with open_bytes(source.path) as file:
             metadata = pq.ParquetFile(file).metadata
     except pa.ArrowInvalid as error:
         raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error

@@ -18,4 +18,6 @@ STAGES: dict[str, tuple[str, str]] = {
 def stage(name: str) -> Callable[..., Any]:
     """A stage's function, taking its arguments as JSON-like values and validating them by its own annotations."""
     module, function = STAGES[name]
-    return validate_call(config={"arbitrary_types_allowed": True})(getattr(importlib.import_module(module), function))
+    plain: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    checked: Callable[..., Any] = validate_call(config={"arbitrary_types_allowed": True})(plain)
+    return checked

@@ -41,9 +41,7 @@ def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Op
 
 def make_schedule(optimizer: torch.optim.Optimizer, training: TrainingConfig, total_steps: int) -> Any:
     """The learning-rate schedule by its `transformers` name; advanced once a successful optimizer step."""
-    return get_scheduler(
-        training.schedule, optimizer, num_warmup_steps=training.warmup_steps, num_training_steps=total_steps
-    )
+    return get_scheduler(training.schedule, optimizer, num_warmup_steps=training.warmup_steps, num_training_steps=total_steps)
 
 
 def train_step(

@@ -17,9 +17,7 @@ class StopSignal:
             self._before[signum] = signal.signal(signum, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 

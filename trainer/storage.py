@@ -153,7 +153,8 @@ class Store:
         """A local folder that holds the files directly under a key."""
         if self.local is not None:
             return self.local / key
-        return [self.fetch(f"{key}/{name}") for name in self.names(key)][0].parent
+        paths = [self.fetch(f"{key}/{name}") for name in self.names(key)]
+        return paths[0].parent
 
     @contextmanager
     def staging(self) -> Iterator[Path]:
@@ -222,10 +223,15 @@ def sync_folder(path: Path) -> None:
 
 
 def _alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not yet waited for does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return True
+    return state not in ("Z", "X")

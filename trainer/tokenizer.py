@@ -137,9 +137,7 @@ def _tokenizer_file(path: str) -> Path | None:
     return None
 
 
-def _train(
-    options: TokenizerConfig, corpora: CorpusPieces, folder: Path, advance: Callable[[int], None]
-) -> dict[str, Any]:
+def _train(options: TokenizerConfig, corpora: CorpusPieces, folder: Path, advance: Callable[[int], None]) -> dict[str, Any]:
     assert options.vocab_size is not None
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -161,9 +159,7 @@ def _train(
     }
 
 
-def _sample(
-    corpora: CorpusPieces, sample_bytes: int, used: list[str], advance: Callable[[int], None]
-) -> Iterator[str]:
+def _sample(corpora: CorpusPieces, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
     """Documents from all over the corpora, each corpus giving its share of `sample_bytes`."""
     total = sum(piece.size for _, pieces in corpora for piece in pieces)
     for corpus, pieces in corpora:
@@ -223,7 +219,8 @@ def _named_eos(folder: Path) -> str | None:
     if not path.is_file():
         return None
     eos = json.loads(path.read_text(encoding="utf-8")).get("eos_token")
-    return eos["content"] if isinstance(eos, dict) else eos
+    named: str | None = eos["content"] if isinstance(eos, dict) else eos
+    return named
 
 
 def _save(tokenizer: Tokenizer, eos: str, folder: Path) -> None:

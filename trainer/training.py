@@ -13,14 +13,15 @@ from trainer.dataset import open_dataset
 from trainer.environment import describe_environment
 from trainer.errors import RunError
 from trainer.loop import Session, run_loop
+from trainer.losses import CausalLMLoss
 from trainer.manifest import ArtifactRef, publish_folder
-from trainer.models import CausalLMLoss, build_model, checkpoint_activations, load_model, resolve_config
+from trainer.models import build_model, checkpoint_activations, load_model, resolve_config
 from trainer.plan import StepPlan, make_plan
 from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import Progress
 from trainer.runlog import RunLog
 from trainer.runs import ENVIRONMENT, FINAL, FINAL_KIND, PLAN, Run, claim_run, difference, finished_run, identify_run
-from trainer.runtime import Runtime, start_runtime
+from trainer.runtime import Runtime, compile_objective, start_runtime
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
 from trainer.storage import Store
@@ -73,7 +74,7 @@ def _train(
         checkpoint_activations(model)
     objective = accelerator.prepare_model(CausalLMLoss(model))
     if training.compile:
-        objective.compile()
+        compile_objective(objective, runtime)
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()

@@ -60,7 +60,9 @@ def test_a_broken_json_line_in_a_later_piece_is_named_by_its_number_in_the_file(
     assert "line 201: not valid JSON" in error_of(path, 1024, format="jsonl")
 
 
-@pytest.mark.parametrize("line", [b"\0\0\0\0\0", b"[" * 100_000, b'\0{"text": 1}', b'{"text": "\\ud800"}', b'{"a": \xed\xa0\x80}'])
+@pytest.mark.parametrize(
+    "line", [b"\0\0\0\0\0", b"[" * 100_000, b'\0{"text": 1}', b'{"text": "\\ud800"}', b'{"a": \xed\xa0\x80}']
+)
 def test_a_damaged_json_line_is_counted_and_the_others_are_kept(line: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "one"}\n' + line + b'\n{"text": "two"}\n')

@@ -60,6 +60,13 @@ def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
     assert "divisible" in message
 
 
+def test_an_attention_that_the_family_does_not_have_is_refused_before_the_model_is_built() -> None:
+    options = ModelConfig(config={"model_type": "gemma2"})
+    with pytest.raises(ConfigError, match="gemma2.*eager"):
+        count_parameters(resolve_config(options, VOCABULARY, 32), options.attention)
+    assert count_parameters(resolve_config(options, VOCABULARY, 32), "eager") > 0
+
+
 @pytest.mark.parametrize("changes", [{"n_layer": "two"}, {"n_embd": -32}, {"n_embd": 0}])
 def test_impossible_sizes_are_refused(changes: dict[str, Any]) -> None:
     assert "gpt2" in refused(new(**changes)) or "model.config" in refused(new(**changes))

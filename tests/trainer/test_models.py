@@ -11,7 +11,14 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from trainer.config import ModelConfig, TrainingConfig
-from trainer.models import CausalLMLoss, build_model, count_parameters, load_model, next_tokens, resolve_config, token_losses
+from trainer.losses import CausalLMLoss
+from trainer.models import (
+    build_model,
+    checkpoint_activations,
+    count_parameters,
+    load_model,
+    resolve_config,
+)
 from trainer.runtime import Runtime
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.tokenizer import TokenizerInfo
@@ -38,6 +45,7 @@ def windows_BT(batch: int = 4, vocab_size: int = 300) -> torch.Tensor:
 
 def step_once(model: PreTrainedModel, windows: torch.Tensor, runtime: Runtime) -> float:
     """One optimizer step; returns the mean loss before it."""
+    model.train()
     training = TrainingConfig(max_steps=4, context=32, learning_rate=1e-2)
     objective = runtime.accelerator.prepare_model(CausalLMLoss(model))
     optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(objective, training))
@@ -107,30 +115,12 @@ def test_a_pretrained_half_precision_model_is_trained_in_float32(tmp_path: Path)
     assert load_model(tmp_path).dtype == torch.float32
 
 
-def test_loss_is_the_sum_over_the_next_tokens() -> None:
-    model = make({**SMALL_MODEL, **NO_DROPOUT})
-    windows = windows_BT()
-    expected = model(input_ids=windows, labels=windows).loss * windows.shape[0] * (windows.shape[1] - 1)
-    torch.testing.assert_close(CausalLMLoss(model)(windows), expected, rtol=1e-5, atol=0.0)
-
-
-def test_ignored_labels_have_no_loss_and_change_no_other() -> None:
-    model = make({**SMALL_MODEL, **NO_DROPOUT})
-    windows = windows_BT()
-    labels = next_tokens(windows)
-    whole = token_losses(model, windows, labels).view(4, 32)
-    labels[:, 10:] = -100
-    part = token_losses(model, windows, labels).view(4, 32)
-    assert torch.equal(part[:, 10:], torch.zeros(4, 22))
-    torch.testing.assert_close(part[:, :10], whole[:, :10])
-
-
 def test_gradient_checkpointing_changes_neither_loss_nor_gradient() -> None:
     found = []
     for checkpointing in (False, True):
         model = make(dict(SMALL_MODEL)).train()
         if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            checkpoint_activations(model)
         torch.manual_seed(3)
         loss = CausalLMLoss(model)(windows_BT())
         loss.backward()
@@ -156,24 +146,9 @@ def test_bf16_on_a_cpu_computes_about_the_same_loss_and_keeps_float32_weights() 
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
 
 
-@pytest.mark.slow
-def test_a_compiled_objective_gives_the_same_loss_and_learns_the_same(runtime: Runtime) -> None:
-    found = []
-    for compiled in (False, True):
-        model = make({**SMALL_MODEL, **NO_DROPOUT})
-        objective = CausalLMLoss(model)
-        if compiled:
-            objective.compile()
-        loss = objective(windows_BT())
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        found.append((float(loss), float(norm)))
-    assert found[1] == pytest.approx(found[0], rel=1e-4)
-
-
 def test_a_saved_model_is_what_any_user_of_transformers_loads(tmp_path: Path) -> None:
     model = make(dict(SMALL_MODEL)).eval()
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     with torch.no_grad():
-        assert torch.equal(loaded(windows_BT()).logits, model(windows_BT()).logits)
+        torch.testing.assert_close(loaded(windows_BT()).logits, model(windows_BT()).logits, rtol=1e-5, atol=1e-6)

@@ -101,59 +101,59 @@ def test_parquet_pieces_are_row_groups_measured_in_bytes(tmp_path: Path) -> None
     assert text_bytes / 2 < sum(piece.size for piece in pieces) < text_bytes * 2
 
 
-def test_unchanged_files_are_not_read_again(store: Store, tmp_path: Path) -> None:
+def test_unchanged_files_are_not_read_again(empty_store: Store, tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "text")
     write(tmp_path / "b.txt", "more text")
     seen: list[int] = []
-    first = find_pieces(store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
-    second = find_pieces(store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
+    first = find_pieces(empty_store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
+    second = find_pieces(empty_store, corpus_of(tmp_path / "*.txt"), 1024, seen.append)
     assert first == second
     assert sorted(seen) == [4, 9]
 
 
-def test_a_changed_file_is_read_again(store: Store, tmp_path: Path) -> None:
+def test_a_changed_file_is_read_again(empty_store: Store, tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "text")
-    before = digests(store, corpus_of(tmp_path / "a.txt"))
+    before = digests(empty_store, corpus_of(tmp_path / "a.txt"))
     write(tmp_path / "a.txt", "tex!", LONG_AGO + 1)
-    assert digests(store, corpus_of(tmp_path / "a.txt")) != before
+    assert digests(empty_store, corpus_of(tmp_path / "a.txt")) != before
 
 
-def test_a_file_changed_twice_within_its_clocks_tick_is_read_again(store: Store, tmp_path: Path) -> None:
+def test_a_file_changed_twice_within_its_clocks_tick_is_read_again(empty_store: Store, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     time = (tmp_path / "a.txt").stat().st_mtime_ns
-    before = digests(store, corpus_of(tmp_path / "a.txt"))
+    before = digests(empty_store, corpus_of(tmp_path / "a.txt"))
     (tmp_path / "a.txt").write_text("tex!")
     os.utime(tmp_path / "a.txt", ns=(time, time))
-    assert digests(store, corpus_of(tmp_path / "a.txt")) != before
+    assert digests(empty_store, corpus_of(tmp_path / "a.txt")) != before
 
 
-def test_a_change_behind_a_link_is_seen(store: Store, tmp_path: Path) -> None:
+def test_a_change_behind_a_link_is_seen(empty_store: Store, tmp_path: Path) -> None:
     write(tmp_path / "target", "text")
     (tmp_path / "a.txt").symlink_to(tmp_path / "target")
     os.utime(tmp_path / "a.txt", (LONG_AGO, LONG_AGO), follow_symlinks=False)
-    before = digests(store, corpus_of(tmp_path / "*.txt"))
+    before = digests(empty_store, corpus_of(tmp_path / "*.txt"))
     write(tmp_path / "target", "tex!", LONG_AGO + 1)
-    assert digests(store, corpus_of(tmp_path / "*.txt")) != before
+    assert digests(empty_store, corpus_of(tmp_path / "*.txt")) != before
 
 
-def test_a_change_is_seen_where_the_file_system_tells_no_version(store: Store) -> None:
+def test_a_change_is_seen_where_the_file_system_tells_no_version(empty_store: Store) -> None:
     url = f"memory://{uuid.uuid4().hex}/a.txt"
     with fsspec.open(url, "w") as file:
         file.write("text")
-    before = digests(store, corpus_of(url))
+    before = digests(empty_store, corpus_of(url))
     with fsspec.open(url, "w") as file:
         file.write("tex!")
-    assert digests(store, corpus_of(url)) != before
+    assert digests(empty_store, corpus_of(url)) != before
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"\xff", b"[]"])
-def test_a_damaged_memory_of_the_last_look_costs_a_new_look_only(damage: bytes, store: Store, tmp_path: Path) -> None:
+def test_a_damaged_memory_of_the_last_look_costs_a_new_look_only(damage: bytes, empty_store: Store, tmp_path: Path) -> None:
     write(tmp_path / "a.txt", "text")
     corpus = corpus_of(tmp_path / "a.txt")
-    first = find_pieces(store, corpus, 1024)
-    (memory,) = store.names("cache")
-    store.write_bytes(f"cache/{memory}", damage)
-    assert find_pieces(store, corpus, 1024) == first
+    first = find_pieces(empty_store, corpus, 1024)
+    (memory,) = empty_store.names("cache")
+    empty_store.write_bytes(f"cache/{memory}", damage)
+    assert find_pieces(empty_store, corpus, 1024) == first
 
 
 def test_remote_raw_files_keep_their_address() -> None:

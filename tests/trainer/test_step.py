@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_sched
 
 from tests.support import NO_DROPOUT
 from trainer.config import TrainingConfig
-from trainer.models import CausalLMLoss
+from trainer.losses import CausalLMLoss
 from trainer.runtime import Runtime
 from trainer.step import Batch, Outcome, make_optimizer, make_schedule, train_step
 

@@ -1,0 +1,28 @@
+"""`make bench`: run every benchmark, or those that are named, each in a process of its own."""
+
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import version
+
+BENCHMARKS = ["tokenization", "training", "pipeline", "restart"]
+PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
+
+
+def main(names: list[str]) -> int:
+    """Print the versions, then each benchmark's figures. Returns 1 if one of them failed to run."""
+    if unknown := set(names) - set(BENCHMARKS):
+        print(f"unknown benchmark {', '.join(sorted(unknown))}; known are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores; " + ", ".join(f"{p} {version(p)}" for p in PACKAGES))
+    failed = [
+        name
+        for name in names or BENCHMARKS
+        if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
+    ]
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""The model and the data that the benchmarks use."""
+
+from pathlib import Path
+from typing import Any
+
+from trainer.config import PipelineJob
+from trainer.sample_corpora import main as write_corpora
+
+GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 256, "vocab_size": 8192}
+"""5.3 million parameters, with GPT-2's default dropout."""
+
+
+def raw_corpora(folder: Path) -> Path:
+    """Write the sample corpora; returns their folder."""
+    write_corpora([str(folder)])
+    return folder
+
+
+def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> PipelineJob:
+    """A job over the sample corpora below a folder, with its store there."""
+    raw = folder / "raw"
+    defaults = {"max_steps": 100, "context": 256, "global_batch": 8, "warmup_steps": 10}
+    return PipelineJob.model_validate(
+        {
+            "store": str(folder / "store"),
+            "name": "bench",
+            "data": {
+                "corpora": [
+                    {"name": "code", "paths": [f"{raw}/code/**/*.py"], "format": "source"},
+                    {"name": "docstrings", "paths": [f"{raw}/docstrings/*.jsonl"], "format": "jsonl"},
+                ],
+                "tokenizer": {"vocab_size": 8192},
+                "shards": {"num_shards": 4, "piece_bytes": 65536},
+                "validation_fraction": 0.02,
+            },
+            "model": {"config": model},
+            "training": {**defaults, **training},
+            "evaluation": {"during_training": 4},
+        }
+    )

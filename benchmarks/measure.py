@@ -1,0 +1,70 @@
+"""How the benchmarks measure and print."""
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PAGE_KIB = 4
+
+
+def say(figure: str, value: str, wanted: str = "") -> None:
+    """Print one figure and what it should be."""
+    print(f"  {figure:<64}{value:>18}{f'   (wanted {wanted})' if wanted else ''}", flush=True)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median, least and greatest of some ratios."""
+    return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
+
+
+def run_timed(command: list[str]) -> tuple[float, float]:
+    """Run a command; return its seconds and the peak resident memory of it and its children together, in MiB."""
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    with _watching(process.pid) as peak:
+        _, errors = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-2000:]}")
+    return time.perf_counter() - started, peak[0]
+
+
+@contextlib.contextmanager
+def _watching(pid: int) -> Iterator[list[float]]:
+    peak, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            peak[0] = max(peak[0], sum(map(_resident, _family(pid))))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _resident(pid: int) -> float:
+    """Proportional set size in MiB: memory shared by processes is counted once among them."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+    except OSError:
+        pass
+    return 0.0
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *(member for child in children for member in _family(int(child)))]

@@ -1,0 +1,94 @@
+"""Time from the start of the process to the first step: from scratch, and resumed at a late step."""
+
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.jobs import job, raw_corpora
+from benchmarks.measure import say
+from trainer.config import PipelineJob
+from trainer.preparation import prepare
+from trainer.progress import silent
+
+ROUNDS = 3
+LATE = 1_000_000
+
+
+def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
+    """Start the trainer and wait for the record of the step after `step`, then kill it."""
+    path = Path(bench.store, "job.json")
+    path.write_text(bench.model_dump_json())
+    metrics = Path(bench.store, "runs", "bench", "metrics.jsonl")
+    started = time.perf_counter()
+    process = subprocess.Popen([sys.executable, "-m", "trainer", str(path)], stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None:
+            text = metrics.read_text() if metrics.exists() else ""
+            if any(json.loads(line)["step"] > step for line in text.splitlines() if '"kind": "train"' in line):
+                return time.perf_counter() - started
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    raise RuntimeError("the trainer ended before its first step")
+
+
+def move_checkpoint(run: Path, step: int) -> None:
+    """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
+    from trainer.checkpoint import folder_name
+    from trainer.manifest import digest_file, make_manifest
+
+    (folder,) = (run / "checkpoints").iterdir()
+    late = run / folder_name(step)
+    folder.rename(late)
+    state = late / "state.json"
+    state.write_text(re.sub(r'"(step|attempts|last_epoch|_step_count)": \d+', rf'"\1": {step}', state.read_text()))
+    manifest = json.loads((late / "manifest.json").read_text())
+    files = [digest_file(path) for path in late.iterdir() if path.name != "manifest.json"]
+    details = {**manifest["details"], "step": step}
+    made = make_manifest(manifest["kind"], manifest["fingerprint"], files, details)
+    (late / "manifest.json").write_text(made.model_dump_json())
+    for pointer in ("checkpoint-last", "checkpoint-best"):
+        (run / pointer).unlink(missing_ok=True)
+    (run / "checkpoint-last").write_text(json.dumps({"checkpoint": folder_name(step), "step": step, "validation_loss": None}))
+
+
+def main() -> None:
+    """Measure both in turn."""
+    print("restart: start of the process to the first step", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        raw_corpora(Path(name, "raw"))
+        bench = job(Path(name), max_steps=2 * LATE, log_every=1, save_every=1).model_copy(update={"run": "bench"})
+        prepare(bench.preparation(), silent())
+        run = Path(bench.store, "runs", "bench")
+        fresh, resumed = [], []
+        for _ in range(ROUNDS):
+            subprocess.run(["rm", "-rf", str(run)], check=True)
+            fresh.append(seconds_to_first_step(bench, 0))
+            keep_one(run)
+            move_checkpoint(run, LATE)
+            resumed.append(seconds_to_first_step(bench, LATE))
+        say("from scratch", f"{statistics.median(fresh):.2f} s")
+        say(f"resumed at step {LATE:,}", f"{statistics.median(resumed):.2f} s")
+        say(
+            "resumed / from scratch",
+            f"{statistics.median(r / f for f, r in zip(fresh, resumed, strict=True)):.2f}",
+            "at most 1.1",
+        )
+
+
+def keep_one(run: Path) -> None:
+    """Leave the run a single committed checkpoint."""
+    committed = [folder for folder in (run / "checkpoints").iterdir() if (folder / "manifest.json").exists()]
+    for folder in (run / "checkpoints").iterdir():
+        if folder != committed[0]:
+            subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+if __name__ == "__main__":
+    main()

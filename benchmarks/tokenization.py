@@ -1,0 +1,103 @@
+"""Raw files to published shards, against `datasets.map` with the same tokenizer and as many processes."""
+
+import json
+import statistics
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import run_timed, say, spread
+from trainer.config import PrepareJob
+from trainer.config_file import load_job
+from trainer.preparation import prepare, prepare_tokenizer
+from trainer.progress import silent
+
+PAIRS = 2
+COPIES = 8
+
+
+def write_raw(folder: Path) -> int:
+    """Copy the standard library's sources several times, one file a document; returns their bytes."""
+    root, total = Path(sysconfig.get_path("stdlib")), 0
+    sources = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts]
+    for copy in range(COPIES):
+        for number, path in enumerate(sources):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                continue
+            target = folder / f"{copy}-{number:05d}.txt"
+            target.write_text(text, encoding="utf-8")
+            total += len(text.encode())
+    return total
+
+
+def write_job(folder: Path, store: str) -> Path:
+    """The job's file for a store."""
+    values = {
+        "store": str(folder / store),
+        "data": {
+            "corpora": [{"name": "code", "paths": [f"{folder}/raw/*.txt"]}],
+            "tokenizer": {"vocab_size": 16384, "sample_bytes": 16_000_000},
+            "shards": {"num_shards": 8},
+            "workers": 2,
+        },
+    }
+    path = folder / f"{store}.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def with_datasets(tokenizer: str, raw: str, out: str) -> None:
+    """What one writes without headrace: `datasets.map`, batched, two processes, saved to disk."""
+    from datasets import load_dataset
+    from tokenizers import Tokenizer
+
+    engine = Tokenizer.from_file(tokenizer)
+    files = [str(path) for path in sorted(Path(raw).glob("*.txt"))]
+    dataset = load_dataset("text", data_files=files, sample_by="document", split="train", cache_dir=f"{out}/cache")
+    tokenized = dataset.map(
+        lambda batch: {"input_ids": [encoding.ids for encoding in engine.encode_batch(batch["text"])]},
+        batched=True, num_proc=2, remove_columns=["text"],
+    )  # fmt: skip
+    tokenized.save_to_disk(f"{out}/tokens")
+
+
+def main() -> None:
+    """Time both in turn."""
+    print("tokenization: raw files to published shards, against datasets.map (same tokenizer, 2 processes)")
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        (folder / "raw").mkdir()
+        size = write_raw(folder / "raw")
+        first = load_job(PrepareJob, str(write_job(folder, "store")))
+        tokenizer = f"{first.store}/{prepare_tokenizer(first, silent()).key}/tokenizer.json"
+        ours, theirs = [], []
+        for pair in range(PAIRS):
+            path = write_job(folder, f"store-{pair}")
+            store = load_job(PrepareJob, str(path))
+            prepare_tokenizer(store, silent())
+            ours.append(run_timed(["-m", "benchmarks.tokenization", "headrace", str(path)]))
+            theirs.append(
+                run_timed(["-m", "benchmarks.tokenization", "datasets", tokenizer, str(folder / "raw"), f"{folder}/{pair}"])
+            )
+        rate = [size / 1e6 / seconds for seconds, _ in ours]
+        say(f"headrace, {size / 1e6:.0f} MB in {COPIES} x the standard library", f"{statistics.median(rate):.1f} MB/s")
+        say("datasets.map", f"{statistics.median([size / 1e6 / seconds for seconds, _ in theirs]):.1f} MB/s")
+        say(
+            "speed, headrace / datasets.map",
+            spread([t / o for (o, _), (t, _) in zip(ours, theirs, strict=True)]),
+            "at least 30",
+        )
+        say("peak memory, headrace (all processes)", f"{max(peak for _, peak in ours):.0f} MiB", "below 1024")
+        say("peak memory, datasets.map", f"{max(peak for _, peak in theirs):.0f} MiB")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["headrace"]:
+        prepare(load_job(PrepareJob, sys.argv[2]), silent())
+    elif sys.argv[1:2] == ["datasets"]:
+        with_datasets(*sys.argv[2:])
+    else:
+        main()

@@ -1,0 +1,154 @@
+"""Training tokens a second, against `transformers.Trainer` on the same model, data and precision, eager and compiled.
+
+The two train in one process, some steps each in turn, so that whatever else the machine does slows both. Each side runs its
+own whole loop: data, clipping, optimizer, schedule and logging.
+"""
+
+import dataclasses
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+
+from benchmarks.jobs import job, raw_corpora
+from benchmarks.measure import say, spread
+from trainer.batches import batches_from
+from trainer.checkpoint import TrainState
+from trainer.config import PipelineJob
+from trainer.dataset import Dataset, open_dataset
+from trainer.loop import Session, run_loop
+from trainer.losses import CausalLMLoss
+from trainer.models import build_model, resolve_config
+from trainer.plan import make_plan
+from trainer.preparation import PreparedData, prepare, shard_manifests
+from trainer.progress import Bar, silent
+from trainer.runtime import compile_objective, start_runtime
+from trainer.step import make_optimizer, make_schedule
+from trainer.stopping import StopSignal
+from trainer.storage import Store
+from trainer.throughput import Meter, flops_per_token, measured_flops
+from trainer.tokenizer import load_tokenizer
+
+STEPS = 10
+ROUNDS = 12
+WARM_UP = 3
+FAR = 10**6
+
+
+class Clock(Bar):
+    """Notes when the loop has recorded a step, which is when its last step of a round is done."""
+
+    def __init__(self) -> None:
+        super().__init__("", None, "step", lambda update: None, float("inf"))
+        self.reached = 0.0
+
+    def reach(self, done: int, note: str = "") -> None:
+        self.reached = time.perf_counter()
+
+
+class Ours:
+    """headrace's loop, run a few steps at a time."""
+
+    def __init__(self, bench: PipelineJob, data: PreparedData, dataset: Dataset) -> None:
+        store, training = Store(bench.store), bench.training
+        runtime = start_runtime(training.precision)
+        plan = make_plan(training, shard_manifests(store, data), 1)
+        config = resolve_config(bench.model, load_tokenizer(store, data.tokenizer.key), training.context)
+        self.model = build_model(bench.model, config, training.seed)
+        objective = runtime.accelerator.prepare_model(CausalLMLoss(self.model))
+        if training.compile:
+            compile_objective(objective, runtime)
+        optimizer = make_optimizer(objective, training)
+        self.clock = Clock()
+        self.session = Session(
+            training, plan, runtime, self.model, objective, runtime.accelerator.prepare_optimizer(optimizer),
+            make_schedule(optimizer, training, FAR), TrainState(), [], 1, None, None,
+            Meter(runtime.device, plan.tokens_per_step, 1.0, 1.0), self.clock, StopSignal(),
+        )  # fmt: skip
+        self.batches = batches_from(0, plan, dataset.order, dataset.windows, 0, runtime.device)
+
+    def run(self) -> float:
+        """Train a round; returns its seconds."""
+        plan = self.session.plan.model_copy(update={"total_steps": self.session.state.step + STEPS})
+        started = time.perf_counter()
+        run_loop(dataclasses.replace(self.session, plan=plan), self.batches)
+        return self.clock.reached - started
+
+
+class Taking(TrainerCallback):
+    """After each round of Trainer's steps, times it and lets the other side run one."""
+
+    def __init__(self, ours: Ours) -> None:
+        self.ours, self.started = ours, 0.0
+        self.pairs: list[tuple[float, float]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        if state.global_step % STEPS == 0:
+            theirs = time.perf_counter() - self.started
+            self.pairs.append((self.ours.run(), theirs))
+            self.started = time.perf_counter()
+
+
+class WindowList(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """The same windows for Trainer."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.windows = dataset.windows[0]
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        window = torch.from_numpy(self.windows.read(number))
+        return {"input_ids": window, "labels": window}
+
+
+def compare(folder: Path, compiled: bool) -> None:
+    """Train both in turn and print the figures."""
+    bench = job(folder, max_steps=FAR, log_every=STEPS, compile=compiled)
+    data = prepare(bench.preparation(), silent())
+    store = Store(bench.store)
+    plan = make_plan(bench.training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, bench.training, plan, 1)
+    ours = Ours(bench, data, dataset)
+    taking = Taking(ours)
+    arguments = TrainingArguments(
+        output_dir=str(folder / "hf"), per_device_train_batch_size=8, max_steps=STEPS * ROUNDS, learning_rate=5e-4,
+        lr_scheduler_type="cosine", weight_decay=0.1, logging_steps=STEPS, save_strategy="no", report_to=[],
+        disable_tqdm=True, use_cpu=True, torch_compile=compiled,
+    )  # fmt: skip
+    theirs = AutoModelForCausalLM.from_config(ours.model.config)
+    trainer = Trainer(theirs, arguments, train_dataset=WindowList(dataset), callbacks=[taking])
+    trainer.train()
+
+    pairs, kind = taking.pairs[WARM_UP:], "compiled" if compiled else "eager"
+    tokens = STEPS * plan.tokens_per_step
+    rate = tokens / statistics.median(mine for mine, _ in pairs)
+    say(f"{kind}: headrace", f"{rate:,.0f} tokens/s")
+    say(f"{kind}: transformers.Trainer", f"{tokens / statistics.median(other for _, other in pairs):,.0f} tokens/s")
+    ratios = [other / mine for mine, other in pairs]
+    say(f"{kind}: speed, headrace / Trainer", spread(ratios), "at least 1.2" if compiled else "at least 1.05")
+    peak = measured_flops(torch.device("cpu"), torch.float32, 2.0)
+    share = rate * flops_per_token(ours.model, ours.model.config, bench.training.context) / peak
+    say(
+        f"{kind}: share of the fp32 matmul rate ({peak / 1e9:.0f} GFLOP/s)", f"{share:.2f}", "at least 0.55" if compiled else ""
+    )
+
+
+def main() -> None:
+    """Measure eager, then compiled."""
+    print("training: tokens a second against transformers.Trainer (GPT-2 of 5.3M parameters, 8 x 256 tokens, fp32)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        raw_corpora(Path(name, "raw"))
+        for compiled in (False, True):
+            if not sys.argv[1:] or ("compiled" if compiled else "eager") in sys.argv[1:]:
+                compare(Path(name), compiled)
+
+
+if __name__ == "__main__":
+    main()

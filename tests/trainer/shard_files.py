@@ -1,0 +1,53 @@
+"""Shards built in this process, and read back through their files alone."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.trainer.raw_files import WHOLE, pieces_of
+from trainer.engines import ENGINES
+from trainer.shards import ShardRecord, build_shard
+from trainer.tokenizer import TokenizerInfo
+
+Ids = list[int]
+
+
+class Side(NamedTuple):
+    """One side of a shard: all its ids, and those of each entry of its index."""
+
+    ids: Ids
+    entries: list[Ids]
+
+
+def read_side(folder: Path, side: str, number: int, dtype: Any) -> Side:
+    """Read one side's two files, and check that the index spans the ids."""
+    ids = np.fromfile(folder / f"{side}-{number:05d}.bin", dtype=dtype)
+    starts = np.fromfile(folder / f"{side}-{number:05d}.idx", dtype="<u8")
+    assert starts[0] == 0
+    assert starts[-1] == len(ids)
+    assert (np.diff(starts.astype(np.int64)) > 0).all()
+    return Side(ids.tolist(), [part.tolist() for part in np.split(ids, starts[1:-1])] if len(starts) > 1 else [])
+
+
+def build(
+    folder: Path,
+    raw: Path | str,
+    tokenizer: TokenizerInfo,
+    engine: str = "tokenizers",
+    held_out: float = 0.0,
+    piece_bytes: int = WHOLE,
+    **options: Any,
+) -> ShardRecord:
+    """Build shard 3 of some raw files, as one worker does."""
+    corpus, pieces = pieces_of(raw, piece_bytes, **options)
+    folder.mkdir(parents=True, exist_ok=True)
+    encode = ENGINES[engine](tokenizer)
+    return build_shard(folder, 3, "name", pieces, corpus, tokenizer, encode, held_out, lambda size: None)
+
+
+def write_lines(path: Path, texts: list[str]) -> Path:
+    """A jsonl file of texts."""
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    return path

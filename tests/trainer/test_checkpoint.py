@@ -1,0 +1,198 @@
+"""Checkpoints: what goes in comes out, what is damaged is passed over, and what is kept is what should be."""
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from tests.support import SMALL_MODEL
+from tests.trainer.conftest import Finished
+from trainer.checkpoint import Saver, TrainState, find_checkpoint, restore, take_snapshot
+from trainer.config import ModelConfig, TrainingConfig
+from trainer.errors import ArtifactError
+from trainer.losses import CausalLMLoss
+from trainer.models import build_model, load_model, resolve_config
+from trainer.runtime import Runtime
+from trainer.step import Batch, make_optimizer, make_schedule, train_step
+from trainer.storage import Store
+from trainer.tokenizer import TokenizerInfo
+
+RUN = "runs/tiny"
+FILES = [
+    "config.json", "generation_config.json", "manifest.json", "model.safetensors", "optimizer.safetensors", "state.json",
+    "tokenizer.json", "tokenizer_config.json",
+]  # fmt: skip
+"""Every file of a checkpoint; a test below says so."""
+
+TRAINING = TrainingConfig(max_steps=50, context=32, learning_rate=1e-2, warmup_steps=3)
+
+
+class Learner:
+    """A model with its optimizer and schedule, which learns."""
+
+    def __init__(self, model: PreTrainedModel, runtime: Runtime) -> None:
+        self.model, self.objective, self.runtime = model, CausalLMLoss(model), runtime
+        self.optimizer = make_optimizer(self.objective, TRAINING)
+        self.prepared = runtime.accelerator.prepare_optimizer(self.optimizer)
+        self.schedule = make_schedule(self.optimizer, TRAINING, 50)
+
+    def learn(self, steps: int) -> None:
+        for number in range(steps):
+            windows = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(number))
+            torch.manual_seed(number)
+            train_step(self.objective, self.prepared, self.schedule, Batch([windows], 62), 1.0, self.runtime)
+
+    def snapshot(self, state: TrainState, epoch: int | None = None) -> Any:
+        return take_snapshot(state, self.model, self.objective, self.optimizer, self.schedule, None, epoch)
+
+
+@pytest.fixture
+def learner(runtime: Runtime) -> Learner:
+    options = ModelConfig(config=dict(SMALL_MODEL))
+    vocabulary = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
+    return Learner(build_model(options, resolve_config(options, vocabulary, 32), 0), runtime)
+
+
+def saver(store: Store, learner: Learner, keep_last: int = 2) -> Saver:
+    return Saver(store, RUN, learner.model, [], "0123456789abcdef", keep_last)
+
+
+def save(store: Store, learner: Learner, *states: TrainState, keep_last: int = 2) -> None:
+    with saver(store, learner, keep_last) as writer:
+        for state in states:
+            writer.save(learner.snapshot(state))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {"flipped byte": flip, "truncated": truncate, "missing": Path.unlink}
+
+
+@pytest.fixture
+def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str]:
+    """The finished run's checkpoints, in a store of the test's own."""
+    shutil.copytree(finished.store / finished.run, tmp_path / "store" / finished.run)
+    return Store(str(tmp_path / "store")), finished.run
+
+
+def test_everything_that_a_checkpoint_holds_comes_back_exactly(learner: Learner, empty_store: Store, runtime: Runtime) -> None:
+    learner.learn(5)
+    state = TrainState(step=5, attempts=6, validation_loss=3.25, best_loss=3.0, best_step=4)
+    save(empty_store, learner, state)
+    name = find_checkpoint(empty_store, RUN)
+    assert name == "checkpoints/step-00000005"
+    folder = empty_store.fetch_folder(f"{RUN}/{name}")
+    again = Learner(load_model(folder), runtime)
+    assert restore(folder, again.objective, again.optimizer, again.schedule, None) == state
+    before, after = learner.optimizer.state_dict(), again.optimizer.state_dict()
+    groups, saved = ([{**g, "betas": tuple(g["betas"])} for g in o["param_groups"]] for o in (after, before))
+    assert groups == saved
+    assert after["state"].keys() == before["state"].keys()
+    for number, moments in before["state"].items():
+        assert moments.keys() == {"step", "exp_avg", "exp_avg_sq"}
+        assert all(torch.equal(after["state"][number][key], value) for key, value in moments.items())
+    assert again.schedule.state_dict() == learner.schedule.state_dict()
+    assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
+
+
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(learner: Learner, empty_store: Store, runtime: Runtime) -> None:
+    learner.learn(5)
+    save(empty_store, learner, TrainState(step=5, attempts=5))
+    folder = empty_store.fetch_folder(f"{RUN}/checkpoints/step-00000005")
+    again = Learner(load_model(folder), runtime)
+    restore(folder, again.objective, again.optimizer, again.schedule, None)
+    for one in (learner, again):
+        one.model.train()
+        one.learn(3)
+    assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
+
+
+def test_a_snapshot_keeps_what_training_goes_on_to_change(learner: Learner, empty_store: Store) -> None:
+    learner.learn(1)
+    expected = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
+    moments = [m["exp_avg"].clone() for m in learner.optimizer.state_dict()["state"].values()]
+    state = TrainState(step=1, attempts=1)
+    snapshot = learner.snapshot(state)
+    learner.learn(2)
+    state.step = 3
+    assert snapshot.state.step == 1
+    assert all(torch.equal(snapshot.weights[name], tensor) for name, tensor in expected.items())
+    kept = [tensor for name, tensor in snapshot.optimizer.items() if name.endswith("/exp_avg")]
+    assert len(kept) == len(moments)
+    assert all(any(torch.equal(one, other) for other in kept) for one in moments)
+
+
+def test_a_checkpoint_loads_in_transformers_with_its_tokenizer(finished: Finished) -> None:
+    folder = max((finished.store / finished.run / "checkpoints").iterdir())
+    final = finished.store / finished.run / "final"
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        logits = [AutoModelForCausalLM.from_pretrained(path)(ids).logits for path in (folder, final)]
+        ours = load_model(final).eval()(ids).logits
+    assert torch.equal(logits[0], logits[1]), "the last checkpoint holds the final weights"
+    torch.testing.assert_close(logits[1], ours, rtol=1e-5, atol=1e-6)
+    for path in (folder, final):
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        assert tokenizer.decode(tokenizer("def spam(): ü")["input_ids"]) == "def spam(): ü"
+        assert tokenizer.eos_token_id == AutoModelForCausalLM.from_pretrained(path).config.eos_token_id
+
+
+def test_every_file_of_a_checkpoint_is_damaged_in_the_tests_below(finished: Finished) -> None:
+    for folder in (finished.store / finished.run / "checkpoints").iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == FILES
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("file", FILES)
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_the_file(
+    copied: tuple[Store, str], file: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, run = copied
+    assert store.local is not None
+    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
+    assert find_checkpoint(store, run) == f"checkpoints/{newest.name}"
+    DAMAGES[damage](newest / file)
+    with caplog.at_level(logging.WARNING, logger="trainer.checkpoint"):
+        assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
+    assert any(str(newest / file) in record.getMessage() and str(before) in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(copied: tuple[Store, str], damage: str) -> None:
+    store, run = copied
+    assert store.local is not None
+    folders = list((store.local / run / "checkpoints").iterdir())
+    for folder in folders:
+        DAMAGES[damage](folder / "optimizer.safetensors")
+    with pytest.raises(ArtifactError) as caught:
+        find_checkpoint(store, run)
+    assert all(f"{folder}/optimizer.safetensors" in str(caught.value) for folder in folders)
+
+
+def test_a_run_without_checkpoints_begins_at_the_beginning(empty_store: Store) -> None:
+    assert find_checkpoint(empty_store, RUN) is None
+
+
+def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, empty_store: Store) -> None:
+    save(empty_store, learner, TrainState(step=1, attempts=1))
+    empty_store.write_bytes(f"{RUN}/checkpoints/step-00000002/model.safetensors", b"half")
+    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"
+
+
+def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_no_reason_to_fail(learner: Learner, empty_store: Store) -> None:
+    save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
+    empty_store.write_json(f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "validation_loss": None})
+    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"

@@ -1,0 +1,104 @@
+"""Schemas: unknown keys, impossible values and contradictions are refused by name."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainer.config import CorpusConfig, PipelineJob, PrepareJob, Schema, TrainingConfig
+
+CORPUS = {"name": "docs", "paths": ["docs/*.txt"]}
+DATA = {"corpora": [CORPUS], "tokenizer": {"vocab_size": 500}}
+JOB = {"store": "data", "data": DATA, "model": {"config": {"model_type": "gpt2"}}, "training": {"epochs": 1}}
+
+
+def changed(values: Any, path: str, value: Any) -> Any:
+    """A copy of nested values with one of them set."""
+    first, _, rest = path.partition(".")
+    if isinstance(values, list):
+        return [changed(item, rest, value) if number == int(first) else item for number, item in enumerate(values)]
+    return {**values, first: changed(values.get(first, {}), rest, value) if rest else value}
+
+
+def refusal(schema: type[Schema], values: Any) -> str:
+    with pytest.raises(ValidationError) as caught:
+        schema.model_validate(values)
+    return str(caught.value)
+
+
+def test_a_job_is_read_back_from_its_own_json() -> None:
+    job = PipelineJob.model_validate(JOB)
+    assert PipelineJob.model_validate_json(job.model_dump_json()) == job
+    assert job.preparation() == PrepareJob.model_validate({"store": "data", "data": DATA})
+
+
+def test_a_job_cannot_be_changed_after_it_was_checked() -> None:
+    job = PipelineJob.model_validate(JOB)
+    with pytest.raises(ValidationError, match="frozen"):
+        job.training.epochs = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "path", ["unknown", "data.unknown", "data.corpora.0.unknown", "data.tokenizer.unknown", "data.shards.unknown",
+             "model.unknown", "training.unknown", "evaluation.unknown"],
+)  # fmt: skip
+def test_an_unknown_key_is_refused_wherever_it_stands(path: str) -> None:
+    assert f"{path}\n  Extra inputs are not permitted" in refusal(PipelineJob, changed(JOB, path, 1))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("data.tokenizer.path", "tokenizer.json", "give either vocab_size (train a tokenizer) or path (take one)"),
+        ("data.tokenizer", {}, "give either vocab_size (train a tokenizer) or path (take one)"),
+        ("data.corpora", [CORPUS, CORPUS], "two corpora share the name 'docs'"),
+        ("data.corpora", [], "at least 1 item"),
+        ("data.corpora.0.paths", [], "at least 1 item"),
+        ("data.corpora.0.name", "../up", "should match pattern"),
+        ("data.validation_fraction", 1.0, "less than 1"),
+        ("data.shards.num_shards", 100_000, "less than or equal to 99999"),
+        ("data.shards.piece_bytes", 1023, "greater than or equal to 1024"),
+        ("data.tokenizer.vocab_size", 256, "greater than or equal to 257"),
+        ("model.pretrained", "gpt2", "give either config (a new model) or pretrained"),
+        ("model", {}, "give either config (a new model) or pretrained"),
+        ("training.max_steps", 5, "give either epochs or max_steps"),
+        ("training", {}, "give either epochs or max_steps"),
+        ("training.stride", 257, "stride 257 is beyond context 256: tokens between windows would be lost"),
+        ("training.micro_batch", 3, "micro_batch 3 does not divide global_batch 8"),
+        ("training", {"max_steps": 5, "warmup_steps": 6}, "warmup_steps 6 is beyond max_steps 5"),
+        ("training.learning_rate", float("nan"), "finite number"),
+        ("training.precision", "fp8", "Input should be 'fp32', 'bf16' or 'fp16'"),
+    ],
+)
+def test_a_contradiction_or_an_impossible_value_is_refused(path: str, value: Any, problem: str) -> None:
+    assert problem in refusal(PipelineJob, changed(JOB, path, value))
+
+
+def test_evaluation_during_training_needs_held_out_text() -> None:
+    values = changed(JOB, "training.evaluate_every", 10)
+    PipelineJob.model_validate(values)
+    message = refusal(PipelineJob, changed(values, "data.validation_fraction", 0))
+    assert "training.evaluate_every needs data.validation_fraction above 0: nothing is held out" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"format": "jsonl", "separator": "%%"}, "separator goes with format 'text', not 'jsonl'"),
+        ({"separator": "%%\n"}, "separator is one line: leave its line end out"),
+        ({"separator": ""}, "at least 1 character"),
+        ({"format": "csv", "delimiter": ";;"}, "at most 1 character"),
+        ({"format": "xml"}, "Input should be 'text', 'source', 'lines'"),
+        ({"max_bad_records": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_a_corpus_that_cannot_be_read_so_is_refused(values: dict[str, Any], problem: str) -> None:
+    assert problem in refusal(CorpusConfig, {**CORPUS, **values})
+
+
+def test_every_field_of_every_schema_is_described() -> None:
+    def undescribed(schema: type[Schema]) -> list[str]:
+        return [f"{schema.__name__}.{name}" for name, field in schema.model_fields.items() if not field.description]
+
+    assert [name for schema in Schema.__subclasses__() for name in undescribed(schema)] == []
+    assert "description" in TrainingConfig.model_json_schema()["properties"]["context"]

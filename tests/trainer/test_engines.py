@@ -1,0 +1,126 @@
+"""Engines: the fast one is used only where it gives the ids of the reference."""
+
+import json
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tests.trainer.raw_files import docstrings, sources
+from tests.trainer.small_tokenizers import (
+    bpe_that_ends_texts_itself,
+    byte_level_bpe,
+    encoded,
+    info_of,
+    random_texts,
+    unigram,
+    word_piece,
+)
+from trainer import engines
+from trainer.engines import ENGINES, Encode, Ids, choose_engine, gigatoken_engine, tokenizers_engine
+from trainer.tokenizer import END_OF_TEXT, TokenizerInfo
+
+TEXTS = [*docstrings(60), *sources().values(), *random_texts(1500, seed=1), "", " ", "\n", END_OF_TEXT]
+
+
+def assert_same(found: list[Ids], expected: list[Ids]) -> None:
+    assert len(found) == len(expected)
+    for text, ids, reference in zip(TEXTS, found, expected, strict=False):
+        assert ids.tolist() == reference.tolist(), text
+
+
+def test_both_engines_give_the_same_ids_for_any_text() -> None:
+    info = info_of(byte_level_bpe())
+    assert_same(gigatoken_engine(info)(encoded(TEXTS)), tokenizers_engine(info)(encoded(TEXTS)))
+
+
+def test_both_engines_find_added_tokens_that_are_not_special() -> None:
+    tokenizer = byte_level_bpe()
+    tokenizer.add_tokens(["<tool>", "ünd"])
+    info = info_of(tokenizer)
+    texts = encoded(["<tool>", "a <tool>b", "undündünd<tool><tool>", *TEXTS[:50]])
+    found = gigatoken_engine(info)(texts)
+    assert [ids.tolist() for ids in found] == [ids.tolist() for ids in tokenizers_engine(info)(texts)]
+    assert found[0].tolist() == [tokenizer.token_to_id("<tool>")]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_ids_decode_back_to_the_text(name: str) -> None:
+    tokenizer = byte_level_bpe()
+    found = ENGINES[name](info_of(tokenizer))(encoded(TEXTS))
+    assert [tokenizer.decode(ids.tolist(), skip_special_tokens=False) for ids in found] == TEXTS
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"])
+def test_no_text_gives_a_special_token(tokenizer: Tokenizer, name: str) -> None:
+    info = info_of(tokenizer)
+    for ids in ENGINES[name](info)(encoded(TEXTS)):
+        assert info.eos_id not in ids
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_padding_and_truncation_that_a_tokenizer_brings_are_off(name: str) -> None:
+    tokenizer = byte_level_bpe()
+    plain = ENGINES[name](info_of(tokenizer))(encoded(TEXTS))
+    tokenizer.enable_truncation(5)
+    tokenizer.enable_padding(length=9)
+    assert_same(ENGINES[name](info_of(tokenizer))(encoded(TEXTS)), plain)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_a_batch_is_as_good_as_one_text_at_a_time(name: str) -> None:
+    encode = ENGINES[name](info_of(byte_level_bpe()))
+    texts = encoded(TEXTS[:100])
+    assert encode([]) == []
+    assert_same([encode([text])[0] for text in texts], encode(texts))
+
+
+def test_the_fast_engine_gives_the_same_ids_after_it_was_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "CACHE_BYTES", 100)
+    info = info_of(byte_level_bpe())
+    encode = gigatoken_engine(info)
+    reference = tokenizers_engine(info)
+    for text in encoded(TEXTS[:20]):
+        assert encode([text])[0].tolist() == reference([text])[0].tolist()
+
+
+def test_the_wanted_engine_is_used_where_it_agrees(caplog: pytest.LogCaptureFixture) -> None:
+    info = info_of(byte_level_bpe())
+    assert choose_engine("gigatoken", info, encoded(TEXTS)) == "gigatoken"
+    assert choose_engine("tokenizers", info, encoded(TEXTS)) == "tokenizers"
+    assert choose_engine("gigatoken", info, []) == "gigatoken"
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("tokenizer", [word_piece(), unigram()], ids=["wordpiece", "unigram"])
+def test_a_tokenizer_that_the_fast_engine_cannot_take_is_left_to_the_reference_with_a_warning(
+    tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert choose_engine("gigatoken", info_of(tokenizer, str(tokenizer.id_to_token(1))), encoded(TEXTS)) == "tokenizers"
+    (record,) = caplog.records
+    assert "engine gigatoken cannot take this tokenizer" in record.getMessage()
+
+
+def test_an_engine_that_disagrees_is_left_to_the_reference_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def without_merges(tokenizer: TokenizerInfo) -> Encode:
+        description = json.loads(tokenizer.json)
+        description["model"]["merges"] = []
+        return tokenizers_engine(TokenizerInfo(json.dumps(description), "", tokenizer.eos_id, tokenizer.max_id))
+
+    monkeypatch.setitem(ENGINES, "gigatoken", without_merges)
+    with caplog.at_level(logging.WARNING):
+        assert choose_engine("gigatoken", info_of(byte_level_bpe()), encoded(TEXTS[5:])) == "tokenizers"
+    (record,) = caplog.records
+    assert "engine gigatoken and `tokenizers` disagree on a sampled document" in record.getMessage()
+
+
+def test_ids_are_counted_in_uint32() -> None:
+    info = info_of(byte_level_bpe())
+    found: Sequence[Ids] = [ids for make in ENGINES.values() for ids in make(info)([b"some text", b""])]
+    assert {ids.dtype for ids in found} == {np.dtype(np.uint32)}

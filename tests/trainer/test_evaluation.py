@@ -1,0 +1,133 @@
+"""Held-out loss against a plain loop, and how little it depends on."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+from trainer.evaluation import HeldOut, evaluate, held_out_windows
+from trainer.results import Scores
+from trainer.runtime import Runtime
+
+CONTEXT = 8
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=CONTEXT, vocab_size=50)).eval()
+
+
+def shards(*sizes: int) -> list[np.ndarray]:
+    draw = np.random.default_rng(sum(sizes))
+    return [draw.integers(0, 50, size, dtype=np.uint16) for size in sizes]
+
+
+TEXTS = {"one": shards(37, 1, 8, 9), "two": shards(20), "none": shards(0, 1)}
+
+
+def held_out(context: int = CONTEXT, max_windows: int | None = None) -> list[HeldOut]:
+    return [held_out_windows(name, texts, context, max_windows) for name, texts in TEXTS.items()]
+
+
+def losses_one_by_one(model: PreTrainedModel, texts: Sequence[np.ndarray]) -> list[float]:
+    """-log p of every token but each shard's first, one at a time, from the tokens before it in its window."""
+    found = []
+    for shard in texts:
+        ids = torch.from_numpy(shard.astype(np.int64))
+        for place in range(1, len(ids)):
+            start = (place - 1) // (CONTEXT - 1) * (CONTEXT - 1)
+            with torch.no_grad():
+                logits_V = model(input_ids=ids[None, start:place]).logits[0, -1]
+            found.append(-torch.log_softmax(logits_V.double(), dim=-1)[ids[place]].item())
+    return found
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+def test_scores_equal_a_plain_loop_over_every_token_whatever_the_batch(
+    model: PreTrainedModel, batch: int, runtime: Runtime
+) -> None:
+    scores = evaluate(model, held_out(), CONTEXT, batch, runtime)
+    assert list(scores.corpora) == ["one", "two"], "a corpus without held-out text has no score"
+    expected = {name: losses_one_by_one(model, texts) for name, texts in TEXTS.items()}
+    for name, score in scores.corpora.items():
+        assert score.tokens == len(expected[name])
+        assert score.loss == pytest.approx(math.fsum(expected[name]) / len(expected[name]), rel=1e-5)
+    every = [loss for losses in expected.values() for loss in losses]
+    assert scores.total.tokens == len(every) == (36 + 0 + 7 + 8) + 19
+    assert scores.total.loss == pytest.approx(math.fsum(every) / len(every), rel=1e-5)
+
+
+def test_the_batch_changes_nothing_beyond_rounding(model: PreTrainedModel, runtime: Runtime) -> None:
+    totals = [evaluate(model, held_out(), CONTEXT, batch, runtime).total for batch in (1, 2, 3, 5, 16, 100)]
+    assert [total.loss for total in totals] == pytest.approx([totals[0].loss] * 6, rel=1e-6)
+    assert len({(total.tokens, total.windows) for total in totals}) == 1
+
+
+@pytest.mark.parametrize("context", [2, 3, 8, 36, 37, 1000])
+def test_each_held_out_token_but_a_shards_first_is_predicted_exactly_once(context: int) -> None:
+    for corpus in held_out(context):
+        predicted = [
+            (shard, place)
+            for shard, start in corpus.windows
+            for place in range(start + 1, min(start + context, len(corpus.shards[shard])))
+        ]
+        assert len(predicted) == len(set(predicted))
+        assert set(predicted) == {(n, p) for n, shard in enumerate(corpus.shards) for p in range(1, len(shard))}
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 1000])
+def test_a_limited_choice_of_windows_is_distinct_and_spread_from_first_to_last(limit: int) -> None:
+    everything, chosen = (held_out(max_windows=n)[0].windows for n in (None, limit))
+    assert len(chosen) == len(set(chosen)) == min(limit, len(everything))
+    assert set(chosen) <= set(everything)
+    assert chosen == sorted(chosen)
+    if limit > 1:
+        assert (chosen[0], chosen[-1]) == (everything[0], everything[-1])
+
+
+def test_limited_windows_are_scored_alone(model: PreTrainedModel, runtime: Runtime) -> None:
+    limited = held_out(max_windows=2)
+    scores = evaluate(model, limited, CONTEXT, 16, runtime)
+    assert {name: score.windows for name, score in scores.corpora.items()} == {"one": 2, "two": 2}
+    (first, _), *_ = [corpus.windows for corpus in limited]
+    alone = evaluate(model, [HeldOut("one", TEXTS["one"], [first])], CONTEXT, 1, runtime)
+    one = TEXTS["one"][0][:CONTEXT]
+    assert alone.total.loss == pytest.approx(math.fsum(losses_one_by_one(model, [one])) / (CONTEXT - 1), rel=1e-5)
+
+
+def test_perplexity_is_the_exponential_of_the_loss(model: PreTrainedModel, runtime: Runtime) -> None:
+    scores = evaluate(model, held_out(), CONTEXT, 16, runtime)
+    for score in [*scores.corpora.values(), scores.total]:
+        assert score.perplexity == math.exp(score.loss)
+
+
+def test_evaluation_leaves_the_model_in_the_mode_it_was_in_and_uses_no_dropout(
+    model: PreTrainedModel, runtime: Runtime
+) -> None:
+    expected = evaluate(model, held_out(), CONTEXT, 16, runtime)
+    assert not model.training
+    model.train()
+    try:
+        assert evaluate(model, held_out(), CONTEXT, 16, runtime) == expected
+        assert model.training
+    finally:
+        model.eval()
+
+
+def test_evaluation_counts_every_window_once(model: PreTrainedModel, runtime: Runtime) -> None:
+    counted: list[int] = []
+    scores = evaluate(model, held_out(), CONTEXT, 3, runtime, counted.append)
+    assert sum(counted) == scores.total.windows == sum(len(corpus.windows) for corpus in held_out())
+
+
+def test_a_model_that_diverged_scores_not_a_number(model: PreTrainedModel, runtime: Runtime) -> None:
+    broken: Any = GPT2LMHeadModel(model.config)
+    with torch.no_grad():
+        broken.transformer.ln_f.weight.fill_(math.nan)
+    scores: Scores = evaluate(broken, held_out(), CONTEXT, 16, runtime)
+    assert math.isnan(scores.total.loss)

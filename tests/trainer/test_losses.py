@@ -1,0 +1,123 @@
+"""The loss that models are trained with against the one that their own logits give."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+import trainer.losses
+from tests.support import NO_DROPOUT, SMALL_MODEL
+from trainer.config import ModelConfig
+from trainer.losses import CausalLMLoss, next_tokens, token_losses
+from trainer.models import build_model, resolve_config
+from trainer.tokenizer import TokenizerInfo
+
+WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "tied": {**SMALL_MODEL, **NO_DROPOUT},
+    "untied": {**WIDE, "model_type": "llama", "tie_word_embeddings": False},
+    "with biases": {**WIDE, "model_type": "phi"},
+    "scaled down": {**WIDE, "model_type": "granite", "logits_scaling": 8.0},
+    "scaled up": {**WIDE, "model_type": "cohere", "logit_scale": 2.0},
+    "capped": {**WIDE, "model_type": "gemma2", "final_logit_softcapping": 30.0, "head_dim": 16, "num_key_value_heads": 2},
+    "projected": {**WIDE, "model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 16, "dropout": 0.0},
+}
+
+
+def make(family: str) -> PreTrainedModel:
+    values = dict(FAMILIES[family])
+    if values["model_type"] == "opt":
+        del values["intermediate_size"]
+    options = ModelConfig(config=values, attention="eager")
+    vocabulary = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
+    return build_model(options, resolve_config(options, vocabulary, 32), 0)
+
+
+@pytest.fixture
+def windows_BT() -> torch.Tensor:
+    return torch.randint(0, 300, (3, 16), generator=torch.Generator().manual_seed(0))
+
+
+def plain(model: PreTrainedModel, windows_BT: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss that transformers computes from labels, as a sum, and its gradients."""
+    model.zero_grad()
+    loss = model(input_ids=windows_BT, labels=windows_BT).loss * windows_BT.shape[0] * (windows_BT.shape[1] - 1)
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def ours(model: PreTrainedModel, windows_BT: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    objective = CausalLMLoss(model).train()
+    model.zero_grad()
+    loss = objective(windows_BT)
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(
+    found: tuple[torch.Tensor, dict[str, torch.Tensor]], expected: tuple[torch.Tensor, dict[str, torch.Tensor]]
+) -> None:
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-5, atol=0.0)
+    assert found[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_loss_and_gradients_are_those_of_the_models_own_logits(family: str, windows_BT: torch.Tensor) -> None:
+    model = make(family)
+    assert_same(ours(model, windows_BT), plain(model, windows_BT))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_they_still_are_when_the_model_has_learnt_to_be_sure(family: str, windows_BT: torch.Tensor) -> None:
+    model = make(family)
+    objective = CausalLMLoss(model).train()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20.0)
+    expected = plain(model, windows_BT)
+    model.zero_grad()
+    loss = objective(windows_BT)
+    loss.backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    torch.testing.assert_close(loss.detach(), expected[0], rtol=1e-5, atol=0.0)
+    for name, gradient in expected[1].items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 7, 48, 1000])
+def test_the_size_of_the_chunks_changes_nothing(
+    rows_at_once: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("tied")
+    expected = plain(model, windows_BT)
+    monkeypatch.setattr(trainer.losses, "CHUNK_ELEMENTS", rows_at_once * 320)
+    assert_same(ours(model, windows_BT), expected)
+
+
+def test_the_label_of_each_position_is_the_token_after_it() -> None:
+    labels = next_tokens(torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    assert labels.tolist() == [[6, 7, -100], [9, 10, -100]]
+
+
+def test_ignored_labels_have_no_loss_and_change_no_other(windows_BT: torch.Tensor) -> None:
+    model = make("tied").eval()
+    labels = next_tokens(windows_BT)
+    whole = token_losses(model, windows_BT, labels).view(3, 16)
+    assert torch.equal(whole[:, -1], torch.zeros(3))
+    labels[:, 10:] = -100
+    part = token_losses(model, windows_BT, labels).view(3, 16)
+    assert torch.equal(part[:, 10:], torch.zeros(3, 6))
+    torch.testing.assert_close(part[:, :10], whole[:, :10])
+
+
+def test_token_losses_are_negative_log_probabilities(windows_BT: torch.Tensor) -> None:
+    model = make("tied").eval()
+    with torch.no_grad():
+        losses = token_losses(model, windows_BT, next_tokens(windows_BT)).view(3, 16)
+        log_p = F.log_softmax(model(input_ids=windows_BT).logits, dim=-1)
+    for row in range(3):
+        for place in range(15):
+            assert losses[row, place].item() == pytest.approx(-log_p[row, place, windows_BT[row, place + 1]].item(), rel=1e-4)

@@ -1,0 +1,124 @@
+"""Manifests: whatever happens to an artifact's files is found and said."""
+
+from pathlib import Path
+
+import pytest
+
+from trainer.errors import ArtifactError
+from trainer.manifest import (
+    MANIFEST,
+    Manifest,
+    digest_file,
+    find_damage,
+    fingerprint,
+    make_manifest,
+    publish_folder,
+    read_manifest,
+    require_intact,
+    write_manifest,
+)
+from trainer.storage import Store
+
+FILES = {"a.bin": bytes(range(256)) * 10, "b.txt": b"text\n", "empty": b""}
+
+
+@pytest.fixture
+def artifact(empty_store: Store) -> Manifest:
+    """A published artifact under the key `things/a`."""
+    with empty_store.staging() as folder:
+        for name, data in FILES.items():
+            (folder / name).write_bytes(data)
+        return publish_folder(empty_store, folder, "things/a", "thing", "0123", {"n": 1})
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one bit of one byte."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_published_artifact_is_intact_and_its_manifest_lists_every_file(empty_store: Store, artifact: Manifest) -> None:
+    assert read_manifest(empty_store, "things/a", "thing") == artifact
+    assert {record.name: record.size for record in artifact.files} == {name: len(data) for name, data in FILES.items()}
+    assert artifact.size() == sum(map(len, FILES.values()))
+    assert empty_store.names("things/a") == sorted([*FILES, MANIFEST])
+    assert find_damage(empty_store, "things/a", artifact) == {}
+    require_intact(empty_store, "things/a", artifact)
+
+
+@pytest.mark.parametrize("position", [0, 1280, -1])
+def test_one_changed_bit_is_found_wherever_it_is(position: int, empty_store: Store, artifact: Manifest) -> None:
+    flip(empty_store.fetch("things/a/a.bin"), position)
+    damage = find_damage(empty_store, "things/a", artifact)
+    assert list(damage) == ["a.bin"]
+    assert "does not match its checksum" in damage["a.bin"]
+
+
+def test_a_missing_a_truncated_and_a_longer_file_are_each_named(empty_store: Store, artifact: Manifest) -> None:
+    folder = empty_store.fetch_folder("things/a")
+    (folder / "a.bin").write_bytes(FILES["a.bin"][:-1])
+    (folder / "b.txt").unlink()
+    (folder / "empty").write_bytes(b"x")
+    assert find_damage(empty_store, "things/a", artifact) == {
+        "a.bin": "has 2559 bytes, its manifest says 2560",
+        "b.txt": "is missing",
+        "empty": "has 1 bytes, its manifest says 0",
+    }
+    assert list(find_damage(empty_store, "things/a", artifact, only=["b.txt"])) == ["b.txt"]
+
+
+def test_an_artifact_that_must_be_intact_is_refused_by_the_name_of_the_damaged_file(
+    empty_store: Store, artifact: Manifest
+) -> None:
+    empty_store.fetch("things/a/b.txt").unlink()
+    with pytest.raises(ArtifactError, match=r"things/a/b\.txt is missing"):
+        require_intact(empty_store, "things/a", artifact)
+
+
+def test_a_folder_without_a_manifest_does_not_exist(empty_store: Store, artifact: Manifest) -> None:
+    empty_store.delete(f"things/a/{MANIFEST}")
+    assert read_manifest(empty_store, "things/a", "thing") is None
+
+
+def test_an_artifact_of_another_kind_or_format_is_refused(empty_store: Store, artifact: Manifest) -> None:
+    with pytest.raises(ArtifactError, match=r"holds 'thing' in format 1; expected 'shards' in format 1"):
+        read_manifest(empty_store, "things/a", "shards")
+    write_manifest(empty_store, "things/a", artifact.model_copy(update={"format": 2}))
+    with pytest.raises(ArtifactError, match=r"holds 'thing' in format 2; expected 'thing' in format 1"):
+        read_manifest(empty_store, "things/a", "thing")
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b"{}", b'{"format": 1, "unknown": 2}'])
+def test_a_damaged_manifest_is_refused_by_its_path(damage: bytes, empty_store: Store, artifact: Manifest) -> None:
+    empty_store.write_bytes(f"things/a/{MANIFEST}", damage)
+    with pytest.raises(ArtifactError, match=r"things/a/manifest\.json is damaged or of another version of headrace"):
+        read_manifest(empty_store, "things/a", "thing")
+
+
+def test_any_changed_byte_of_a_manifest_is_seen(empty_store: Store, artifact: Manifest) -> None:
+    path = empty_store.fetch(f"things/a/{MANIFEST}")
+    data = path.read_bytes()
+    for position in range(0, len(data), 5):
+        path.write_bytes(data)
+        flip(path, position)
+        with pytest.raises(ArtifactError):
+            read_manifest(empty_store, "things/a", "thing")
+
+
+def test_remote_artifacts_are_checked_byte_for_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    store = Store(f"memory://{tmp_path.name}-manifest")
+    store.write_bytes("a/x", b"0123")
+    manifest = make_manifest("thing", "name", [digest_file(store.fetch("a/x"))], {})
+    assert find_damage(store, "a", manifest) == {}
+    store.write_bytes("a/x", b"0124")
+    assert "does not match its checksum" in find_damage(store, "a", manifest)["x"]
+    store.delete("a/x")
+    assert find_damage(store, "a", manifest) == {"x": "is missing"}
+
+
+def test_equal_values_have_equal_fingerprints_and_others_have_others() -> None:
+    assert fingerprint({"a": 1, "b": [None, "ü"]}) == fingerprint({"b": [None, "ü"], "a": 1})
+    others = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": [1]}, ["a", 1], {"b": 1}, {"a": None}, {"a": True}]
+    assert len({fingerprint(value) for value in others}) == len(others)

@@ -1,0 +1,108 @@
+"""The step plan: totals from the data's size and the settings, and refusal of what cannot be."""
+
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from trainer.config import TrainingConfig
+from trainer.errors import ConfigError, CorpusError
+from trainer.manifest import Manifest, make_manifest
+from trainer.plan import divide_batch, make_plan
+
+SIZES = {"code": [700_000, 650_000, 90], "prose": [80_000], "notes": [3000, 2900]}
+
+
+def shards_of(name: str, sizes: list[int]) -> Manifest:
+    """The manifest of a shard set with shards of these token counts."""
+    totals = {"documents": 10, "tokens": sum(sizes), "validation_tokens": 7}
+    return make_manifest("shards", "name", [], {"corpus": name, "shard_tokens": sizes, "totals": totals})
+
+
+def settings(**changes: Any) -> TrainingConfig:
+    return TrainingConfig.model_validate({"epochs": 2, "context": 128, "global_batch": 8, **changes})
+
+
+def test_3668_pairs_in_batches_of_8_for_3_epochs_are_1377_steps() -> None:
+    plan = make_plan(settings(epochs=3, context=100, global_batch=8), [shards_of("mrpc", [3668 * 100])], ranks=1)
+    assert (plan.windows, plan.steps_per_epoch, plan.total_steps) == (3668, 459, 1377)
+
+
+@pytest.mark.parametrize("stride", [None, 128, 64, 1])
+@pytest.mark.parametrize("global_batch", [1, 8, 24, 10_000_000])
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_total_steps_are_epochs_times_batches_rounded_up(epochs: int, global_batch: int, stride: int | None) -> None:
+    training = settings(epochs=epochs, global_batch=global_batch, stride=stride)
+    plan = make_plan(training, [shards_of(name, sizes) for name, sizes in SIZES.items()], ranks=1)
+    step = stride or 128
+    windows = sum(math.ceil((n - 128) / step) + 1 for sizes in SIZES.values() for n in sizes if n >= 128)
+    assert plan.windows == windows == sum(corpus.windows for corpus in plan.corpora)
+    assert plan.total_steps == epochs * math.ceil(windows / global_batch)
+    assert plan.steps_per_epoch == math.ceil(windows / global_batch)
+    assert plan.tokens_per_step == global_batch * 128
+    assert plan.total_tokens == plan.total_steps * plan.tokens_per_step
+
+
+def test_a_number_of_steps_can_be_given_instead_of_epochs() -> None:
+    plan = make_plan(settings(epochs=None, max_steps=77), [shards_of("a", [100_000])], ranks=1)
+    assert plan.total_steps == 77
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.7, 1.0])
+def test_corpora_are_drawn_with_the_power_of_their_tokens(alpha: float) -> None:
+    plan = make_plan(settings(alpha=alpha), [shards_of(name, sizes) for name, sizes in SIZES.items()], ranks=1)
+    weights = {name: sum(sizes) ** alpha for name, sizes in SIZES.items()}
+    for corpus in plan.corpora:
+        assert corpus.probability == pytest.approx(weights[corpus.name] / sum(weights.values()))
+        assert corpus.passes == pytest.approx(plan.total_steps * 8 * corpus.probability / corpus.windows)
+    assert sum(corpus.probability for corpus in plan.corpora) == pytest.approx(1)
+
+
+def test_tokens_in_shards_shorter_than_a_window_are_reported_unused(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        plan = make_plan(settings(), [shards_of("code", SIZES["code"])], ranks=1)
+    assert plan.corpora[0].unused_tokens == 90
+    assert plan.corpora[0].tokens == 1_350_090
+    assert "corpus code: 90 tokens lie in shards shorter than one window" in caplog.text
+
+
+def test_a_corpus_smaller_than_one_window_is_refused() -> None:
+    with pytest.raises(
+        CorpusError, match=r"'small' is smaller than one window: its largest shard has 127 tokens.* is 128; use"
+    ):
+        make_plan(settings(), [shards_of("big", [10_000]), shards_of("small", [127, 126])], ranks=1)
+    assert make_plan(settings(), [shards_of("small", [128])], ranks=1).windows == 1
+
+
+def test_a_warm_up_beyond_the_end_is_refused() -> None:
+    data = [shards_of("a", [128 * 80])]
+    assert make_plan(settings(warmup_steps=20), data, ranks=1).warmup_steps == 20
+    with pytest.raises(ConfigError, match=r"warmup_steps is 21, but the whole run has 20 steps"):
+        make_plan(settings(warmup_steps=21), data, ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "ranks", "expected"),
+    [(8, None, 1, (8, 1)), (8, 2, 1, (2, 4)), (8, 2, 4, (2, 1)), (8, None, 4, (2, 1)), (24, 3, 2, (3, 4))],
+)
+def test_the_global_batch_is_micro_batch_times_ranks_times_accumulation(
+    global_batch: int, micro_batch: int | None, ranks: int, expected: tuple[int, int]
+) -> None:
+    training = settings(global_batch=global_batch, micro_batch=micro_batch)
+    assert divide_batch(training, ranks) == expected
+    plan = make_plan(training, [shards_of("a", [10_000])], ranks)
+    assert plan.micro_batch * plan.accumulation * plan.ranks == global_batch
+    assert plan.tokens_per_step == global_batch * 128
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "ranks", "problem"),
+    [
+        (None, 3, "global_batch 8 does not divide among 3 ranks"),
+        (4, 4, "global_batch 8 on 4 ranks is 2 windows each, which micro_batch 4 does not divide"),
+    ],
+)
+def test_batches_that_do_not_divide_are_refused(micro_batch: int | None, ranks: int, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        make_plan(settings(micro_batch=micro_batch), [shards_of("a", [10_000])], ranks)

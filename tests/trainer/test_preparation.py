@@ -1,0 +1,133 @@
+"""Preparation in real worker processes: only missing work is done, and the result is always the same bytes."""
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.trainer.preparing import (
+    SHARDS,
+    content,
+    job_of,
+    run,
+    set_folder,
+    shard_bytes,
+    stamps,
+    write_old,
+)
+from tests.trainer.raw_files import read_all, sources
+from tests.trainer.shard_files import read_side
+from trainer.errors import ArtifactError, TokenizerError
+from trainer.manifest import read_manifest, write_manifest
+from trainer.preparation import find_prepared, shard_manifests
+from trainer.shards import KIND, is_held_out, open_shards
+from trainer.storage import Store
+from trainer.tokenizer import load_tokenizer
+
+
+def test_a_second_preparation_does_nothing(code: Path, own: Path) -> None:
+    before = stamps(own)
+    prepared = run(job_of(code, own))
+    assert prepared.tokenizer.reused
+    assert [shards.reused for shards in prepared.shards] == [True]
+    assert stamps(own) == before
+
+
+def test_all_shards_together_hold_every_document_once(code: Path, clean: Path) -> None:
+    prepared = run(job_of(code, clean))
+    store = Store(str(clean))
+    info = load_tokenizer(store, prepared.tokenizer.key)
+    tokenizer = Tokenizer.from_str(info.json)
+    entries = {side: [] for side in ("shard", "validation")}  # type: dict[str, list[str]]
+    for side, texts in entries.items():
+        for number in range(SHARDS):
+            for ids in read_side(clean / prepared.shards[0].key, side, number, "<u2").entries:
+                assert info.eos_id not in ids[:-1]
+                texts.append(tokenizer.decode([token for token in ids if token != info.eos_id]))
+    assert not set(entries["shard"]) & set(entries["validation"])
+    assert all(is_held_out(text.encode(), 0.1) for text in entries["validation"])
+    characters = Counter("".join(entries["shard"] + entries["validation"]))
+    assert characters == Counter("".join(read_all(f"{code}/*.py", format="source")))
+
+
+def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> None:
+    prepared = run(job_of(code, clean))
+    store = Store(str(clean))
+    (manifest,) = shard_manifests(store, prepared)
+    opened = open_shards(store, prepared.shards[0].key)
+    assert [len(shard) for shard in opened.train] == manifest.details["shard_tokens"]
+    assert sum(map(len, opened.validation)) == manifest.details["totals"]["validation_tokens"] > 0
+    ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in opened.train + opened.validation)
+    assert ends == len(sources())
+    assert manifest.details["totals"]["raw_bytes"] == sum(len(text.encode()) for text in sources().values())
+    assert manifest.details["engine"] == "gigatoken"
+    names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ("bin", "idx")]
+    assert {record.name for record in manifest.files} >= {"shard-00000.json", "sources.json", *names}
+
+
+def test_what_was_prepared_is_found_without_preparing(code: Path, clean: Path, tmp_path: Path) -> None:
+    prepared = run(job_of(code, clean))
+    assert find_prepared(job_of(code, clean)) == prepared
+    assert find_prepared(job_of(code, tmp_path / "empty")) is None
+    assert find_prepared(job_of(code, clean, validation_fraction=0.2)) is None
+
+
+def test_the_number_of_workers_changes_no_byte(code: Path, clean: Path, tmp_path: Path) -> None:
+    first, second = job_of(code, clean), job_of(code, tmp_path, workers=2)
+    assert content(set_folder(second, run(second))) == content(set_folder(first, run(first)))
+
+
+def test_the_engine_changes_no_byte(code: Path, clean: Path, tmp_path: Path) -> None:
+    first = job_of(code, clean)
+    second = job_of(code, tmp_path, tokenizer={"vocab_size": 400, "engine": "tokenizers"})
+    assert shard_bytes(set_folder(second, run(second))) == shard_bytes(set_folder(first, run(first)))
+
+
+def change_one(raw: Path) -> None:
+    write_old(raw / "heapq.py", sources()["heapq.py"].replace("heap", "heaps", 1))
+
+
+def add_one(raw: Path) -> None:
+    write_old(raw / "new.py", "print('something new')\n")
+
+
+def remove_one(raw: Path) -> None:
+    (raw / "abc.py").unlink()
+
+
+@pytest.mark.parametrize("change", [change_one, add_one, remove_one])
+def test_one_changed_file_remakes_its_shard_only(change: Callable[[Path], None], code: Path, own: Path, tmp_path: Path) -> None:
+    raw = Path(shutil.copytree(code, tmp_path / "code"))
+    job = job_of(raw, own, shards={"num_shards": SHARDS})
+    first = run(job)
+    old = set_folder(job, first)
+    before = stamps(old)
+    change(raw)
+    second = run(job)
+    new = set_folder(job, second)
+    assert new != old
+    assert second.tokenizer == first.tokenizer.model_copy(update={"reused": True})
+    remade = {name for name, stamp in stamps(new).items() if name.endswith(".bin") and before[name] != stamp}
+    assert len({name[-9:] for name in remade}) == 1
+    assert stamps(old) == before
+    elsewhere = job_of(raw, tmp_path / "elsewhere", shards={"num_shards": SHARDS})
+    shutil.copytree(own / "tokenizers", tmp_path / "elsewhere" / "tokenizers")
+    assert content(set_folder(elsewhere, run(elsewhere))) == content(new)
+
+
+def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) -> None:
+    prepared = run(job_of(code, own))
+    store = Store(str(own))
+    key = prepared.shards[0].key
+    manifest = read_manifest(store, key, KIND)
+    assert manifest is not None
+    other = manifest.model_copy(update={"details": {**manifest.details, "tokenizer_sha256": "0"}})
+    write_manifest(store, key, other)
+    with pytest.raises(TokenizerError, match=r"was tokenized with tokenizers/bpe-.*prepare the data anew"):
+        shard_manifests(store, prepared)
+    store.delete(key)
+    with pytest.raises(ArtifactError, match="holds no published shards; run prepare-data first"):
+        shard_manifests(store, prepared)

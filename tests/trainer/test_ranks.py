@@ -1,0 +1,201 @@
+"""Several ranks, and several ways to divide a batch: the same samples, and the same training to rounding."""
+
+import json
+import math
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.processes import Ended, start_module, start_ranks, start_warm, wait_until
+from tests.support import (
+    NO_DROPOUT,
+    SMALL_MODEL,
+    cpu_runtime,
+    curve,
+    held_out_losses,
+    only_run,
+    records,
+    small_job,
+    small_values,
+    steps_recorded,
+    write_config,
+)
+from trainer.batches import read_batch
+from trainer.config import EvaluateJob
+from trainer.dataset import open_dataset
+from trainer.measuring import evaluate_checkpoint
+from trainer.plan import make_plan
+from trainer.preparation import PreparedData, shard_manifests
+from trainer.progress import silent
+from trainer.runs import EVALUATION
+from trainer.storage import Store
+
+TOLERANCE = 2e-4
+"""Of losses in nats, absolute, after 12 steps: float32 sums taken in another order, carried through AdamW."""
+
+SHORT: dict[str, Any] = {
+    "training__max_steps": 12, "training__evaluate_every": 4, "model__config": {**SMALL_MODEL, **NO_DROPOUT},
+}  # fmt: skip
+
+
+def finish(store: Path, config: Path, ranks: int, said: Path, *overrides: str) -> list[Ended]:
+    """Train to the end on some ranks."""
+    if ranks == 1:
+        ended = [start_warm(said, "trainer.__main__", config, f"store={store}", *overrides).wait()]
+    else:
+        running = start_ranks(said, ranks, "trainer.__main__", config, f"store={store}", *overrides)
+        ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [0] * ranks, ended
+    return ended
+
+
+@pytest.fixture(scope="module")
+def config(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_config(tmp_path_factory.mktemp("ranks") / "job.yaml", small_values(raw, Path("unset"), **SHORT))
+
+
+@pytest.fixture(scope="module")
+def alone(config: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a run on one rank that takes each batch whole; not to be written to."""
+    folder = tmp_path_factory.mktemp("alone")
+    store = Path(shutil.copytree(prepared[0], folder / "store"))
+    finish(store, config, 1, folder / "said")
+    return store
+
+
+def assert_close_curves(found: Path, expected: Path) -> None:
+    """Losses, gradient norms and held-out losses of two runs, within the tolerance; learning rates exactly."""
+    assert only_run(found) == only_run(expected), "how a batch is divided is not part of a run's identity"
+    for one, other in zip(curve(found), curve(expected), strict=True):
+        assert one[0] == other[0]
+        assert one[1] == pytest.approx(other[1], abs=TOLERANCE)
+        assert one[2] == other[2]
+        assert one[3] == pytest.approx(other[3], rel=1e-2)
+    for (step, loss), (same, expected_loss) in zip(held_out_losses(found), held_out_losses(expected), strict=True):
+        assert step == same
+        assert loss == pytest.approx(expected_loss, abs=TOLERANCE)
+
+
+def rows(batch: Sequence[torch.Tensor]) -> list[list[int]]:
+    found: list[list[int]] = torch.cat(list(batch)).tolist()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("micro_batch", [None, 1])
+def test_the_ranks_shares_together_are_the_batch_that_one_rank_takes(
+    raw: Path, prepared: tuple[Path, PreparedData], ranks: int, micro_batch: int | None
+) -> None:
+    store, data = Store(str(prepared[0])), prepared[1]
+    training = small_job(raw, prepared[0], training__micro_batch=micro_batch).training
+    manifests = shard_manifests(store, data)
+    whole, divided = (make_plan(training, manifests, n) for n in (1, ranks))
+    dataset = open_dataset(store, data, training, whole, None)
+    for number in (0, 1, 65, 1000):
+        expected = read_batch(number, whole, dataset.order, dataset.windows, 0)
+        shares = [read_batch(number, divided, dataset.order, dataset.windows, rank) for rank in range(ranks)]
+        assert [row for share in shares for row in rows(share.micro_batches)] == rows(expected.micro_batches)
+        assert {len(share.micro_batches) for share in shares} == {divided.accumulation}
+        assert {share.targets for share in shares} == {expected.targets} == {8 * 31}
+
+
+def test_a_pass_over_the_windows_takes_each_once(raw: Path, prepared: tuple[Path, PreparedData]) -> None:
+    store, data = Store(str(prepared[0])), prepared[1]
+    training = small_job(raw, prepared[0], training__alpha=1.0).training
+    plan = make_plan(training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, training, plan, None)
+    corpora, places = dataset.order.samples(0, plan.windows)
+    for corpus, windows in enumerate(dataset.windows):
+        taken = np.sort(places[corpora == corpus])
+        assert len(np.unique(taken)) == min(len(taken), len(windows)), "none twice before all once"
+
+
+@pytest.mark.slow
+def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path, alone: Path, tmp_path: Path) -> None:
+    launcher = ["--standalone", "--nproc-per-node", 2, "-m", "trainer", config, f"store={stocked}"]
+    ended = start_module(tmp_path / "said", "torch.distributed.run", *launcher).wait()
+    assert ended.status == 0, ended.stderr
+    assert ended.stdout.count("model: ") == 1, "rank 0 speaks"
+    plan = json.loads((stocked / only_run(stocked) / "plan.json").read_text())
+    assert (plan["ranks"], plan["micro_batch"]) == (2, 4)
+    assert_close_curves(stocked, alone)
+
+    again = cpu_runtime()
+    assert again.ranks == 1
+    two = json.loads((stocked / only_run(stocked) / EVALUATION).read_text())["scores"]
+    settings = small_job(stocked, stocked, **SHORT).evaluation
+    job = EvaluateJob(store=str(stocked), checkpoint=f"{only_run(stocked)}/checkpoints/step-00000012", evaluation=settings)
+    one = evaluate_checkpoint(job, silent()).scores
+    assert one.total.tokens == two["total"]["tokens"]
+    assert one.total.loss == pytest.approx(two["total"]["loss"], abs=1e-6)
+    for name, score in one.corpora.items():
+        assert score.loss == pytest.approx(two["corpora"][name]["loss"], abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 5])
+def test_an_evaluation_on_two_ranks_is_that_on_one(
+    stocked: Path, config: Path, alone: Path, batch: int, tmp_path: Path
+) -> None:
+    shutil.copytree(alone / only_run(alone), stocked / only_run(alone))
+    scores = []
+    for ranks in (1, 2):
+        (stocked / only_run(stocked) / EVALUATION).unlink()
+        finish(stocked, config, ranks, tmp_path / f"on-{ranks}", f"evaluation.batch={batch}")
+        scores.append(json.loads((stocked / only_run(stocked) / EVALUATION).read_text())["scores"])
+    assert scores[0] == scores[1], "sums are exact and in one order"
+    assert math.exp(scores[0]["total"]["loss"]) == scores[0]["total"]["perplexity"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_accumulation_trains_as_the_whole_batch_does(
+    stocked: Path, config: Path, alone: Path, micro_batch: int, tmp_path: Path
+) -> None:
+    finish(stocked, config, 1, tmp_path / "said", f"training.micro_batch={micro_batch}")
+    plan = json.loads((stocked / only_run(stocked) / "plan.json").read_text())
+    assert plan["accumulation"] == 8 // micro_batch
+    assert_close_curves(stocked, alone)
+
+
+@pytest.mark.slow
+def test_two_ranks_that_accumulate_train_as_one_does(stocked: Path, config: Path, alone: Path, tmp_path: Path) -> None:
+    finish(stocked, config, 2, tmp_path / "said", "training.micro_batch=2")
+    assert_close_curves(stocked, alone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_a_run_goes_on_with_another_number_of_ranks(
+    stocked: Path, config: Path, alone: Path, before: int, after: int, tmp_path: Path
+) -> None:
+    overrides = [f"store={stocked}", "training.save_every=1"]
+    if before == 1:
+        running = [start_warm(tmp_path / "before", "trainer.__main__", config, *overrides)]
+    else:
+        running = start_ranks(tmp_path / "before", before, "trainer.__main__", config, *overrides)
+    wait_until(lambda: steps_recorded(stocked) >= 4 or any(rank.status() is not None for rank in running))
+    for rank in running:
+        rank.send(signal.SIGKILL)
+    assert [rank.wait().status for rank in running] == [-signal.SIGKILL] * before
+    ended = finish(stocked, config, after, tmp_path / "after")
+    assert "continuing from" in ended[0].stderr
+    assert json.loads((stocked / only_run(stocked) / "plan.json").read_text())["ranks"] == after
+    assert_close_curves(stocked, alone)
+
+
+@pytest.mark.slow
+def test_ranks_that_are_asked_to_stop_save_once_at_the_same_step(stocked: Path, config: Path, tmp_path: Path) -> None:
+    running = start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=400")
+    wait_until(lambda: steps_recorded(stocked) >= 2 or any(rank.status() is not None for rank in running))
+    running[1].send(signal.SIGTERM)
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [75, 75], ended
+    (saved,) = records(stocked, "checkpoint")
+    assert all(f"saved at step {saved['step']} of 400" in rank.stderr for rank in ended)

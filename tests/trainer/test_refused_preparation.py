@@ -1,0 +1,121 @@
+"""Preparation that cannot end well: one clear error out of the worker processes, and published artifacts as they were."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.preparing import job_of, leftovers, run, set_folder, stamps, write_old
+from tests.trainer.raw_files import FORMATS, docstrings, pieces_of
+from tests.trainer.small_tokenizers import saved, word_piece
+from trainer.config import DataConfig, PrepareJob
+from trainer.errors import CorpusError, RecordError, StorageError
+from trainer.manifest import MANIFEST
+from trainer.preparation import deal, prepare_tokenizer, shard_count
+from trainer.progress import silent
+from trainer.tokenizer import TokenizerInfo
+
+
+def jsonl_job(raw: Path, store: Path, budget: int = 0, **data: Any) -> PrepareJob:
+    corpus = {"name": "docs", "paths": [f"{raw}/*.jsonl"], "format": "jsonl", "max_bad_records": budget}
+    return job_of(raw, store, corpora=[corpus], **{"shards": {"num_shards": 2}, **data})
+
+
+def write_docs(raw: Path, bad: dict[str, list[str]]) -> Path:
+    """Files of good records, each with some bad lines at its end."""
+    raw.mkdir()
+    good = "".join(json.dumps({"text": text}) + "\n" for text in docstrings(30))
+    for name, lines in bad.items():
+        write_old(raw / name, good + "".join(line + "\n" for line in lines))
+    return raw
+
+
+def manifests(store: Path) -> list[Path]:
+    return list(store.glob(f"shards/*/{MANIFEST}"))
+
+
+def test_bad_records_of_all_shards_together_are_held_against_the_budget(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": ["{", "[]"], "c.jsonl": ['{"text": 1}', "{}"], "d.jsonl": []})
+    store = tmp_path / "store"
+    with pytest.raises(CorpusError, match="corpus 'docs': 4 bad records, at most 3 may be skipped") as caught:
+        run(jsonl_job(raw, store, budget=3))
+    assert not isinstance(caught.value, RecordError), "no shard alone has so many"
+    assert manifests(store) == []
+    finished = stamps(store / "shards")
+    job = jsonl_job(raw, store, budget=4)
+    folder = set_folder(job, run(job))
+    assert json.loads((folder / MANIFEST).read_text())["details"]["totals"]["bad_records"] == 4
+    assert finished.items() <= stamps(store / "shards").items()
+    with pytest.raises(CorpusError, match="4 bad records, at most 3 may be skipped"):
+        run(jsonl_job(raw, store, budget=3))
+
+
+def test_an_error_in_a_worker_names_file_and_line_and_leaves_what_was_published(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": [], "b.jsonl": []})
+    store = tmp_path / "store"
+    first = run(jsonl_job(raw, store))
+    published = stamps(store / first.shards[0].key)
+    write_old(raw / "b.jsonl", '{"text": "good"}\n{"text": \n')
+    with pytest.raises(RecordError, match=rf"{raw}/b\.jsonl: line 2: not valid JSON"):
+        run(jsonl_job(raw, store))
+    assert stamps(store / first.shards[0].key) == published
+    assert len(manifests(store)) == 1
+    assert leftovers(store) == []
+
+
+def test_a_corpus_all_of_whose_documents_are_held_out_is_refused(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
+    with pytest.raises(CorpusError, match=r"has no training text: 30 of 30 documents were held out.*lower validation_fraction"):
+        run(jsonl_job(raw, tmp_path / "store", validation_fraction=1 - 1e-12))
+    assert manifests(tmp_path / "store") == []
+
+
+@pytest.mark.parametrize("missing", ["*.jsonl", "a.jsonl"])
+def test_missing_or_empty_raw_files_are_refused_before_anything_is_written(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    if missing == "a.jsonl":
+        (tmp_path / "raw" / missing).touch()
+    with pytest.raises(CorpusError, match="no file matches" if missing == "*.jsonl" else "is empty: 1 files, 0 bytes"):
+        run(jsonl_job(tmp_path / "raw", tmp_path / "store"))
+    assert not (tmp_path / "store" / "tokenizers").exists()
+
+
+def test_a_store_below_a_file_is_refused_readably(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
+    with pytest.raises(StorageError, match="choose a folder, not a file, for the store"):
+        run(jsonl_job(raw, raw / "a.jsonl" / "store"))
+
+
+def test_a_tokenizer_that_the_fast_engine_cannot_take_is_used_with_the_reference(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
+    path = saved(word_piece(), tmp_path / "given" / "tokenizer.json")
+    job = jsonl_job(raw, tmp_path / "store", tokenizer={"path": str(path), "eos_token": "[SEP]"})
+    with caplog.at_level(logging.WARNING):
+        folder = set_folder(job, run(job))
+    assert "cannot take this tokenizer" in caplog.text
+    assert json.loads((folder / MANIFEST).read_text())["details"]["engine"] == "tokenizers"
+
+
+def test_a_tokenizer_is_made_once_for_all_who_ask(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
+    job = jsonl_job(raw, tmp_path / "store")
+    first = prepare_tokenizer(job, silent())
+    assert prepare_tokenizer(job, silent()) == first.model_copy(update={"reused": True})
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet"])
+def test_the_number_of_shards_follows_from_the_bytes_where_it_is_not_given(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    data = form.pack(form.texts(100))
+    (tmp_path / f"a.{form.ending}").write_bytes(data)
+    corpus, pieces = pieces_of(tmp_path / f"a.{form.ending}", 1024, **form.options)
+    values = {"corpora": [corpus.model_dump()], "tokenizer": {"vocab_size": 400}, "shards": {"shard_bytes": 2048}}
+    options = DataConfig.model_validate(values)
+    work = deal(pieces, corpus, options, TokenizerInfo("", "", 0, 399))
+    size = sum(piece.size for piece in pieces)
+    assert len(work) == shard_count(options.shards, size) == -(-size // 2048) > 3
+    assert sorted(piece.index for shard in work for piece in shard.pieces) == [piece.index for piece in pieces]

@@ -1,0 +1,180 @@
+"""A run that is killed or stopped, and continued, ends with the very bytes of one that was not."""
+
+import logging
+import os
+import random
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.stage import StageCrashed, run_stage
+from tests.processes import Ended, children, command_line, cores, start_module, start_warm, wait_until
+from tests.support import (
+    curve,
+    final_bytes,
+    held_out_losses,
+    only_run,
+    records,
+    small_values,
+    steps_recorded,
+    write_config,
+)
+from tests.trainer.conftest import LONG, Finished
+from trainer.errors import EXIT_PREEMPTED
+from trainer.preparation import PreparedData
+
+pytestmark = pytest.mark.slow
+
+log = logging.getLogger(__name__)
+
+
+@pytest.fixture
+def values(raw: Path, stocked: Path) -> dict[str, Any]:
+    return small_values(raw, stocked, **LONG)
+
+
+@pytest.fixture
+def config(values: dict[str, Any], tmp_path: Path) -> Path:
+    return write_config(tmp_path / "job.yaml", values)
+
+
+def reached(store: Path, step: int, delay: float = 0.0) -> Callable[[], bool]:
+    """Whether a run has recorded a step; says so after a further delay, so that a kill falls between records as well."""
+
+    def look() -> bool:
+        if steps_recorded(store) < step:
+            return False
+        time.sleep(delay)
+        return True
+
+    return look
+
+
+def assert_as_uninterrupted(store: Path, finished: Finished) -> None:
+    """The weights, the curve and the held-out losses of the run are those of the uninterrupted one."""
+    assert only_run(store) == finished.run
+    assert curve(store) == curve(finished.store)
+    assert held_out_losses(store) == held_out_losses(finished.store)
+    assert final_bytes(store) == final_bytes(finished.store)
+
+
+def test_the_uninterrupted_run_is_a_fair_judge(finished: Finished) -> None:
+    plan = (finished.store / finished.run / "plan.json").read_text()
+    assert '"accumulation": 2' in plan
+    steps = [record["step"] for record in records(finished.store, "train")]
+    assert steps == list(range(1, 65))
+    epochs = [record["step"] for record in records(finished.store, "checkpoint") if record["epoch"] is not None]
+    assert len(epochs) == 1, "the run ends inside its second epoch"
+    losses = [loss for _, loss, _, _ in curve(finished.store)]
+    assert sum(losses[-8:]) < sum(losses[:8]) - 2.0, "it learns"
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_run_killed_twice_at_random_instants_ends_with_the_same_bytes(
+    config: Path, stocked: Path, finished: Finished, seed: int, tmp_path: Path
+) -> None:
+    draw = random.Random(seed)
+    for number, step in enumerate([draw.randint(2, 25), draw.randint(28, 55)]):
+        running = start_warm(tmp_path / f"killed-{number}", "trainer.__main__", config)
+        ended = running.send_when(signal.SIGKILL, reached(stocked, step, draw.uniform(0.0, 0.02)))
+        assert ended.status == -signal.SIGKILL
+        assert not (stocked / only_run(stocked) / "final").exists()
+    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    assert f"continuing from {stocked}/" in ended.stderr
+    assert_as_uninterrupted(stocked, finished)
+
+
+def test_a_run_killed_on_the_command_line_and_as_a_stage_ends_with_the_same_bytes(
+    config: Path, values: dict[str, Any], stocked: Path, finished: Finished, data: PreparedData, tmp_path: Path
+) -> None:
+    running = start_module(tmp_path / "killed", "trainer", config)
+    assert running.send_when(signal.SIGKILL, reached(stocked, 7)).status == -signal.SIGKILL
+
+    arguments = {"job": values, "data": data.model_dump()}
+    killer = threading.Thread(target=kill_stage_when, args=(reached(stocked, 33, 0.01),))
+    killer.start()
+    with cores(1), pytest.raises(StageCrashed, match="was ended by signal 9"):
+        run_stage("train", arguments, lambda update: None, log)
+    killer.join()
+
+    with cores(1):
+        result = run_stage("train", arguments, lambda update: None, log)
+    assert result["key"] == finished.run
+    assert_as_uninterrupted(stocked, finished)
+
+
+def kill_stage_when(condition: Callable[[], bool]) -> None:
+    wait_until(condition)
+    (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+    os.kill(stage, signal.SIGKILL)
+
+
+def stop(ended: Ended, store: Path) -> int:
+    """Check that a run was stopped as it should be; returns the step at which it stands."""
+    assert ended.status == EXIT_PREEMPTED, ended.stderr
+    assert "Traceback" not in ended.stderr
+    step = steps_recorded(store)
+    assert f"asked to stop: saved at step {step} of 64; run it again to continue" in ended.stderr
+    folders = sorted((store / only_run(store) / "checkpoints").iterdir())
+    assert folders[-1].name == f"step-{step:08d}"
+    assert (folders[-1] / "manifest.json").exists()
+    return step
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_asked_to_stop_saves_and_continues_exactly(
+    values: dict[str, Any], stocked: Path, finished: Finished, signum: signal.Signals, tmp_path: Path
+) -> None:
+    values["training"]["save_every"] = None
+    config = write_config(tmp_path / "job.yaml", values)
+    start = start_module if signum == signal.SIGTERM else start_warm
+    module = "trainer" if signum == signal.SIGTERM else "trainer.__main__"
+    step = stop(start(tmp_path / "stopped", module, config).send_when(signum, reached(stocked, 11)), stocked)
+    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    assert f"at step {step} of 64" in ended.stderr
+    assert_as_uninterrupted(stocked, finished)
+
+
+def test_a_run_that_is_stopped_where_it_has_just_saved_saves_once(
+    config: Path, stocked: Path, tmp_path: Path
+) -> None:
+    running = start_warm(tmp_path / "stopped", "trainer.__main__", config)
+    stop(running.send_when(signal.SIGTERM, reached(stocked, 5)), stocked)
+    saved = [record["step"] for record in records(stocked, "checkpoint")]
+    assert len(saved) == len(set(saved))
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_with_a_clean_record(
+    values: dict[str, Any], stocked: Path, finished: Finished, tmp_path: Path
+) -> None:
+    values["training"]["save_every"] = None
+    config = write_config(tmp_path / "job.yaml", values)
+    running = start_warm(tmp_path / "killed", "trainer.__main__", config)
+    running.send_when(signal.SIGKILL, reached(stocked, 3))
+    assert not (stocked / only_run(stocked) / "checkpoints").exists()
+    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    assert_as_uninterrupted(stocked, finished)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one_and_ends_with_the_same_bytes(
+    config: Path, stocked: Path, finished: Finished, tmp_path: Path
+) -> None:
+    run = stocked / finished.run
+    shutil.copytree(finished.store / finished.run, run)
+    shutil.rmtree(run / "final")
+    newest = max((run / "checkpoints").iterdir())
+    (newest / "model.safetensors").write_bytes((newest / "model.safetensors").read_bytes()[:1000])
+    ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    assert f"{newest}/model.safetensors has 1000 bytes" in ended.stderr
+    assert "at step 63 of 64" in ended.stderr
+    assert_as_uninterrupted(stocked, finished)

@@ -1,0 +1,161 @@
+"""Shards decode back to their documents, whatever the text and the tokenizer."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tests.trainer.raw_files import docstrings, sources
+from tests.trainer.shard_files import Side, build, read_side, write_lines
+from tests.trainer.small_tokenizers import (
+    bpe_that_ends_texts_itself,
+    byte_level_bpe,
+    info_of,
+    random_texts,
+    words,
+)
+from trainer import shards
+from trainer.engines import ENGINES
+from trainer.errors import ArtifactError, RecordError
+from trainer.shards import is_held_out, open_shards, read_record, token_dtype, write_record
+from trainer.storage import Store
+from trainer.tokenizer import END_OF_TEXT
+
+TEXTS = [*docstrings(60), *(text for text in random_texts(300, seed=2) if text)]
+
+
+def decoded(side: Side, tokenizer: Tokenizer, eos: int) -> list[str]:
+    """The text of each entry, after a check that the end token stands at its end and nowhere else."""
+    for ids in side.entries:
+        assert ids.index(eos) == len(ids) - 1
+    return [tokenizer.decode(ids[:-1], skip_special_tokens=False) for ids in side.entries]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("tokenizer", [byte_level_bpe(), bpe_that_ends_texts_itself()], ids=["plain", "ends-texts-itself"])
+def test_a_shard_decodes_back_to_each_document_once(tokenizer: Tokenizer, engine: str, tmp_path: Path) -> None:
+    info = info_of(tokenizer)
+    raw = write_lines(tmp_path / "a.jsonl", TEXTS)
+    record = build(tmp_path / "out", raw, info, engine, held_out=0.3, format="jsonl")
+    train, held_out = (read_side(tmp_path / "out", side, 3, "<u2") for side in ("shard", "validation"))
+    texts = {"train": decoded(train, tokenizer, info.eos_id), "held out": decoded(held_out, tokenizer, info.eos_id)}
+    assert sorted(texts["train"] + texts["held out"]) == sorted(TEXTS)
+    assert texts["train"] == [text for text in TEXTS if not is_held_out(text.encode(), 0.3)]
+    assert texts["held out"] == [text for text in TEXTS if is_held_out(text.encode(), 0.3)]
+    assert (record.documents, record.validation_documents) == (len(train.entries), len(held_out.entries))
+    assert (record.tokens, record.validation_tokens) == (len(train.ids), len(held_out.ids))
+    assert record.bad_records == 0
+    assert record.raw_bytes == raw.stat().st_size
+
+
+def test_the_special_tokens_spelling_in_a_text_is_text(tmp_path: Path) -> None:
+    tokenizer = byte_level_bpe()
+    info = info_of(tokenizer)
+    text = f"before {END_OF_TEXT} after{END_OF_TEXT}"
+    for engine in ENGINES:
+        build(tmp_path / engine, write_lines(tmp_path / "a.jsonl", [text]), info, engine, format="jsonl")
+        side = read_side(tmp_path / engine, "shard", 3, "<u2")
+        assert decoded(side, tokenizer, info.eos_id) == [text]
+
+
+def test_the_engines_write_the_same_bytes(tmp_path: Path) -> None:
+    raw = write_lines(tmp_path / "a.jsonl", TEXTS)
+    info = info_of(byte_level_bpe())
+    records = [build(tmp_path / engine, raw, info, engine, held_out=0.1, format="jsonl") for engine in ENGINES]
+    assert records[0] == records[1]
+
+
+@pytest.mark.parametrize(
+    ("count", "added", "dtype"), [(2**16 - 1, 1, "<u2"), (2**16, 1, "<u4"), (2**16 - 2, 3, "<u4"), (300, 1, "<u2")]
+)
+def test_ids_take_two_bytes_where_the_largest_added_tokens_included_fits(
+    count: int, added: int, dtype: str, tmp_path: Path
+) -> None:
+    info = info_of(words(count, added))
+    assert token_dtype(info.max_id) == np.dtype(dtype)
+    raw = write_lines(tmp_path / "a.jsonl", [f"w0 w{count - 2}", "w1"])
+    build(tmp_path, raw, info, format="jsonl")
+    assert read_side(tmp_path, "shard", 3, dtype).entries == [[0, count - 2, info.eos_id], [1, info.eos_id]]
+    assert info.eos_id == info.max_id
+
+
+def test_exact_duplicates_land_on_one_side(tmp_path: Path) -> None:
+    texts = [text for text in docstrings(40) for _ in range(3)]
+    tokenizer = byte_level_bpe()
+    info = info_of(tokenizer)
+    build(tmp_path, write_lines(tmp_path / "a.jsonl", texts), info, held_out=0.5, format="jsonl")
+    train, held_out = (decoded(read_side(tmp_path, side, 3, "<u2"), tokenizer, info.eos_id) for side in ("shard", "validation"))
+    assert not set(train) & set(held_out)
+    assert sorted(train + held_out) == sorted(texts)
+    assert train
+    assert held_out
+
+
+def test_about_the_wanted_share_is_held_out() -> None:
+    texts = [str(number).encode() for number in range(20_000)]
+    for fraction in (0.01, 0.3):
+        found = sum(is_held_out(text, fraction) for text in texts)
+        assert abs(found - 20_000 * fraction) < 5 * (20_000 * fraction * (1 - fraction)) ** 0.5
+    assert not any(is_held_out(text, 0.0) for text in texts)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
+def test_a_large_document_has_the_ids_of_the_whole(
+    name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "BATCH_BYTES", 512)
+    info = info_of(byte_level_bpe())
+    text = "\n".join([*sources().values(), *docstrings(60), *random_texts(200, seed=3)])
+    data = text.encode()
+    if name.endswith(".gz"):
+        data = gzip.compress(data)
+    (tmp_path / name).write_bytes(data)
+    build(tmp_path, tmp_path / name, info, engine, piece_bytes=1024)
+    whole = ENGINES["tokenizers"](info)([text.encode()])[0].tolist()
+    assert read_side(tmp_path, "shard", 3, "<u2").ids == [*whole, info.eos_id]
+
+
+def test_a_large_document_without_line_ends_has_the_ids_of_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "BATCH_BYTES", 64)
+    info = info_of(byte_level_bpe())
+    text = " ".join(docstrings(20)).replace("\n", " ")
+    build(tmp_path, write_lines(tmp_path / "a.jsonl", [text]), info, format="jsonl")
+    assert read_side(tmp_path, "shard", 3, "<u2").ids == [*ENGINES["tokenizers"](info)([text.encode()])[0], info.eos_id]
+
+
+def test_bad_records_are_counted_up_to_the_budget_and_refused_beyond(tmp_path: Path) -> None:
+    raw = tmp_path / "a.jsonl"
+    raw.write_text('{"text": "one"}\n{\n{"text": 2}\n{"text": "three"}\n')
+    info = info_of(byte_level_bpe())
+    record = build(tmp_path, raw, info, format="jsonl", max_bad_records=2)
+    assert (record.documents, record.bad_records) == (2, 2)
+    with pytest.raises(RecordError, match="line 3"):
+        build(tmp_path, raw, info, format="jsonl", max_bad_records=1)
+
+
+def test_a_shard_without_documents_is_empty(tmp_path: Path) -> None:
+    record = build(tmp_path, write_lines(tmp_path / "a.jsonl", [""]), info_of(byte_level_bpe()), format="jsonl")
+    assert (record.documents, record.tokens) == (0, 0)
+    assert read_side(tmp_path, "shard", 3, "<u2") == Side([], [])
+
+
+def test_a_shards_record_is_read_back_and_any_changed_byte_of_it_is_seen(empty_store: Store, tmp_path: Path) -> None:
+    record = build(tmp_path, write_lines(tmp_path / "a.jsonl", TEXTS), info_of(byte_level_bpe()), format="jsonl")
+    write_record(empty_store, "set", record)
+    path = empty_store.fetch("set/shard-00003.json")
+    assert read_record(empty_store, "set/shard-00003.json") == record
+    data = path.read_bytes()
+    for position in range(0, len(data), 7):
+        path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
+        assert read_record(empty_store, "set/shard-00003.json") is None, position
+    path.write_bytes(data[:-20])
+    assert read_record(empty_store, "set/shard-00003.json") is None
+    assert read_record(empty_store, "set/shard-00004.json") is None
+
+
+def test_opening_shards_that_were_not_published_says_what_to_do(empty_store: Store) -> None:
+    with pytest.raises(ArtifactError, match="holds no published shards; run prepare-data first"):
+        open_shards(empty_store, "shards/none")

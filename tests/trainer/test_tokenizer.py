@@ -1,0 +1,205 @@
+"""Tokenizers: trained reproducibly, named by their options, taken from files, and refused readably."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer
+
+from tests.trainer.raw_files import WHOLE, docstrings, sources
+from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
+from trainer.config import DataConfig
+from trainer.errors import TokenizerError
+from trainer.manifest import ArtifactRef
+from trainer.sources import find_pieces
+from trainer.storage import Store
+from trainer.tokenizer import (
+    END_OF_TEXT,
+    TOKENIZER_CONFIG,
+    TOKENIZER_FILE,
+    find_tokenizer,
+    load_tokenizer,
+    make_tokenizer,
+    preview_tokenizer,
+    tokenizer_files,
+)
+
+TRAINED = {"vocab_size": 400}
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A folder of raw text."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for number, document in enumerate(docstrings(60)):
+        (folder / f"{number:03}.txt").write_text(document, encoding="utf-8")
+    return folder
+
+
+def data_of(text: Path, tokenizer: dict[str, Any]) -> DataConfig:
+    corpora = [{"name": "docs", "paths": [f"{text}/*.txt"]}]
+    return DataConfig.model_validate({"corpora": corpora, "tokenizer": tokenizer})
+
+
+def make(store: Store, data: DataConfig) -> ArtifactRef:
+    """Publish the tokenizer of a configuration."""
+    return make_tokenizer(store, data, [(corpus, find_pieces(store, corpus, WHOLE)) for corpus in data.corpora])
+
+
+def find_key(store: Store, data: DataConfig) -> str:
+    found = find_tokenizer(store, data)
+    assert found is not None
+    return found.key
+
+
+def files_of(store: Store, ref: ArtifactRef) -> list[bytes]:
+    return [path.read_bytes() for path in tokenizer_files(store, ref.key)]
+
+
+def test_training_twice_gives_the_same_bytes(text: Path, tmp_path: Path) -> None:
+    one, two = Store(str(tmp_path / "one")), Store(str(tmp_path / "two"))
+    data = data_of(text, TRAINED)
+    first, second = make(one, data), make(two, data)
+    assert first == second
+    assert files_of(one, first) == files_of(two, second)
+
+
+def test_a_trained_tokenizer_has_its_size_its_end_token_and_every_byte(text: Path, empty_store: Store) -> None:
+    info = load_tokenizer(empty_store, make(empty_store, data_of(text, TRAINED)).key)
+    tokenizer = Tokenizer.from_str(info.json)
+    assert info.vocab_size == tokenizer.get_vocab_size() == 400
+    assert tokenizer.id_to_token(info.eos_id) == END_OF_TEXT
+    anything = bytes(range(32, 127)).decode() + "\x00\x01\n\t éßЖ日𝄞"
+    assert tokenizer.decode(tokenizer.encode(anything).ids) == anything
+
+
+def test_a_published_tokenizer_is_found_again(text: Path, empty_store: Store) -> None:
+    data = data_of(text, TRAINED)
+    assert find_tokenizer(empty_store, data) is None
+    made = make(empty_store, data)
+    assert find_tokenizer(empty_store, data) == made.model_copy(update={"reused": True})
+
+
+def test_a_trained_tokenizer_keeps_its_name_when_raw_files_change(text: Path, empty_store: Store) -> None:
+    data = data_of(text, TRAINED)
+    made = make(empty_store, data)
+    (text / "000.txt").write_text("something else")
+    (text / "new.txt").write_text("and something new")
+    found = find_tokenizer(empty_store, data)
+    assert found is not None
+    assert found.key == made.key
+
+
+@pytest.mark.parametrize("change", [{"vocab_size": 401}, {"name": "other"}, {"sample_bytes": 10_000}])
+def test_other_options_name_another_tokenizer(change: dict[str, Any], text: Path, empty_store: Store) -> None:
+    made = make(empty_store, data_of(text, TRAINED))
+    assert find_tokenizer(empty_store, data_of(text, {**TRAINED, **change})) is None
+    assert make(empty_store, data_of(text, {**TRAINED, **change})).key != made.key
+
+
+def test_the_engine_is_no_part_of_the_tokenizers_name(text: Path, empty_store: Store) -> None:
+    make(empty_store, data_of(text, TRAINED))
+    assert find_tokenizer(empty_store, data_of(text, {**TRAINED, "engine": "tokenizers"})) is not None
+
+
+def test_the_sample_takes_its_share_from_every_corpus(text: Path, empty_store: Store) -> None:
+    pq.write_table(pa.table({"text": list(sources().values())}), text / "code.parquet", row_group_size=1)
+    corpora = [
+        {"name": "docs", "paths": [f"{text}/*.txt"]},
+        {"name": "code", "paths": [f"{text}/*.parquet"], "format": "parquet"},
+    ]
+    data = DataConfig.model_validate({"corpora": corpora, "tokenizer": {**TRAINED, "sample_bytes": 60_000}})
+    pieces = [(corpus, find_pieces(empty_store, corpus, 1024)) for corpus in data.corpora]
+    taken: list[int] = []
+    make_tokenizer(empty_store, data, pieces, taken.append)
+    read = Tokenizer.from_str(load_tokenizer(empty_store, find_key(empty_store, data)).json)
+    assert sum(taken) >= 60_000
+    assert {"Ġdef", "Ġself"} <= read.get_vocab().keys()
+
+
+@pytest.mark.parametrize("name", [TOKENIZER_FILE, TOKENIZER_CONFIG, "manifest.json"])
+def test_a_damaged_tokenizer_counts_as_none_and_is_made_anew(
+    name: str, text: Path, empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = data_of(text, TRAINED)
+    made = make(empty_store, data)
+    before = files_of(empty_store, made)
+    path = empty_store.fetch(f"{made.key}/{name}")
+    path.write_bytes(path.read_bytes()[:-9])
+    with caplog.at_level(logging.WARNING):
+        assert find_tokenizer(empty_store, data) is None
+    make(empty_store, data)
+    assert files_of(empty_store, made) == before
+    assert find_tokenizer(empty_store, data) is not None
+
+
+def test_a_tokenizer_is_taken_from_a_file_or_from_its_folder(text: Path, empty_store: Store, tmp_path: Path) -> None:
+    path = saved(byte_level_bpe(), tmp_path / "given" / TOKENIZER_FILE)
+    from_file = make(empty_store, data_of(text, {"path": str(path)}))
+    from_folder = make(empty_store, data_of(text, {"path": str(path.parent)}))
+    assert from_file.key == from_folder.key
+    info = load_tokenizer(empty_store, from_file.key)
+    assert json.loads(info.json) == json.loads(path.read_text(encoding="utf-8"))
+    assert info.eos_id == byte_level_bpe().token_to_id(END_OF_TEXT)
+    assert preview_tokenizer(data_of(text, {"path": str(path)})).max_id == info.max_id == 499
+
+
+def test_another_file_at_the_same_place_is_another_tokenizer(text: Path, empty_store: Store, tmp_path: Path) -> None:
+    path = saved(byte_level_bpe(500), tmp_path / TOKENIZER_FILE)
+    data = data_of(text, {"path": str(path)})
+    make(empty_store, data)
+    saved(byte_level_bpe(400), path)
+    assert find_tokenizer(empty_store, data) is None
+
+
+def test_the_end_token_is_the_one_configured_else_named_beside_the_file(text: Path, empty_store: Store, tmp_path: Path) -> None:
+    tokenizer = unigram()
+    path = saved(tokenizer, tmp_path / "given" / TOKENIZER_FILE)
+    beside = path.with_name(TOKENIZER_CONFIG)
+    ids = []
+    for named, options in [("</s>", {}), ({"content": "<unk>"}, {}), ("</s>", {"eos_token": "<unk>"})]:
+        beside.write_text(json.dumps({"eos_token": named}))
+        data = data_of(text, {"path": str(path), **options})
+        assert find_tokenizer(empty_store, data) is None, "another end token is another tokenizer"
+        ids.append(load_tokenizer(empty_store, make(empty_store, data).key).eos_id)
+    assert ids == [tokenizer.token_to_id(token) for token in ("</s>", "<unk>", "<unk>")]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({}, "names no end-of-document token"), ({"eos_token": "<end>"}, "has no token '<end>'")],
+)
+def test_a_tokenizer_without_an_end_token_is_refused(
+    options: dict[str, str], problem: str, text: Path, empty_store: Store, tmp_path: Path
+) -> None:
+    path = saved(unigram(), tmp_path / TOKENIZER_FILE)
+    data = data_of(text, {"path": str(path), **options})
+    with pytest.raises(TokenizerError, match=f"{problem}; set data.tokenizer.eos_token to one of its tokens"):
+        make(empty_store, data)
+    with pytest.raises(TokenizerError, match=problem):
+        preview_tokenizer(data)
+    assert empty_store.names("tokenizers") == []
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", '{"model": {"type": "Unheard"}}'])
+def test_a_broken_tokenizer_file_is_refused_by_its_path(content: str, text: Path, empty_store: Store, tmp_path: Path) -> None:
+    (tmp_path / TOKENIZER_FILE).write_text(content)
+    with pytest.raises(TokenizerError, match=rf"{TOKENIZER_FILE}' cannot be loaded"):
+        make(empty_store, data_of(text, {"path": str(tmp_path / TOKENIZER_FILE)}))
+    assert empty_store.names("tokenizers") == []
+
+
+def test_loading_a_tokenizer_that_was_not_published_says_what_to_do(empty_store: Store) -> None:
+    for store in (empty_store, Store("memory://nothing-here")):
+        with pytest.raises(TokenizerError, match="holds no published tokenizer; prepare the data first"):
+            load_tokenizer(store, "tokenizers/none")
+
+
+def test_the_largest_id_counts_added_tokens() -> None:
+    assert info_of(words(100, added=1)).max_id == 100
+    assert info_of(words(100, added=3)).vocab_size == 103

@@ -1,0 +1,102 @@
+"""The language-model loss: its plain form, and the same without ever holding all logits.
+
+In training, the output projection and the cross-entropy are taken together, some tokens at a time, and the gradients are
+computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor is kept for the backward pass.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+IGNORED = -100
+"""Label of positions that are not predicted."""
+
+CHUNK_ELEMENTS = 2**21
+"""Logits held at a time: 8 MiB in float32, about what a processor's cache holds."""
+
+
+class CausalLMLoss(nn.Module):
+    """A language model together with its loss, so that both are wrapped, cast and compiled as one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self._chunked = has_plain_head(model)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted."""
+        labels = next_tokens(input_ids)
+        if not self._chunked:
+            return token_losses(self.model, input_ids, labels).sum()
+        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+        weight = self.model.get_output_embeddings().weight
+        loss: torch.Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+            hidden.flatten(0, 1), weight, labels.flatten()
+        )
+        return loss
+
+
+def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
+    """The label of each position is the token after it; the last position has none. Shapes [B, T] -> [B, T]."""
+    return F.pad(input_ids[:, 1:], (0, 1), value=IGNORED)
+
+
+def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
+    logits_BTV = model(input_ids=input_ids, use_cache=False).logits
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
+
+
+@torch.no_grad()
+def has_plain_head(model: PreTrainedModel) -> bool:
+    """Whether the logits are just the last hidden states times the output embeddings; some families scale or cap them.
+
+    It is tried with large output embeddings, because a cap hardly shows in the small logits of a new model.
+    """
+    output = model.get_output_embeddings()
+    if not isinstance(output, nn.Linear) or output.bias is not None:
+        return False
+    was_training, weight = model.training, output.weight.clone()
+    model.eval()
+    output.weight.div_(weight.std())
+    input_ids = torch.arange(4, device=weight.device)[None]
+    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    logits = model(input_ids=input_ids, use_cache=False).logits
+    plain = torch.allclose(logits, output(hidden), rtol=1e-4, atol=1e-5)
+    output.weight.copy_(weight)
+    model.train(was_training)
+    return plain
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """sum_n -log softmax(hidden_n @ weight.T)[label_n]; shapes hidden [N, H], weight [V, H], labels [N]."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """The loss, a scalar. The gradient of the sum to a logit is its probability, less one at the label."""
+        wanted, targets = labels != IGNORED, labels.clamp_min(0).unsqueeze(1)
+        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        total = torch.zeros((), device=hidden.device, dtype=torch.float32)
+        rows_at_once = max(1, CHUNK_ELEMENTS // len(weight))
+        for start in range(0, len(labels), rows_at_once):
+            rows = slice(start, start + rows_at_once)
+            h, target, keep = hidden[rows], targets[rows], wanted[rows]
+            logits = (h @ weight.T).float()
+            log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
+            total += ((log_sum - logits.gather(1, target)).squeeze(1) * keep).sum()
+            grad = logits.sub_(log_sum).exp_()
+            grad.scatter_add_(1, target, torch.full_like(log_sum, -1.0))
+            grad = (grad * keep.unsqueeze(1)).to(h.dtype)
+            grad_hidden[rows] = grad @ weight.to(h.dtype)
+            grad_weight += grad.T @ h
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        """Scale the gradients that the forward pass computed."""
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * upstream[0], grad_weight * upstream[0], None
