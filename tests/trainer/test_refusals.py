@@ -72,9 +72,14 @@ PREFLIGHT = {
         setting("model.config", {**SMALL_MODEL, "n_head": 5}), "ConfigError", ("gpt2", "divisible", "32", "5")
     ),
     "warm-up beyond the epochs": Refusal(epochs, "ConfigError", ("training.warmup_steps is 10000", "the whole run has")),
-    "a batch that ranks do not divide": Refusal(
-        lambda values, raw: values["training"].update(global_batch=3, processes=2), "ConfigError",
-        ("training.global_batch 3", "2 ranks"),
+    "a batch that micro-batches do not divide": Refusal(
+        setting("training.micro_batch", 3), "ConfigError", ("micro_batch 3 does not divide global_batch 8",)
+    ),
+    "a negative learning rate": Refusal(
+        setting("training.learning_rate", -1e-3), "ConfigError", ("training.learning_rate", "greater than 0")
+    ),
+    "a warm-up beyond the steps": Refusal(
+        setting("training.warmup_steps", 7), "ConfigError", ("warmup_steps 7 is beyond max_steps 6",)
     ),
     "fp16 without a GPU": Refusal(
         setting("training.precision", "fp16"), "DeviceError", ("training.precision is fp16", "no GPU", "use fp32 or bf16")

@@ -1,0 +1,150 @@
+"""Stores that refuse: read-only, full, or not there. Said in one message, and what is published stays as it is."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Ended, start_warm, wait_until
+from tests.support import ROOT, curve, digests, final_bytes, small_values, steps_recorded, write_config
+from tests.trainer.conftest import LONG, Finished
+from tests.trainer.test_refusals import PUBLISHED, message_of
+
+
+def mounted(folder: Path, options: str) -> bool:
+    """Mount a file system in memory on a folder, as root or with sudo; whether that is permitted here."""
+    folder.mkdir(exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    return any(run_quietly([*sudo, *command]) for sudo in ([], ["sudo", "-n"]))
+
+
+def run_quietly(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def unmounted_at_end(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        assert any(run_quietly([*sudo, "umount", str(folder)]) for sudo in ([], ["sudo", "-n"]))
+
+
+def run_with_tiny_files(config: Path) -> Ended:
+    """The trainer where no file may grow beyond four bytes: what is left of a full disk where nothing can be mounted."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))
+
+    command = [sys.executable, "-m", "trainer", str(config)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Make a folder read-only: by mounting it so, or by its mode, which binds all but root."""
+    command = ["mount", "--bind", "-o", "ro", str(folder), str(folder)]
+    if any(run_quietly([*sudo, *command]) for sudo in ([], ["sudo", "-n"])):
+        with unmounted_at_end(folder):
+            yield
+        return
+    folder.chmod(0o555)
+    try:
+        yield
+    finally:
+        folder.chmod(0o755)
+
+
+def test_a_read_only_store_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
+    before = digests(stocked, *PUBLISHED)
+    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked))
+    with read_only(stocked):
+        if os.access(stocked, os.W_OK):
+            pytest.fail("this user writes everywhere and may not mount: nothing here can be made read-only")
+        message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+    assert message.startswith("StorageError: ")
+    assert f"{stocked}/.staging" in message
+    assert "choose a" in message
+    assert digests(stocked, *PUBLISHED) == before
+
+
+def test_a_full_disk_is_refused_before_anything_is_done(raw: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    config = write_config(tmp_path / "job.yaml", small_values(raw, disk / "store"))
+    if mounted(disk, "size=64k"):
+        with unmounted_at_end(disk):
+            fill(disk)
+            message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+        assert "No space left on device; free some space" in message
+    else:
+        message = message_of(run_with_tiny_files(config))
+        assert "File too large" in message
+    assert message.startswith("StorageError: cannot write ")
+    assert str(disk / "store") in message
+
+
+def test_a_disk_that_is_too_small_for_the_job_is_refused_with_the_sizes(raw: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    huge = {"model_type": "gpt2", "n_layer": 4000, "n_embd": 8192, "n_head": 2, "n_positions": 32}
+    values = small_values(raw, disk / "store", model__config=huge, training__keep_last=100_000)
+    ended = start_warm(tmp_path / "said", "trainer.__main__", write_config(tmp_path / "job.yaml", values)).wait()
+    message = message_of(ended)
+    assert message.startswith("StorageError: the job needs about ")
+    assert f"{disk}/store" in message
+    assert "GB free" in message
+
+
+def test_a_store_where_no_folder_can_be_made_is_refused(raw: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, Path("/proc/nowhere/store")))
+    message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+    assert message.startswith("StorageError: cannot write /proc/nowhere/store")
+
+
+@pytest.mark.slow
+def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there_is_space(
+    raw: Path, stocked: Path, finished: Finished, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    if not mounted(disk, "size=12m"):
+        pytest.fail("this test fills a disk of its own, which takes the right to mount one")
+    with unmounted_at_end(disk):
+        store = Path(shutil.copytree(stocked, disk / "store"))
+        config = write_config(tmp_path / "job.yaml", small_values(raw, store, **LONG))
+        running = start_warm(tmp_path / "full", "trainer.__main__", config)
+        wait_until(lambda: steps_recorded(store) >= 5 or running.status() is not None)
+        running.send(signal.SIGSTOP)
+        fill(disk)
+        running.send(signal.SIGCONT)
+        ended = running.wait()
+        message = message_of(ended)
+        assert message.startswith("StorageError: cannot write ")
+        assert "free some space there, then run it again: finished work is kept" in message
+        (disk / "filler").unlink()
+        ended = start_warm(tmp_path / "again", "trainer.__main__", config).wait()
+        assert ended.status == 0, ended.stderr
+        assert "continuing from" in ended.stderr
+        assert final_bytes(store) == final_bytes(finished.store)
+        assert curve(store) == curve(finished.store)
+
+
+def fill(disk: Path) -> None:
+    """Write until nothing more fits."""
+    with open(disk / "filler", "ab", buffering=0) as filler:
+        for size in (2**16, 2**12, 1):
+            try:
+                while True:
+                    filler.write(b"\0" * size)
+            except OSError:
+                continue
