@@ -43,7 +43,7 @@ def write_corpora(folder: Path) -> Path:
     return folder
 
 
-def small_values(raw: Path, store: Path, **changes: Any) -> dict[str, Any]:
+def small_values(raw: Path, store: Path | str, **changes: Any) -> dict[str, Any]:
     """A job of a second as plain values. Changes name their place with two underscores: `training__max_steps=5`."""
     values: dict[str, Any] = {
         "store": str(store),
@@ -73,7 +73,7 @@ def small_values(raw: Path, store: Path, **changes: Any) -> dict[str, Any]:
     return values
 
 
-def small_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
+def small_job(raw: Path, store: Path | str, **changes: Any) -> PipelineJob:
     """The same, validated."""
     return validate_job(PipelineJob, small_values(raw, store, **changes), "test")
 

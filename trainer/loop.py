@@ -137,4 +137,5 @@ def save_now(session: Session, epoch: int | None) -> None:
     session.saver.save(snapshot)
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, validation_loss=state.validation_loss)
+    session.log.publish()
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)

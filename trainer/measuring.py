@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -79,7 +80,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
 def find_model(store: Store, name: str) -> Checkpoint:
     """A run's name, a pointer such as runs/NAME/checkpoint-best, a folder in the store, or a pretrained folder."""
-    candidates = [name, f"runs/{name}/{FINAL}"]
+    candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in _runs_of(store, name))]
     if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
     for key in candidates:
@@ -95,6 +96,14 @@ def find_model(store: Store, name: str) -> Checkpoint:
     raise ArtifactError(
         f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
     )
+
+
+def _runs_of(store: Store, job: str) -> list[str]:
+    """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
+    runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
+    if len(runs) > 1:
+        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one to evaluate")
+    return runs
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:

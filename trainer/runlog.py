@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
@@ -14,26 +15,36 @@ TENSORBOARD = "tensorboard"
 
 
 class RunLog:
-    """Appends records to a run's metrics.jsonl.
+    """Appends records to a run's metrics.jsonl, and shows them in TensorBoard's files, which are made from it.
 
     Records from after the step that a run resumes at are dropped first; all of them if it begins anew.
     """
 
     def __init__(self, store: Store, run: str, step: int) -> None:
-        self._store, self._key = store, f"{run}/{METRICS}"
+        self._store, self._run = store, run
         kept = [record for record in read_records(store, run) if 0 < step >= record["step"]]
-        store.write_bytes(self._key, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        self._path = store.fetch(self._key)
+        store.write_bytes(f"{run}/{METRICS}", "".join(json.dumps(record) + "\n" for record in kept).encode())
+        self._path = store.fetch(f"{run}/{METRICS}")
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
-        self._board = SummaryWriter(str(store.fetch(f"{run}/{TENSORBOARD}")), purge_step=step + 1 if step else 0)
+        store.delete(f"{run}/{TENSORBOARD}")
+        self._events = self._path.parent / TENSORBOARD
+        shutil.rmtree(self._events, ignore_errors=True)
+        self._board = SummaryWriter(str(self._events))
+        for record in kept:
+            self._show(**record)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
         self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
         self._file.flush()
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
+        self._show(kind, step, **values)
+
+    def publish(self) -> None:
+        """Bring a remote store up to date; in a local one the files are already where they belong."""
+        if self._store.local is None:
+            self._board.flush()
+            for path in [self._path, *self._events.iterdir()]:
+                self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
     def __enter__(self) -> Self:
         return self
@@ -43,5 +54,9 @@ class RunLog:
         os.fsync(self._file.fileno())
         self._file.close()
         self._board.close()
-        if self._store.local is None:
-            self._store.put(self._path, self._key)
+        self.publish()
+
+    def _show(self, kind: str, step: int, **values: Any) -> None:
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self._board.add_scalar(f"{kind}/{name}", value, step)

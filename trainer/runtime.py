@@ -82,12 +82,22 @@ def planned_ranks(processes: int | None) -> int:
 
 
 def start_runtime(precision: str) -> Runtime:
-    """Join the other ranks, if a launcher started several. Raises `ConfigError` if its precision contradicts ours."""
+    """Join the other ranks, if a launcher started several.
+
+    Raises `ConfigError` if its precision contradicts ours, `DeviceError` if it started fewer processes than it was asked for.
+    """
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
             f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
             "make them the same"
+        )
+    ranked = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()
+    if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and not ranked:
+        # accelerate sets an address for several processes, and then starts only one where there is no mpirun.
+        raise DeviceError(
+            "accelerate was asked for several CPU processes, but started one: that needs mpirun; "
+            "use `torchrun --nproc-per-node N -m trainer CONFIG.yaml`"
         )
     if not torch.cuda.is_available():
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 SEPARATOR = "%%"
-SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "turtledemo"}
+SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "turtledemo", "encodings"}
 
 
 def main(arguments: list[str]) -> int:

@@ -23,6 +23,7 @@ from fsspec.implementations.local import LocalFileSystem
 from trainer.errors import StorageError
 
 STAGING = ".staging"
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Store:
@@ -164,7 +165,8 @@ class Store:
         with self._explained("write", STAGING):
             folder.mkdir(parents=True)
         try:
-            yield folder
+            with self.explained_when_full(STAGING):
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -180,7 +182,10 @@ class Store:
     def check_writable(self) -> None:
         """Raise `StorageError` unless a file can be written, read back and removed."""
         probe = f"{STAGING}/probe-{uuid.uuid4().hex[:12]}"
-        self.write_bytes(probe, b"probe")
+        try:
+            self.write_bytes(probe, b"probe")
+        except FileNotFoundError as error:
+            raise StorageError(f"cannot write {self.url}: {error}; check that the disk or the bucket exists") from error
         self.delete(probe)
 
     def free_bytes(self) -> int | None:
@@ -189,6 +194,17 @@ class Store:
             return None
         existing = next(path for path in [self.local, *self.local.parents] if path.exists())
         return shutil.disk_usage(existing).free
+
+    @contextmanager
+    def explained_when_full(self, key: str) -> Iterator[None]:
+        """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`."""
+        try:
+            yield
+        except Exception as error:  # safetensors has an error of its own, which only spells the number out
+            if getattr(error, "errno", None) not in FULL and f"(os error {errno.ENOSPC})" not in str(error):
+                raise
+            with self._explained("write", key):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
     @contextmanager
     def _explained(self, operation: str, key: str) -> Iterator[None]:

@@ -51,7 +51,8 @@ def train(
         differences = "; ".join(difference(expected.model_dump(), plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
     runtime.on_first(lambda: _claim(store, run, job, data, plan, runtime))
-    model = _train(job, store, run, data, plan, runtime, progress)
+    with store.explained_when_full(run.key):
+        model = _train(job, store, run, data, plan, runtime, progress)
     return runtime.on_first(lambda: _publish(store, run, job, data, model))
 
 

@@ -46,6 +46,12 @@ def test_invalid_utf8_is_named_by_file_and_byte(options: dict[str, Any], before:
     assert f"byte {len(before) + 3} (0xff) is not valid UTF-8" in error_of(path, **options)
 
 
+@pytest.mark.parametrize("form", ["text", "lines", "jsonl", "csv"])
+def test_bytes_are_counted_from_the_files_beginning_a_byte_order_mark_included(form: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfab\xff\n" if form != "csv" else b"\xef\xbb\xbftext\n\xff\n")
+    assert f"byte {8 if form == 'csv' else 5} (0xff)" in error_of(tmp_path / "a.txt", format=form)
+
+
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 def test_a_broken_json_line_is_named_by_its_number(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.jsonl{ending}"
@@ -112,10 +118,12 @@ def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
 
 def test_a_parquet_row_without_text_is_named_by_its_number(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["one", "two", None, "four"]}), path, row_group_size=2)
+    long = [str(list(range(number, number + 500))) for number in range(5)]
+    pq.write_table(pa.table({"text": [*long, None, "last"]}), path, row_group_size=2)
+    assert len(pieces_of(path, 1024, format="parquet")[1]) > 2
     texts, bad = read_leniently(path, 1024, format="parquet")
-    assert texts == ["one", "two", "four"]
-    assert bad == [f"{path}: row 2: field 'text' holds NoneType, not text"]
+    assert texts == [*long, "last"]
+    assert bad == [f"{path}: row 5: field 'text' holds NoneType, not text"]
 
 
 def test_a_file_that_is_not_parquet_is_said_to_be_none(tmp_path: Path) -> None:

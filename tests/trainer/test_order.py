@@ -121,6 +121,13 @@ def test_extreme_weights_give_samples_all_the_same(weights: list[float]) -> None
         assert np.bincount(order.samples(0, 10**5)[0], minlength=2).min() <= 1
 
 
+@pytest.mark.parametrize("weights", [[1.0, 1e-12], [1e-12, 1.0], [1e-12, 1.0, 1e-12]])
+def test_a_corpus_is_drawn_in_time_however_small_its_share(weights: list[float]) -> None:
+    order = make([1000] * len(weights), weights)
+    blocks = [order.samples(start, BLOCK)[0] for start in (0, 2**RESOLUTION_BITS - BLOCK)]
+    assert set(np.concatenate(blocks).tolist()) == set(range(len(weights)))
+
+
 def test_other_seeds_and_other_names_give_other_orders() -> None:
     first = make([1000], [1.0], seed=0).samples(0, 1000)[1]
     second = make([1000], [1.0], seed=1).samples(0, 1000)[1]

@@ -1,8 +1,8 @@
 """Preparation in real worker processes: only missing work is done, and the result is always the same bytes."""
 
 import shutil
-from collections import Counter
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,14 +18,15 @@ from tests.trainer.preparing import (
     stamps,
     write_old,
 )
-from tests.trainer.raw_files import read_all, sources
+from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side
 from trainer.errors import ArtifactError, TokenizerError
 from trainer.manifest import read_manifest, write_manifest
-from trainer.preparation import find_prepared, shard_manifests
+from trainer.preparation import deal, find_prepared, shard_manifests
+from trainer.readers import read_documents
 from trainer.shards import KIND, is_held_out, open_shards
 from trainer.storage import Store
-from trainer.tokenizer import load_tokenizer
+from trainer.tokenizer import TokenizerInfo, load_tokenizer
 
 
 def test_a_second_preparation_does_nothing(code: Path, own: Path) -> None:
@@ -38,19 +39,18 @@ def test_a_second_preparation_does_nothing(code: Path, own: Path) -> None:
 
 def test_all_shards_together_hold_every_document_once(code: Path, clean: Path) -> None:
     prepared = run(job_of(code, clean))
-    store = Store(str(clean))
-    info = load_tokenizer(store, prepared.tokenizer.key)
+    info = load_tokenizer(Store(str(clean)), prepared.tokenizer.key)
     tokenizer = Tokenizer.from_str(info.json)
-    entries = {side: [] for side in ("shard", "validation")}  # type: dict[str, list[str]]
-    for side, texts in entries.items():
-        for number in range(SHARDS):
-            for ids in read_side(clean / prepared.shards[0].key, side, number, "<u2").entries:
-                assert info.eos_id not in ids[:-1]
-                texts.append(tokenizer.decode([token for token in ids if token != info.eos_id]))
-    assert not set(entries["shard"]) & set(entries["validation"])
-    assert all(is_held_out(text.encode(), 0.1) for text in entries["validation"])
-    characters = Counter("".join(entries["shard"] + entries["validation"]))
-    assert characters == Counter("".join(read_all(f"{code}/*.py", format="source")))
+    texts: dict[str, list[bytes]] = {"shard": [], "validation": []}
+    for side, number in product(texts, range(SHARDS)):
+        for ids in read_side(clean / prepared.shards[0].key, side, number, "<u2").entries:
+            assert info.eos_id not in ids[:-1]
+            texts[side].append(tokenizer.decode([token for token in ids if token != info.eos_id]).encode())
+    corpus, pieces = pieces_of(f"{code}/*.py", 4096, format="source")
+    documents = [document.text for piece in pieces for document in read_documents(piece, corpus, refuse)]
+    for side, held_out in (("shard", False), ("validation", True)):
+        assert sorted(texts[side]) == sorted(text for text in documents if is_held_out(text, 0.1) is held_out)
+        assert texts[side]
 
 
 def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> None:
@@ -116,6 +116,20 @@ def test_one_changed_file_remakes_its_shard_only(change: Callable[[Path], None],
     elsewhere = job_of(raw, tmp_path / "elsewhere", shards={"num_shards": SHARDS})
     shutil.copytree(own / "tokenizers", tmp_path / "elsewhere" / "tokenizers")
     assert content(set_folder(elsewhere, run(elsewhere))) == content(new)
+
+
+def test_a_file_cut_off_where_a_piece_ends_is_made_anew_though_no_byte_of_that_piece_changed(tmp_path: Path) -> None:
+    data = job_of(tmp_path, tmp_path).data
+    tokenizer = TokenizerInfo("", "", 0, 399)
+    path = tmp_path / "a.py"
+    path.write_text(sources()["heapq.py"])
+    names = []
+    for _ in range(2):
+        corpus, pieces = pieces_of(path, 1024, format="source")
+        first = [piece for piece in pieces if piece.index == 0]
+        names.append([shard.fingerprint for shard in deal(first, corpus, data, tokenizer)])
+        path.write_bytes(path.read_bytes()[: pieces[0].end])
+    assert names[0] != names[1]
 
 
 def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) -> None:

@@ -31,6 +31,18 @@ def test_a_file_cut_into_pieces_holds_the_documents_of_the_whole(name: str, tmp_
     assert read_all(path, 1024, **form.options) == form.unpack(data)
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_last_record_larger_than_a_piece_ends_the_last_piece(name: str, tmp_path: Path) -> None:
+    form = FORMATS[name]
+    data = form.pack([*form.texts(30), "word " * 1000])
+    path = tmp_path / f"raw.{form.ending}"
+    path.write_bytes(data)
+    _, pieces = pieces_of(path, 1024, **form.options)
+    assert len(pieces) > 2
+    assert min(piece.size for piece in pieces) > 0
+    assert read_all(path, 1024, **form.options) == form.unpack(data)
+
+
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "parquet"])
 def test_windows_line_ends_cut_like_others(name: str, tmp_path: Path) -> None:
     form = FORMATS[name]

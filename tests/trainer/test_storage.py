@@ -112,7 +112,10 @@ def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(monkeypatch: py
     assert not store.exists("set/manifest.json")
 
 
-def test_deleting_a_folder_removes_its_manifest_first(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_folder_that_is_deleted_or_replaced_loses_its_manifest_first(
+    replaced: bool, any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put_folder(any_store, "set", {"a": b"1", "manifest.json": b"{}"})
     seen: list[list[str]] = []
     remove = any_store.fs.rm
@@ -122,9 +125,12 @@ def test_deleting_a_folder_removes_its_manifest_first(any_store: Store, monkeypa
         remove(path, recursive=recursive)
 
     monkeypatch.setattr(any_store.fs, "rm", noted)
-    any_store.delete("set", first="manifest.json")
+    if replaced:
+        put_folder(any_store, "set", {"b": b"2", "manifest.json": b"{}"})
+    else:
+        any_store.delete("set", first="manifest.json")
     assert seen == [["a"]]
-    assert not any_store.exists("set")
+    assert any_store.names("set") == (["b", "manifest.json"] if replaced else [])
 
 
 def test_a_copy_has_the_same_bytes_and_outlives_its_source(any_store: Store) -> None:

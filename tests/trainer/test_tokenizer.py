@@ -102,6 +102,18 @@ def test_other_options_name_another_tokenizer(change: dict[str, Any], text: Path
     assert make(empty_store, data_of(text, {**TRAINED, **change})).key != made.key
 
 
+def test_the_names_and_formats_of_the_corpora_are_part_of_the_name_their_budgets_are_not(
+    text: Path, empty_store: Store
+) -> None:
+    data = data_of(text, TRAINED)
+    made = make(empty_store, data)
+    (corpus,) = data.corpora
+    for change, same in (({"name": "other"}, False), ({"format": "lines"}, False), ({"max_bad_records": 3}, True)):
+        changed = data.model_copy(update={"corpora": [corpus.model_copy(update=change)]})
+        found = find_tokenizer(empty_store, changed)
+        assert (found is not None and found.key == made.key) is same
+
+
 def test_the_engine_is_no_part_of_the_tokenizers_name(text: Path, empty_store: Store) -> None:
     make(empty_store, data_of(text, TRAINED))
     assert find_tokenizer(empty_store, data_of(text, {**TRAINED, "engine": "tokenizers"})) is not None

@@ -1,0 +1,175 @@
+"""Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+from tests.support import ROOT, small_values, write_config
+from trainer.config import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config_file import explain, load_job
+from trainer.errors import ConfigError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path / "job.yaml", small_values(tmp_path, tmp_path / "store"))
+
+
+def refused(config: Path, *words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_job(PipelineJob, str(config), words)
+    return str(caught.value)
+
+
+def test_words_replace_what_the_file_says(config: Path) -> None:
+    job = load_job(
+        PipelineJob, str(config),
+        ["training.max_steps=9", "training.learning_rate=2.5e-4", "name=other", "training.compile=true", "training.save_every=null"],
+    )  # fmt: skip
+    assert (job.training.max_steps, job.training.learning_rate, job.name) == (9, 2.5e-4, "other")
+    assert (job.training.compile, job.training.save_every) == (True, None)
+
+
+def test_words_reach_into_lists_and_give_whole_values(config: Path) -> None:
+    job = load_job(
+        PipelineJob, str(config),
+        ["data.corpora.1.name=second", "data.corpora.0.paths=[a.py, b.py]", "evaluation.prompts=['x', 'y=z']", "model.config.n_layer=3"],
+    )  # fmt: skip
+    assert [corpus.name for corpus in job.data.corpora] == ["code", "second"]
+    assert job.data.corpora[0].paths == ["a.py", "b.py"]
+    assert job.evaluation.prompts == ["x", "y=z"]
+    assert isinstance(job.model.config, dict)
+    assert job.model.config["n_layer"] == 3
+
+
+def test_words_may_set_what_the_file_leaves_out(config: Path) -> None:
+    assert load_job(PipelineJob, str(config), ["data.tokenizer.sample_bytes=1000"]).data.tokenizer.sample_bytes == 1000
+
+
+def test_the_quickstart_is_a_valid_job() -> None:
+    job = load_job(PipelineJob, str(ROOT / "configs" / "quickstart.yaml"))
+    assert len(job.data.corpora) == 3
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("training.max_steps", "'training.max_steps' is not key=value"),
+        ("=5", "'=5' is not key=value"),
+        ("data.corpora.7.name=x", "'data.corpora.7.name=x' cannot be set"),
+        ("data.corpora.one.name=x", "cannot be set"),
+        ("name.more=x", "'name.more=x' cannot be set"),
+        ("evaluation.prompts=[a", "cannot be set"),
+        ("training.learning_rate=fast", "training.learning_rate: Input should be a valid number"),
+        ("training.learning_rate=-1", "training.learning_rate: Input should be greater than 0"),
+        ("training.learning_rate=.nan", "training.learning_rate"),
+        ("training.max_steps=1.5", "training.max_steps"),
+        ("training.schedule=cubic", "training.schedule: Input should be 'linear', 'cosine' or 'constant_with_warmup'"),
+        ("training.epochs=2", "training: give either epochs or max_steps"),
+        ("training.max_steps=null", "training: give either epochs or max_steps"),
+        ("training.stride=33", "stride 33 is beyond context 32: tokens between windows would be lost"),
+        ("training.micro_batch=3", "micro_batch 3 does not divide global_batch 8"),
+        ("training.warmup_steps=7", "warmup_steps 7 is beyond max_steps 6"),
+        ("data.tokenizer.path=x", "data.tokenizer: give either vocab_size (train a tokenizer) or path (take one)"),
+        ("model.pretrained=x", "model: give either config (a new model) or pretrained"),
+        ("data.corpora.1.name=code", "two corpora share the name 'code'"),
+        ("run=../elsewhere", "run: String should match pattern"),
+        ("data.corpora.1.separator=x", "separator goes with format 'text', not 'jsonl'"),
+    ],
+)  # fmt: skip
+def test_a_bad_word_is_refused_by_its_place_and_its_reason(config: Path, word: str, expected: str) -> None:
+    assert expected in refused(config, word)
+
+
+def test_evaluation_without_held_out_text_is_refused(config: Path) -> None:
+    message = refused(config, "data.validation_fraction=0", "training.evaluate_every=2")
+    assert "training.evaluate_every needs data.validation_fraction above 0" in message
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("stores=x", "stores: unknown key; did you mean 'store'?"),
+        ("data.corporas=[]", "data.corporas: unknown key; did you mean 'corpora'?"),
+        ("data.corpora.0.path=[x]", "data.corpora.0.path: unknown key; did you mean 'paths'?"),
+        ("data.tokenizer.vocabsize=300", "data.tokenizer.vocabsize: unknown key; did you mean 'vocab_size'?"),
+        ("data.shards.shards=3", "data.shards.shards: unknown key; did you mean 'num_shards'?"),
+        ("model.pretrain=x", "model.pretrain: unknown key; did you mean 'pretrained'?"),
+        ("training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
+        ("evaluation.tempreature=1", "evaluation.tempreature: unknown key; did you mean 'temperature'?"),
+        ("evaluation.zzz=1", "evaluation.zzz: unknown key; known are batch, max_windows, during_training"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_at_any_level_is_refused_with_the_one_that_was_meant(config: Path, word: str, expected: str) -> None:
+    assert expected in refused(config, word)
+
+
+def test_everything_that_is_wrong_is_said_at_once(config: Path) -> None:
+    message = refused(config, "training.lerning_rate=1", "evaluation.batch=0", "data.workers=zero")
+    assert message.count("; ") >= 2
+    assert all(part in message for part in ("training.lerning_rate", "evaluation.batch", "data.workers"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b"- a\n- b\n", "a mapping of keys was expected, found list"), (b"a: [1\n", "is not YAML"), (b"\xff\xfe", "cannot be read"),
+     (b"", "a mapping of keys was expected, found NoneType"), (b"a: !!python/object:os.system {}\n", "is not YAML")],
+)  # fmt: skip
+def test_a_file_that_is_no_configuration_is_refused_by_name(content: bytes, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_bytes(content)
+    message = refused(path)
+    assert expected in message
+    assert str(path) in message
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:
+    assert f"configuration {tmp_path / 'none.yaml'} cannot be read" in refused(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("schema", [PrepareJob, PipelineJob, EvaluateJob])
+def test_every_field_of_every_schema_is_explained_with_its_description(schema: type[BaseModel]) -> None:
+    text = explain(schema)
+    fields = list(every_field(schema, ""))
+    assert len(fields) > 10
+    for name, description in fields:
+        assert description, f"{name} has no description"
+        assert f"{name} " in text or f"{name}:" in text
+        assert description in text
+
+
+def every_field(schema: type[BaseModel], prefix: str) -> list[tuple[str, str | None]]:
+    found = []
+    for name, field in schema.model_fields.items():
+        found.append((prefix + name, field.description))
+        for part in [field.annotation, *get_args(field.annotation)]:
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                many = part is not field.annotation
+                found += every_field(part, f"{prefix}{name}.{'N.' if many else ''}")
+    return found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  training.learning_rate  number > 0, default 0.0005",
+        "  training.global_batch  whole number ≥ 1, default 8",
+        "  training.schedule  linear|cosine|constant_with_warmup, default cosine",
+        "  training.compile  true|false, default False",
+        "  data.corpora.N.paths  list of text, required",
+        "  model.config  mapping or text, optional",
+        "  store  text, required",
+        "  data.tokenizer.vocab_size  whole number ≥ 257 and ≤ 16777216, optional",
+    ],
+)
+def test_an_explanation_gives_type_bounds_and_default(line: str) -> None:
+    assert line in explain(PipelineJob).splitlines()
+
+
+def test_no_field_is_explained_with_a_python_type() -> None:
+    text = explain(PipelineJob) + explain(EvaluateJob)
+    assert not [word for word in ("typing.", "<class", "Annotated", "NoneType") if word in text]
+
+

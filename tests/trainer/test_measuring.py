@@ -1,0 +1,170 @@
+"""Measuring a checkpoint: any that can be named, on its own shards, once."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import cores
+from tests.support import cpu_runtime, digests, held_out_losses, small_job
+from tests.trainer.conftest import Finished
+from trainer.config import EvaluateJob
+from trainer.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
+from trainer.evaluation import evaluate, held_out_windows
+from trainer.measuring import evaluate_checkpoint
+from trainer.models import load_model
+from trainer.preparation import prepare
+from trainer.progress import silent
+from trainer.results import Evaluation
+from trainer.runs import FINAL
+from trainer.shards import open_shards
+from trainer.storage import Store
+
+
+@pytest.fixture
+def measured(finished: Finished, tmp_path: Path) -> Finished:
+    """The finished run in a store of the test's own, not evaluated yet."""
+    store = Path(shutil.copytree(finished.store, tmp_path / "store"))
+    (store / finished.run / "eval.json").unlink()
+    return Finished(store, finished.run)
+
+
+def measure(run: Finished, checkpoint: str, **changes: Any) -> Evaluation:
+    cpu_runtime()
+    evaluation = {"prompts": ["def "], "new_tokens": 4, "batch": 8, **changes.pop("evaluation", {})}
+    with cores(1):
+        job = EvaluateJob(store=str(run.store), checkpoint=checkpoint, **{"evaluation": evaluation, **changes})
+        return evaluate_checkpoint(job, silent())
+
+
+def refused(run: Finished, checkpoint: str, kind: type[PipelineError], **changes: Any) -> str:
+    before = digests(run.store)
+    with pytest.raises(kind) as caught:
+        measure(run, checkpoint, **changes)
+    assert digests(run.store) == before
+    return str(caught.value)
+
+
+def name(run: Finished) -> str:
+    return run.run.removeprefix("runs/")
+
+
+def test_a_runs_name_means_its_final_model_on_all_held_out_text(measured: Finished) -> None:
+    result = measure(measured, name(measured))
+    store = Store(str(measured.store))
+    sets = [open_shards(store, key) for key in result.shards]
+    held_out = [held_out_windows(s.corpus, s.validation, 32, None) for s in sets]
+    model = load_model(measured.store / measured.run / FINAL)
+    assert result.scores == evaluate(model, held_out, 32, 8, cpu_runtime())
+    assert result.scores.total.tokens == sum(len(shard) - 1 for s in sets for shard in s.validation if len(shard))
+    assert (result.context, result.reused, result.key) == (32, False, f"{measured.run}/eval.json")
+    assert [sample.prompt for sample in result.samples] == ["def "]
+    written = json.loads((measured.store / result.key).read_text())
+    assert Evaluation(**written) == result
+
+
+def test_the_windows_of_the_last_evaluation_in_training_are_scored_the_same(measured: Finished) -> None:
+    result = measure(measured, name(measured), evaluation={"max_windows": 4})
+    assert result.scores.total.windows == 8
+    assert result.scores.total.loss == pytest.approx(held_out_losses(measured.store)[-1][1], rel=1e-6)
+
+
+@pytest.mark.parametrize("form", ["{run}/final", "{run}/checkpoints/step-00000064", "{run}/checkpoint-last", "{run}/checkpoint-best"])
+def test_every_way_to_name_a_checkpoint_finds_it(measured: Finished, form: str) -> None:
+    expected = measure(measured, name(measured))
+    result = measure(measured, form.format(run=measured.run))
+    assert result.scores == expected.scores
+    if "final" not in form:
+        assert result.key.startswith("evaluations/")
+        assert result.samples == expected.samples
+
+
+def test_a_pretrained_folder_is_measured_on_named_shards(measured: Finished, tmp_path: Path) -> None:
+    expected = measure(measured, name(measured))
+    folder = Path(shutil.copytree(measured.store / measured.run / FINAL, tmp_path / "elsewhere"))
+    (folder / "manifest.json").unlink()
+    result = measure(measured, str(folder), shards=expected.shards, context=32)
+    assert result.scores == expected.scores
+    message = refused(measured, str(folder), ConfigError)
+    assert "say which `shards` to evaluate on, and the `context`" in message
+
+
+def test_a_measurement_that_was_made_is_reused_until_something_it_depends_on_changes(measured: Finished) -> None:
+    first = measure(measured, name(measured))
+    before = digests(measured.store)
+    again = measure(measured, name(measured))
+    assert again.reused
+    assert again == first.model_copy(update={"reused": True})
+    assert digests(measured.store) == before
+    for changes in ({"evaluation": {"prompts": ["class "]}}, {"context": 16}, {"shards": first.shards[:1]}):
+        assert not measure(measured, name(measured), **changes).reused
+
+
+def test_the_model_card_is_no_part_of_what_is_measured(measured: Finished) -> None:
+    first = measure(measured, name(measured))
+    assert (measured.store / measured.run / FINAL / "README.md").exists()
+    store = Store(str(measured.store))
+    key = f"{measured.run}/{FINAL}/manifest.json"
+    manifest = store.read_json(key)
+    manifest["files"] = [record for record in manifest["files"] if record["name"] != "README.md"]
+    store.write_json(key, manifest)
+    again = measure(measured, name(measured))
+    assert again.reused
+    assert again.scores == first.scores
+
+
+def test_a_missing_checkpoint_is_refused_by_name(measured: Finished) -> None:
+    message = refused(measured, "nobody", ArtifactError)
+    assert "no checkpoint 'nobody'" in message
+    assert str(measured.store / "runs") in message
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_a_damaged_checkpoint_is_refused_by_its_file(measured: Finished, file: str) -> None:
+    path = measured.store / measured.run / FINAL / file
+    path.write_bytes(path.read_bytes()[:-1])
+    message = refused(measured, name(measured), ArtifactError)
+    assert str(path) in message
+    assert "its manifest says" in message
+
+
+def test_a_damaged_manifest_is_refused_by_name(measured: Finished) -> None:
+    path = measured.store / measured.run / FINAL / "manifest.json"
+    path.write_text("{")
+    assert str(path) in refused(measured, name(measured), ArtifactError)
+
+
+def test_missing_shards_are_refused_by_name(measured: Finished) -> None:
+    message = refused(measured, name(measured), ArtifactError, shards=["shards/code-0000000000000000"])
+    assert f"{measured.store}/shards/code-0000000000000000 holds no published shards" in message
+
+
+def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) -> None:
+    other = prepare(small_job(raw, measured.store, data__tokenizer={"vocab_size": 300}).preparation(), silent())
+    message = refused(measured, name(measured), TokenizerError, shards=[other.shards[0].key])
+    assert "carries another tokenizer than the one that made" in message
+    assert other.shards[0].key in message
+    own = measure(measured, name(measured)).shards
+    mixed = refused(measured, name(measured), TokenizerError, shards=[own[0], other.shards[1].key])
+    assert "the shards were made with different tokenizers" in mixed
+
+
+def test_a_model_with_fewer_embeddings_than_the_shards_have_ids_is_refused(measured: Finished, tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shards = measure(measured, name(measured)).shards
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, n_positions=32, vocab_size=100)).save_pretrained(tmp_path / "small")
+    message = refused(measured, str(tmp_path / "small"), TokenizerError, shards=shards, context=32)
+    assert "beyond the 100 embeddings" in message
+
+
+def test_a_window_longer_than_the_models_positions_is_refused(measured: Finished) -> None:
+    assert "32 positions" in refused(measured, name(measured), ConfigError, context=33)
+
+
+def test_shards_without_held_out_text_are_refused(raw: Path, measured: Finished) -> None:
+    nothing = prepare(small_job(raw, measured.store, data__validation_fraction=0.0).preparation(), silent())
+    message = refused(measured, name(measured), ConfigError, shards=[ref.key for ref in nothing.shards])
+    assert "hold no held-out text; prepare them with data.validation_fraction above 0" in message

@@ -1,0 +1,125 @@
+"""A run's folder: what names it, what it refuses, and when it is finished."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.support import SMALL_MODEL, digests, small_job
+from tests.trainer.conftest import LONG, Finished
+from trainer.config import PipelineJob
+from trainer.errors import RunError
+from trainer.manifest import find_damage
+from trainer.preparation import PreparedData
+from trainer.progress import silent
+from trainer.runs import FINAL, claim_run, difference, final_manifest, finished_run, identify_run
+from trainer.storage import Store
+from trainer.training import train
+
+
+def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:
+    return identify_run(small_job(raw, Path("anywhere"), **changes), data).key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__learning_rate": 2e-3}, {"training__seed": 1}, {"training__global_batch": 4}, {"training__max_steps": 7},
+        {"training__precision": "bf16"}, {"training__context": 16}, {"model__config": {**SMALL_MODEL, "n_layer": 1}},
+        {"training__alpha": 0.5}, {"training__schedule": "linear"}, {"training__weight_decay": 0.0},
+    ],
+)  # fmt: skip
+def test_what_decides_the_outcome_names_the_run(raw: Path, data: PreparedData, changes: dict[str, Any]) -> None:
+    assert name_of(raw, data, **changes) != name_of(raw, data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"training__log_every": 5}, {"training__save_every": 1}, {"training__evaluate_every": 3}, {"training__keep_last": 9},
+        {"training__micro_batch": 2}, {"training__processes": 2}, {"training__compile": True},
+        {"training__gradient_checkpointing": True}, {"evaluation__batch": 3}, {"data__workers": 2}, {"model__attention": "eager"},
+    ],
+)  # fmt: skip
+def test_how_it_is_carried_out_does_not(raw: Path, data: PreparedData, changes: dict[str, Any]) -> None:
+    assert name_of(raw, data, **changes) == name_of(raw, data)
+
+
+def test_a_model_file_counts_by_its_content_not_by_its_name(raw: Path, data: PreparedData, tmp_path: Path) -> None:
+    for name, layers in (("a", 2), ("b", 2), ("c", 1)):
+        (tmp_path / f"{name}.yaml").write_text(f"model_type: gpt2\nn_layer: {layers}\n")
+    one, same, other = (name_of(raw, data, model__config=str(tmp_path / f"{name}.yaml")) for name in "abc")
+    assert one == same != other
+
+
+def test_a_pretrained_folder_counts_by_its_content(raw: Path, data: PreparedData, finished: Finished, tmp_path: Path) -> None:
+    final = finished.store / finished.run / FINAL
+    copy = shutil.copytree(final, tmp_path / "copy")
+    one, same = (name_of(raw, data, model={"pretrained": str(path)}) for path in (final, copy))
+    assert one == same
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    assert name_of(raw, data, model={"pretrained": str(copy)}) != one
+
+
+def test_a_run_may_be_named(raw: Path, data: PreparedData) -> None:
+    assert name_of(raw, data, run="mine") == "runs/mine"
+    assert name_of(raw, data).startswith("runs/tiny-")
+
+
+def test_a_folder_of_other_settings_is_not_touched(raw: Path, data: PreparedData, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    first, second = (small_job(raw, tmp_path, run="mine", training__seed=seed) for seed in (0, 1))
+    claim_run(store, identify_run(first, data), first, data)
+    before = digests(tmp_path)
+    with pytest.raises(RunError, match=r"training.seed: 0 -> 1\. Choose another name"):
+        claim_run(store, identify_run(second, data), second, data)
+    assert digests(tmp_path) == before
+    claim_run(store, identify_run(first, data), first, data)
+    assert digests(tmp_path) == before, "claiming the same again writes the same"
+
+
+def test_differences_name_the_leaves() -> None:
+    before = {"a": {"b": 1, "c": [1, 2]}, "d": None}
+    assert difference(before, {"a": {"b": 2, "c": [1, 2]}, "e": 5}) == ["a.b: 1 -> 2", "e: None -> 5"]
+    assert difference(before, before) == []
+
+
+def long_job(raw: Path, store: Path) -> PipelineJob:
+    return small_job(raw, store, **LONG)
+
+
+def test_a_finished_run_is_found_and_a_damaged_one_is_not(
+    raw: Path, stocked: Path, data: PreparedData, finished: Finished
+) -> None:
+    shutil.copytree(finished.store / finished.run, stocked / finished.run)
+    store, run = Store(str(stocked)), identify_run(long_job(raw, stocked), data)
+    found = finished_run(store, run)
+    assert found is not None
+    assert (found.key, found.reused) == (finished.run, True)
+    weights = stocked / finished.run / FINAL / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert finished_run(store, run) is None
+
+
+def test_a_finished_run_of_another_job_is_not_this_ones(raw: Path, data: PreparedData, finished: Finished) -> None:
+    name = finished.run.removeprefix("runs/")
+    other = identify_run(small_job(raw, finished.store, run=name, training__seed=9), data)
+    assert finished_run(Store(str(finished.store)), other) is None
+
+
+def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(
+    raw: Path, stocked: Path, data: PreparedData, finished: Finished
+) -> None:
+    shutil.copytree(finished.store / finished.run, stocked / finished.run)
+    final = stocked / finished.run / FINAL
+    (final / "model.safetensors").unlink()
+    result = train(long_job(raw, stocked), silent(), data)
+    assert (result.key, result.reused) == (finished.run, False)
+    expected = load_file(finished.store / finished.run / FINAL / "model.safetensors")
+    found = load_file(final / "model.safetensors")
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    manifest = final_manifest(Store(str(stocked)), finished.run)
+    assert manifest is not None
+    assert find_damage(Store(str(stocked)), f"{finished.run}/{FINAL}", manifest) == {}

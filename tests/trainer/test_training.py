@@ -1,0 +1,226 @@
+"""Training as a whole: what a run leaves behind, what it reports, and the ways to set it up."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.processes import cores, start_warm
+from tests.support import (
+    NO_DROPOUT,
+    SMALL_MODEL,
+    cpu_runtime,
+    curve,
+    digests,
+    final_bytes,
+    held_out_losses,
+    records,
+    small_job,
+    small_values,
+    write_config,
+)
+from tests.trainer.conftest import Finished
+from trainer.batches import read_batch
+from trainer.checkpoint import find_checkpoint
+from trainer.dataset import open_dataset
+from trainer.errors import RunError
+from trainer.losses import CausalLMLoss
+from trainer.models import build_model, resolve_config
+from trainer.plan import make_plan
+from trainer.preparation import PreparedData, shard_manifests
+from trainer.progress import silent
+from trainer.runs import FINAL
+from trainer.storage import Store
+from trainer.tokenizer import load_tokenizer
+from trainer.training import train
+
+PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
+
+
+def train_here(raw: Path, store: Path | str, data: PreparedData, **changes: Any) -> str:
+    """Train in this process; returns the run's key."""
+    cpu_runtime()
+    with cores(1):
+        return train(small_job(raw, store, **changes), silent(), data).key
+
+
+def test_a_run_leaves_its_configuration_plan_and_surroundings(raw: Path, stocked: Path, data: PreparedData) -> None:
+    run = stocked / train_here(raw, stocked, data)
+    assert json.loads((run / "config.json").read_text())["job"] == small_job(raw, stocked).model_dump(mode="json")
+    plan = json.loads((run / "plan.json").read_text())
+    assert (plan["total_steps"], plan["global_batch"], plan["ranks"]) == (6, 8, 1)
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"]["torch"] == torch.__version__
+    assert (environment["ranks"], environment["precision"]) == (1, "fp32")
+    assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000006"]
+
+
+def test_a_finished_run_is_reused_and_nothing_changes(raw: Path, stocked: Path, data: PreparedData) -> None:
+    train_here(raw, stocked, data)
+    before = digests(stocked)
+    with cores(1):
+        again = train(small_job(raw, stocked), silent(), data)
+    assert again.reused
+    assert digests(stocked) == before
+
+
+def test_a_plan_that_is_not_the_expected_one_is_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
+    job = small_job(raw, stocked)
+    plan = make_plan(job.training, shard_manifests(Store(str(stocked)), data), 1)
+    cpu_runtime()
+    with cores(1), pytest.raises(RunError, match=r"steps_per_epoch: \d+ -> \d+"):
+        train(job, silent(), data, plan.model_copy(update={"steps_per_epoch": 1}))
+
+
+def test_the_first_loss_is_that_of_the_new_model_on_the_first_batch(raw: Path, stocked: Path, data: PreparedData) -> None:
+    train_here(raw, stocked, data, **PLAIN, training__micro_batch=2)
+    job, store = small_job(raw, stocked, **PLAIN), Store(str(stocked))
+    plan = make_plan(job.training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, job.training, plan, None)
+    config = resolve_config(job.model, load_tokenizer(store, data.tokenizer.key), 32)
+    model = build_model(job.model, config, job.training.seed)
+    (windows,) = read_batch(0, plan, dataset.order, dataset.windows, 0).micro_batches
+    with torch.no_grad():
+        expected = model(input_ids=windows, labels=windows).loss
+        assert CausalLMLoss(model)(windows) / (8 * 31) == pytest.approx(expected.item(), rel=1e-5)
+    assert curve(stocked)[0][1] == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_a_record_is_the_mean_of_the_steps_since_the_one_before(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    each, grouped = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("each", "grouped"))
+    train_here(raw, each, prepared[1], training__max_steps=7)
+    train_here(raw, grouped, prepared[1], training__max_steps=7, training__log_every=3)
+    losses = [loss for _, loss, _, _ in curve(each)]
+    means = [(3, sum(losses[:3]) / 3), (6, sum(losses[3:6]) / 3), (7, losses[6])]
+    assert [(step, loss) for step, loss, _, _ in curve(grouped)] == [(step, pytest.approx(mean)) for step, mean in means]
+    assert [r["attempts"] for r in records(grouped, "train")] == [3, 6, 7]
+    assert final_bytes(each) == final_bytes(grouped), "watching changes nothing"
+
+
+def test_records_tell_speed_and_learning_rate(raw: Path, stocked: Path, data: PreparedData) -> None:
+    train_here(raw, stocked, data, training__schedule="constant_with_warmup")
+    found = records(stocked, "train")
+    assert [record["learning_rate"] for record in found] == pytest.approx([5e-4, *[1e-3] * 5])
+    for record in found:
+        assert record["tokens_per_second"] == pytest.approx(256 / record["step_seconds"])
+        assert 0 < record["mfu"]
+        assert 0 <= record["data_wait_seconds"]
+
+
+def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, stocked: Path, data: PreparedData) -> None:
+    changes = {"training__max_steps": None, "training__epochs": 2, "training__global_batch": 64}
+    run = train_here(raw, stocked, data, **changes)
+    plan = json.loads((stocked / run / "plan.json").read_text())
+    assert plan["steps_per_epoch"] == -(-plan["windows"] // 64)
+    assert plan["total_steps"] == 2 * plan["steps_per_epoch"] == curve(stocked)[-1][0]
+    losses = dict(held_out_losses(stocked))
+    assert list(losses) == [0, plan["steps_per_epoch"], plan["total_steps"]]
+    names = sorted(path.name for path in (stocked / run / "epochs").iterdir())
+    steps = [plan["steps_per_epoch"], plan["total_steps"]]
+    assert names == [f"epoch-{n:04d}-step-{step:08d}-loss-{losses[step]:.4f}" for n, step in enumerate(steps, start=1)]
+    best = json.loads((stocked / run / "checkpoint-best").read_text())
+    assert best["validation_loss"] == min(losses[step] for step in steps)
+
+
+def test_without_held_out_text_a_run_trains_all_the_same(raw: Path, tmp_path: Path) -> None:
+    job = small_job(raw, tmp_path / "store", data__validation_fraction=0.0)
+    cpu_runtime()
+    with cores(1):
+        run = train(job, silent()).key
+    assert records(tmp_path / "store", "evaluation") == []
+    assert len(curve(tmp_path / "store")) == 6
+    assert not (tmp_path / "store" / run / "checkpoint-best").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "tolerance"),
+    [({"training__gradient_checkpointing": True}, 1e-6), ({"model__attention": "eager"}, 1e-4), ({"training__precision": "bf16"}, 0.05)],
+    ids=["gradient checkpointing", "eager attention", "bf16"],
+)  # fmt: skip
+def test_another_way_to_compute_trains_about_the_same(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, changes: dict[str, Any], tolerance: float
+) -> None:
+    plain, other = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("plain", "other"))
+    train_here(raw, plain, prepared[1], **PLAIN)
+    cpu_runtime(changes.get("training__precision", "fp32"))
+    with cores(1):
+        train(small_job(raw, other, **PLAIN, **changes), silent(), prepared[1])
+    for (_, expected, _, _), (_, loss, _, _) in itertools.zip_longest(curve(plain), curve(other)):
+        assert loss == pytest.approx(expected, abs=tolerance)
+
+
+@pytest.mark.slow
+def test_a_compiled_run_trains_about_the_same(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
+    plain, other = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("plain", "other"))
+    train_here(raw, plain, prepared[1], **PLAIN)
+    config = write_config(tmp_path / "job.yaml", small_values(raw, other, **PLAIN, training__compile=True))
+    ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait(280)
+    assert ended.status == 0, ended.stderr
+    for (_, expected, _, _), (_, loss, _, _) in itertools.zip_longest(curve(plain), curve(other)):
+        assert loss == pytest.approx(expected, abs=1e-3)
+    assert AutoModelForCausalLM.from_pretrained(next((other / "runs").iterdir()) / FINAL).num_parameters() > 0
+
+
+@pytest.mark.parametrize("shard_size", [None, "20KB"])
+def test_a_pretrained_model_is_trained_further(
+    raw: Path, stocked: Path, data: PreparedData, finished: Finished, tmp_path: Path, shard_size: str | None
+) -> None:
+    start = Path(shutil.copytree(finished.store / finished.run / FINAL, tmp_path / "start"))
+    if shard_size:
+        model = AutoModelForCausalLM.from_pretrained(start)
+        (start / "model.safetensors").unlink()
+        model.save_pretrained(start, max_shard_size=shard_size)
+        assert len(list(start.glob("model-*.safetensors"))) > 1
+    train_here(raw, stocked, data, model={"pretrained": str(start)})
+    (_, first), *_, (_, last) = held_out_losses(stocked)
+    assert first == pytest.approx(held_out_losses(finished.store)[-1][1], abs=1e-5), "it begins where the other ended"
+    assert last < first
+
+
+def test_another_family_trains_saves_and_loads(raw: Path, stocked: Path, data: PreparedData) -> None:
+    llama = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    run = train_here(raw, stocked, data, model__config={**llama, "max_position_embeddings": 32})
+    assert find_checkpoint(Store(str(stocked)), run) == "checkpoints/step-00000006"
+    assert AutoModelForCausalLM.from_pretrained(stocked / run / FINAL).config.model_type == "llama"
+
+
+def test_a_run_in_a_remote_store_is_the_same_and_resumes_there(
+    raw: Path, stocked: Path, prepared: tuple[Path, PreparedData]
+) -> None:
+    bucket = fsspec.filesystem("memory")
+    for path in (path for path in prepared[0].rglob("*") if path.is_file()):
+        bucket.pipe_file(f"/bucket/store/{path.relative_to(prepared[0]).as_posix()}", path.read_bytes())
+    try:
+        run = train_here(raw, "memory://bucket/store", prepared[1], training__save_every=2, training__keep_last=3)
+        weights = f"/bucket/store/{run}/{FINAL}/model.safetensors"
+        lines = bucket.cat_file(f"/bucket/store/{run}/metrics.jsonl").splitlines()
+        expected = bucket.cat_file(weights)
+        assert train_here(raw, stocked, prepared[1], training__save_every=2) == run
+        assert final_bytes(stocked) == expected
+
+        bucket.rm(f"/bucket/store/{run}/{FINAL}", recursive=True)
+        bucket.rm_file(f"/bucket/store/{run}/checkpoints/step-00000006/optimizer.safetensors")
+        train_here(raw, "memory://bucket/store", prepared[1], training__save_every=2, training__keep_last=3)
+        assert bucket.cat_file(weights) == expected
+        again = bucket.cat_file(f"/bucket/store/{run}/metrics.jsonl").splitlines()
+        assert [json.loads(line)["step"] for line in again] == [json.loads(line)["step"] for line in lines]
+        assert len(bucket.ls(f"/bucket/store/{run}/tensorboard")) == 1
+    finally:
+        bucket.rm("/bucket", recursive=True)
+
+
+def test_final_and_last_checkpoint_hold_the_same_weights(finished: Finished) -> None:
+    run = finished.store / finished.run
+    last = json.loads((run / "checkpoint-last").read_text())["checkpoint"]
+    one, other = (load_file(run / folder / "model.safetensors") for folder in (FINAL, last))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
