@@ -86,11 +86,11 @@ class Running:
         return self.wait()
 
 
-def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}) -> Running:
-    """Start `python -m module arguments`."""
+def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
+    """Start `python -m module arguments` on a number of cores."""
     said.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, cores(1):
+    with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr, cores(count):
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **env}, stdout=stdout, stderr=stderr)
     return Running(process, said)
 

@@ -39,13 +39,17 @@ def main(arguments: list[str]) -> int:
 
 def launch(ranks: int, request: str) -> int:
     """Start the ranks with torchrun, in this process."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning; the ranks set their threads themselves
     try:
         torchrun(["--standalone", "--nproc-per-node", str(ranks), "-m", "trainer.child", request])
     except ChildFailedError as error:
         return max(failure.exitcode for failure in error.failures.values()) or 1
+    except SignalException:
+        return EXIT_PREEMPTED
     return 0
 
 
@@ -56,7 +60,8 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     try:
         result = stage(name)(**arguments, progress=as_events() if rank == 0 else silent())
     except Preempted as stop:
-        emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
+        if rank == 0:
+            emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
         return EXIT_PREEMPTED
     except PipelineError as error:
         emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank)

@@ -13,11 +13,11 @@ from trainer.config import EvaluateJob
 from trainer.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.evaluation import evaluate, held_out_windows
 from trainer.generation import continue_prompts
-from trainer.manifest import MANIFEST, Manifest, digest_file, fingerprint, require_intact
-from trainer.models import load_model
+from trainer.manifest import digest_file, fingerprint, read_manifest, require_intact
+from trainer.models import check_positions, load_model
 from trainer.progress import Progress
 from trainer.results import Evaluation
-from trainer.runs import CARD, CONFIG, EVALUATION, FINAL
+from trainer.runs import CARD, CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND
 from trainer.runtime import start_runtime
 from trainer.shards import ShardSet, open_shards
 from trainer.storage import Store
@@ -60,6 +60,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     tokenizer = _tokenizer(store, found, sets)
     model = load_model(found.folder)
     cast(nn.Module, model).to(runtime.device)
+    check_positions(model.config, context, "context")
     vocab_size = model.config.get_text_config().vocab_size
     if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
         raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
@@ -84,8 +85,8 @@ def find_model(store: Store, name: str) -> Checkpoint:
     if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
     for key in candidates:
-        if not Path(key).is_absolute() and store.exists(f"{key}/{MANIFEST}"):
-            manifest = Manifest.model_validate_json(store.read_bytes(f"{key}/{MANIFEST}"))
+        kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
+        if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):
             require_intact(store, key, manifest)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {record.name: record.sha256 for record in manifest.files if record.name != CARD}

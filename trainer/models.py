@@ -38,11 +38,16 @@ def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int)
             f"the tokenizer's largest id is {tokenizer.max_id}, but the model has {vocab_size} embeddings; "
             "use the model's own tokenizer, or a new model"
         )
-    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and context > positions:
-        raise ConfigError(f"training.context is {context}, but the model has {positions} positions")
+    check_positions(config, context, "training.context")
     config.use_cache = False
     return config
+
+
+def check_positions(config: PretrainedConfig, context: int, setting: str) -> None:
+    """Raise `ConfigError` if a window is longer than the positions that the model knows."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and context > positions:
+        raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
 def count_parameters(config: PretrainedConfig, attention: str = "sdpa") -> int:

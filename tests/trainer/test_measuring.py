@@ -14,11 +14,12 @@ from trainer.config import EvaluateJob
 from trainer.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.evaluation import evaluate, held_out_windows
 from trainer.measuring import evaluate_checkpoint
+from trainer.manifest import make_manifest, write_manifest
 from trainer.models import load_model
 from trainer.preparation import prepare
 from trainer.progress import silent
 from trainer.results import Evaluation
-from trainer.runs import FINAL
+from trainer.runs import FINAL, final_manifest
 from trainer.shards import open_shards
 from trainer.storage import Store
 
@@ -105,11 +106,11 @@ def test_a_measurement_that_was_made_is_reused_until_something_it_depends_on_cha
 def test_the_model_card_is_no_part_of_what_is_measured(measured: Finished) -> None:
     first = measure(measured, name(measured))
     assert (measured.store / measured.run / FINAL / "README.md").exists()
-    store = Store(str(measured.store))
-    key = f"{measured.run}/{FINAL}/manifest.json"
-    manifest = store.read_json(key)
-    manifest["files"] = [record for record in manifest["files"] if record["name"] != "README.md"]
-    store.write_json(key, manifest)
+    store, key = Store(str(measured.store)), f"{measured.run}/{FINAL}"
+    manifest = final_manifest(store, measured.run)
+    assert manifest is not None
+    others = [record for record in manifest.files if record.name != "README.md"]
+    write_manifest(store, key, make_manifest(manifest.kind, manifest.fingerprint, others, manifest.details))
     again = measure(measured, name(measured))
     assert again.reused
     assert again.scores == first.scores

@@ -1,0 +1,13 @@
+"""A process that waits for a stage, to be killed by a test: `python -m tests.tasks.stage_parent REQUEST.json`."""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+from tasks.stage import run_stage
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    request = json.loads(Path(sys.argv[1]).read_text())
+    run_stage(request["stage"], request["arguments"], lambda update: None, logging.getLogger("parent"), request["ranks"])

@@ -1,0 +1,188 @@
+"""A stage in a process of its own: what it says, what it returns, and how it fails."""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trainer.stages
+from tasks.stage import StageCrashed, run_stage
+from tests.processes import children, command_line, cores, descendants, wait_until
+from tests.support import digests, records, small_values
+from trainer.errors import CorpusError, PipelineError, Preempted, RecordError
+from trainer.manifest import ArtifactRef
+from trainer.progress import Update
+
+log = logging.getLogger("stage")
+
+
+def run(name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = lambda update: None) -> dict[str, Any]:
+    with cores(1) if ranks == 1 else cores(ranks):
+        return run_stage(name, arguments, show, log, ranks)
+
+
+def prepare(values: dict[str, Any]) -> dict[str, Any]:
+    """The data of a job, prepared in stages as the flows do it."""
+    job = {key: values[key] for key in ("store", "name", "data")}
+    tokenizer = run("tokenizer", {"job": job})
+    shards = [
+        run("corpus", {"job": job, "name": corpus["name"], "tokenizer_key": tokenizer["key"]})
+        for corpus in values["data"]["corpora"]
+    ]
+    return {"tokenizer": tokenizer, "shards": shards}
+
+
+@pytest.fixture(scope="module")
+def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A job's values and its prepared data; each test that trains names its run."""
+    values = small_values(raw, tmp_path_factory.mktemp("store"))
+    return values, prepare(values)
+
+
+def the_stage() -> int:
+    (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+    return stage
+
+
+def test_the_stages_of_the_pipeline_can_be_named() -> None:
+    assert sorted(trainer.stages.STAGES) == ["corpus", "evaluate", "preflight", "tokenizer", "train"]
+    assert all(callable(trainer.stages.stage(name)) for name in trainer.stages.STAGES)
+
+
+def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    values, data = prepared
+    refs = [ArtifactRef(**ref) for ref in [data["tokenizer"], *data["shards"]]]
+    store = Path(values["store"])
+    assert all((store / ref.key / "manifest.json").exists() and not ref.reused for ref in refs)
+    before = digests(store, "tokenizers", "shards")
+    again = prepare(values)
+    assert [ArtifactRef(**ref) for ref in [again["tokenizer"], *again["shards"]]] == [
+        ref.model_copy(update={"reused": True}) for ref in refs
+    ]
+    assert digests(store, "tokenizers", "shards") == before
+
+
+def test_a_stages_log_lines_and_progress_are_passed_on(
+    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = small_values(raw, tmp_path / "store", data__tokenizer={"vocab_size": 384, "engine": "gigatoken"})
+    updates: list[Update] = []
+    job = {key: values[key] for key in ("store", "name", "data")}
+    tokenizer = run("tokenizer", {"job": job}, show=updates.append)
+    assert updates[-1].title == "tokenizer"
+    assert updates[-1].finished
+    first = run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]}, show=updates.append)
+    assert updates[-1].title == "tokenize code"
+    assert updates[-1].done == updates[-1].total == sum(path.stat().st_size for path in (raw / "code").iterdir())
+    with open(tmp_path / "store" / first["key"] / "shard-00000.bin", "ab") as shard:
+        shard.write(b"\0\0")
+    with caplog.at_level(logging.INFO, logger="stage"):
+        run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "shard-00000.bin has" in warnings[0]
+    assert any("1 of 2 shards need not be built" in record.getMessage() for record in caplog.records)
+
+
+def test_bad_input_is_raised_as_the_stages_own_error(raw: Path, tmp_path: Path) -> None:
+    values = small_values(raw, tmp_path / "store")
+    job = {key: values[key] for key in ("store", "name", "data")}
+    job["data"]["corpora"][0]["paths"] = ["/nowhere/x"]
+    with pytest.raises(CorpusError, match=r"^corpus 'code': no file matches '/nowhere/x'") as caught:
+        run("tokenizer", {"job": job})
+    assert caught.type is CorpusError
+
+
+def test_an_error_in_a_worker_of_a_stage_is_raised_as_it_is(raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_bytes(b"a = 1\n\xff\n")
+    values = small_values(raw, tmp_path / "store")
+    job = {key: values[key] for key in ("store", "name", "data")}
+    job["data"]["corpora"][0]["paths"].append(str(tmp_path / "bad.py"))
+    tokenizer = run("tokenizer", {"job": job})
+    with pytest.raises(RecordError, match=r"bad.py: byte 6 \(0xff\) is not valid UTF-8"):
+        run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
+
+
+def test_an_error_that_is_nobodys_fault_is_a_crash_with_its_trace(tmp_path: Path) -> None:
+    with pytest.raises(StageCrashed, match="ended with status 1: ValidationError") as caught:
+        run("tokenizer", {"job": 5})
+    assert "Traceback" in str(caught.value)
+    assert not isinstance(caught.value, PipelineError), "worth another try"
+
+
+def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
+    values = small_values(raw, tmp_path / "store")
+    job = {key: values[key] for key in ("store", "name", "data")}
+
+    def kill() -> None:
+        wait_until(lambda: any("trainer.child" in command_line(pid) for pid in children(os.getpid())))
+        os.kill(the_stage(), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(StageCrashed, match="stage tokenizer was ended by signal 9: it said nothing"):
+        run("tokenizer", {"job": job})
+    killer.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_training_that_is_asked_to_stop_saves_and_says_so(
+    prepared: tuple[dict[str, Any], dict[str, Any]], ranks: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    values, data = prepared
+    name = f"stopped-{ranks}"
+    job = {**values, "run": name, "training": {**values["training"], "max_steps": 100_000, "save_every": 5}}
+    folder = Path(values["store"]) / "runs" / name
+
+    def stop() -> None:
+        wait_until(lambda: (folder / "checkpoint-last").exists())
+        stage = the_stage()
+        for pid in [stage, *descendants(stage)]:
+            os.kill(pid, signal.SIGTERM)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with caplog.at_level(logging.INFO, logger="stage"), pytest.raises(Preempted, match="running it again continues"):
+        run("train", {"job": job, "data": data}, ranks)
+    stopper.join()
+    trained = [r for r in records(Path(values["store"]), "train", f"runs/{name}")]
+    newest = max(path.name for path in (folder / "checkpoints").iterdir())
+    assert newest == f"step-{trained[-1]['step']:08d}", "saved where it stopped"
+    assert any("asked to stop: saved at step" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(
+    prepared: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    values, data = prepared
+    job = {**values, "run": "killed", "training": {**values["training"], "max_steps": 100_000}}
+    found: list[int] = []
+
+    def kill() -> None:
+        wait_until(lambda: (Path(values["store"]) / "runs" / "killed" / "metrics.jsonl").exists())
+        found.extend(descendants(the_stage()))
+        rank = next(pid for pid in found if "LOCAL_RANK=1" in Path(f"/proc/{pid}/environ").read_text())
+        os.kill(rank, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(StageCrashed, match="stage train ended with status"):
+        run("train", {"job": job, "data": data}, 2)
+    killer.join()
+    assert len(found) >= 2
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
+
+
+@pytest.mark.slow
+def test_bad_input_on_several_ranks_is_raised_once_as_it_is(prepared: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    values, data = prepared
+    job = {**values, "run": "refused", "training": {**values["training"], "learning_rate": 1e-3, "global_batch": 9}}
+    with pytest.raises(PipelineError, match="global_batch 9 does not divide among 2 ranks"):
+        run("train", {"job": job, "data": data}, 2)

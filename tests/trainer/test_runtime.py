@@ -1,0 +1,51 @@
+"""What a process knows about itself among its ranks."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.processes import start_warm
+from tests.support import cpu_runtime, small_values, write_config
+from tests.trainer.test_refusals import message_of
+from trainer.runtime import Runtime, seed_everything
+
+
+def draws() -> tuple[float, float, float]:
+    return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+
+def test_what_is_drawn_in_a_step_is_decided_by_seed_attempt_and_rank() -> None:
+    found = {}
+    for key in [(0, 5, 0), (0, 5, 1), (0, 6, 0), (1, 5, 0)]:
+        seed_everything(*key)
+        found[key] = draws()
+        seed_everything(*key)
+        assert draws() == found[key]
+    assert len(set(found.values())) == 4
+
+
+def test_a_single_rank_does_the_firsts_work_and_sums_to_itself(runtime: Runtime) -> None:
+    assert (runtime.rank, runtime.ranks, runtime.device.type) == (0, 1, "cpu")
+    assert runtime.on_first(lambda: "done") == "done"
+    assert runtime.any(True)
+    assert not runtime.any(False)
+    assert runtime.sum(torch.tensor([1.5, 2.0])).tolist() == [1.5, 2.0]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_precision_is_that_of_the_job(precision: str) -> None:
+    runtime = cpu_runtime(precision)
+    with runtime.accelerator.autocast():
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+
+
+def test_a_launcher_with_another_precision_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked))
+    launched = {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=launched).wait())
+    assert message.startswith("ConfigError: accelerate's configuration says mixed precision 'bf16'")
+    assert "the job's training.precision is 'fp32'; make them the same" in message
