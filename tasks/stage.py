@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer import errors
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.progress import Update
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
@@ -76,8 +76,8 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     if status == EXIT_PREEMPTED:
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     message = outcome.get("message", "")
-    if status == EXIT_BAD_INPUT and message:
-        kind = getattr(errors, outcome["kind"], PipelineError)
+    kind = getattr(errors, outcome.get("kind", ""), None)
+    if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
         raise kind(message)
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
     ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"

@@ -34,7 +34,13 @@ def main(arguments: list[str]) -> int:
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         logging.basicConfig(level=logging.INFO, handlers=[EventHandler()])
-    return run(request["stage"], request["arguments"], rank)
+    try:
+        return run(request["stage"], request["arguments"], rank)
+    finally:
+        if launched:
+            from trainer.runtime import leave_group
+
+            leave_group()
 
 
 def launch(ranks: int, request: str) -> int:

@@ -7,7 +7,6 @@ an interrupted or an older set are found by their fingerprint and checked agains
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import islice
 from typing import NamedTuple
 
@@ -229,8 +228,8 @@ def _commit(
             f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it into more "
             "documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
         )
-    sources = [{"shard": shard.number, **asdict(piece)} for shard in work for piece in shard.pieces]
-    store.write_json(f"{recipe.key}/{SOURCES}", sources)
+    sources = [{"shard": shard.number, **vars(piece)} for shard in work for piece in shard.pieces]
+    store.write_json(f"{recipe.key}/{SOURCES}", sources, indent=None)
     files = [file for record in records for file in record.files]
     files += [
         digest_file(store.fetch(f"{recipe.key}/{name}"), name)

@@ -6,6 +6,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+M_MMAP_THRESHOLD = -3
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> None:
@@ -19,6 +20,17 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> Non
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         sys.exit(128 + signum)
+
+
+def return_large_buffers() -> None:
+    """Have glibc give freed buffers of 128 KiB and more back to the system at once.
+
+    Left to itself it raises that bound with every large buffer freed, and then keeps, in fragments, several times what a
+    process uses that reads and encodes a few MiB at a time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 128 * 1024)
 
 
 def usable_cores() -> int:

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer.config import CorpusConfig
 from trainer.engines import ENGINES, Encode
-from trainer.process import die_with_parent
+from trainer.process import die_with_parent, return_large_buffers
 from trainer.progress import Bar
 from trainer.shards import ShardRecord, build_shard, write_record
 from trainer.sources import Piece
@@ -72,6 +72,7 @@ _done: Any = None
 def _start(parent: int, done: Any) -> None:
     global _done
     die_with_parent(parent, signal.SIGKILL)
+    return_large_buffers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _done = done
 

@@ -25,7 +25,7 @@ from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
 from trainer.manifest import FileRecord, digest_file, read_manifest, seal, unseal
 from trainer.readers import Document, read_documents
-from trainer.sources import Piece, text_cuts
+from trainer.sources import Piece, blocks_of
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
 
@@ -201,21 +201,9 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
     """The ids of each document; large documents go through the engine in blocks, whose ids are those of the whole."""
-    blocks = [_blocks(document.text) for document in batch]
+    blocks = [list(blocks_of(document.text, BATCH_BYTES)) for document in batch]
     ids = iter(encode([block for document in blocks for block in document]))
     return [next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks]
-
-
-def _blocks(text: bytes) -> list[bytes]:
-    """Cut a large text between a letter and a line end, where byte-level pre-tokenizers cut as well."""
-    blocks = []
-    while len(text) > 2 * BATCH_BYTES:
-        at = next(text_cuts(text, BATCH_BYTES), None)
-        if at is None:
-            break
-        blocks.append(text[:at])
-        text = text[at:]
-    return [*blocks, text]
 
 
 def _map(store: Store, key: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:

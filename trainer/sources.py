@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import IO, Any
 
@@ -86,10 +86,13 @@ def find_pieces(
     now = time.time()
     sources = find_sources(corpus)
 
-    def look(source: SourceFile) -> list[Piece]:
+    def recall(source: SourceFile) -> list[Piece] | None:
         entry = known.get(source.path)
-        if entry and entry["version"] == source.version and entry["size"] == source.size and entry["key"] == source.key:
+        if entry and all(entry[name] == value for name, value in vars(source).items()):
             return [Piece(**piece) for piece in entry["pieces"]]
+        return None
+
+    def look(source: SourceFile) -> list[Piece]:
         try:
             pieces = _digest_pieces(source, corpus, piece_bytes)
         except OSError as error:
@@ -97,16 +100,18 @@ def find_pieces(
         advance(source.size)
         return pieces
 
+    pieces = {source.path: recall(source) for source in sources}
+    changed = [source for source in sources if pieces[source.path] is None]
     with ThreadPoolExecutor() as pool:
-        pieces_by_file = list(pool.map(look, sources))
-    fresh = {
-        source.path: {**asdict(source), "pieces": [asdict(piece) for piece in pieces]}
-        for source, pieces in zip(sources, pieces_by_file, strict=True)
-        if not _racy(source, now)
-    }
-    if fresh != known:
-        store.write_json(memory, fresh)
-    return [piece for pieces in pieces_by_file for piece in pieces]
+        pieces.update(zip((source.path for source in changed), pool.map(look, changed), strict=True))
+    if changed or len(known) > len(sources):
+        fresh = {
+            source.path: {**vars(source), "pieces": [vars(piece) for piece in pieces[source.path] or []]}
+            for source in sources
+            if not _racy(source, now)
+        }
+        store.write_json(memory, fresh, indent=None)
+    return [piece for source in sources for piece in pieces[source.path] or []]
 
 
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
@@ -235,6 +240,15 @@ def text_cuts(block: bytes, start: int) -> Iterator[int]:
     for match in LINE_END.finditer(block, start):
         if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha():
             yield match.start()
+
+
+def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
+    """A text in blocks of at least so many bytes, cut where byte-level pre-tokenizers cut as well."""
+    start = 0
+    while len(text) - start > 2 * block_bytes and (at := next(text_cuts(text, start + block_bytes), None)) is not None:
+        yield text[start:at]
+        start = at
+    yield text[start:]
 
 
 def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) -> int | None:

@@ -72,8 +72,8 @@ class Store:
         with self.writing(key) as path:
             path.write_bytes(data)
 
-    def write_json(self, key: str, value: Any) -> None:
-        self.write_bytes(key, (json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode())
+    def write_json(self, key: str, value: Any, indent: int | None = 2) -> None:
+        self.write_bytes(key, (json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode())
 
     @contextmanager
     def writing(self, key: str) -> Iterator[Path]:

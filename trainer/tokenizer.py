@@ -25,13 +25,16 @@ from trainer.manifest import (
     read_manifest,
 )
 from trainer.readers import read_documents
-from trainer.sources import Piece
+from trainer.sources import Piece, blocks_of
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
 KIND = "tokenizer"
+SAMPLE_BLOCK = 8192
+"""Bytes a text that the BPE trainer is given at a time: its memory grows with the longest."""
+
 TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 
 CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
@@ -170,7 +173,8 @@ def _sample(corpora: CorpusPieces, sample_bytes: int, used: list[str], advance: 
                 break
             used.append(f"{corpus.name}/{piece.key}#{piece.index}")
             for document in read_documents(piece, corpus, on_bad=ignore):
-                yield document.text.decode()
+                for block in blocks_of(document.text, SAMPLE_BLOCK):
+                    yield block.decode()
                 taken += len(document.text)
                 advance(len(document.text))
                 if taken >= share:

@@ -1,0 +1,74 @@
+"""Fixtures for the flows' tests: a real Prefect server, and one pipeline that ran on it."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prefect import State
+from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.data_to_model import data_to_model
+from tasks.evaluation import evaluate
+from tasks.reporting import report
+from tasks.tokenization import prepare_tokenizer, tokenize_corpus
+from tasks.training import train
+from tests.processes import cores
+from tests.support import small_values, write_corpora
+from trainer.config import PipelineJob
+from trainer.config_file import validate_job
+from trainer.results import Outcome
+
+SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1, "training__evaluate_every": 10}
+
+
+class Done(NamedTuple):
+    """A pipeline that ran: its job, and the state of its flow run."""
+
+    job: PipelineJob
+    state: State[Outcome]
+
+    @property
+    def store(self) -> Path:
+        return Path(self.job.store)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def server() -> Iterator[dict[str, str]]:
+    """A Prefect server, as the environment of a process that is to use it."""
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
+        url = PREFECT_API_URL.value()
+        assert url is not None
+        yield {**os.environ, "PREFECT_API_URL": url, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": ""}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_retries() -> Iterator[None]:
+    """No waiting before a task is tried again."""
+    tasks = (prepare_tokenizer, tokenize_corpus, train, evaluate, report)
+    before = [task.retry_delay_seconds for task in tasks]
+    for task in tasks:
+        task.retry_delay_seconds = 0
+    yield
+    for task, delay in zip(tasks, before, strict=True):
+        task.retry_delay_seconds = delay
+
+
+@pytest.fixture(scope="session")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small corpora."""
+    return write_corpora(tmp_path_factory.mktemp("raw"))
+
+
+def pipeline_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
+    return validate_job(PipelineJob, small_values(raw, store, **SETTINGS, **changes), "test")
+
+
+@pytest.fixture(scope="session")
+def done(raw: Path, server: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The whole pipeline, run once; its store is not to be written to."""
+    job = pipeline_job(raw, tmp_path_factory.mktemp("pipeline") / "store")
+    with cores(1):
+        return Done(job, data_to_model(job, return_state=True))
