@@ -35,7 +35,7 @@ from trainer.throughput import Meter, flops_per_token, measured_flops
 from trainer.tokenizer import load_tokenizer
 
 STEPS = 10
-ROUNDS = 12
+ROUNDS = 10
 WARM_UP = 3
 FAR = 10**6
 

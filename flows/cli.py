@@ -32,7 +32,7 @@ def main(
     parser.add_argument("config", help="a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
-    parsed = parser.parse_args(arguments)
+    parsed = parser.parse_intermixed_args(arguments)
     try:
         job = load(schema, parsed.config, parsed.overrides)
         if parsed.dry_run:

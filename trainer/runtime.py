@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-import torch._inductor.config
 import torch.distributed as dist
 from accelerate import Accelerator
 
@@ -120,9 +119,7 @@ def compile_objective(objective: torch.nn.Module, runtime: Runtime) -> None:
 
     On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
     """
-    if runtime.device.type == "cpu":
-        torch._inductor.config.fallback_random = True
-    objective.compile()
+    objective.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
 
 
 def leave_group() -> None:

@@ -1,6 +1,5 @@
 """Fixtures for the flows' tests: a real Prefect server, and one pipeline that ran on it."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,11 +36,11 @@ class Done(NamedTuple):
 
 @pytest.fixture(scope="session", autouse=True)
 def server() -> Iterator[dict[str, str]]:
-    """A Prefect server, as the environment of a process that is to use it."""
+    """A Prefect server, as what the environment of a process that is to use it says."""
     with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
         url = PREFECT_API_URL.value()
         assert url is not None
-        yield {**os.environ, "PREFECT_API_URL": url, "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": ""}
+        yield {"PREFECT_API_URL": url}
 
 
 @pytest.fixture(scope="session", autouse=True)

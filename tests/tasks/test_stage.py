@@ -21,7 +21,9 @@ from trainer.progress import Update
 log = logging.getLogger("stage")
 
 
-def run(name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = lambda update: None) -> dict[str, Any]:
+def run(
+    name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = lambda update: None
+) -> dict[str, Any]:
     with cores(1) if ranks == 1 else cores(ranks):
         return run_stage(name, arguments, show, log, ranks)
 
@@ -67,9 +69,7 @@ def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: tuple
     assert digests(store, "tokenizers", "shards") == before
 
 
-def test_a_stages_log_lines_and_progress_are_passed_on(
-    raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stages_log_lines_and_progress_are_passed_on(raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values = small_values(raw, tmp_path / "store", data__tokenizer={"vocab_size": 384, "engine": "gigatoken"})
     updates: list[Update] = []
     job = {key: values[key] for key in ("store", "name", "data")}

@@ -52,9 +52,7 @@ def stocked(prepared: tuple[Path, PreparedData], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished(
-    raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory
-) -> Finished:
+def finished(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """The long run, uninterrupted; not to be written to."""
     folder = tmp_path_factory.mktemp("finished")
     store = Path(shutil.copytree(prepared[0], folder / "store"))

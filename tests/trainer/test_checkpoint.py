@@ -108,7 +108,9 @@ def test_everything_that_a_checkpoint_holds_comes_back_exactly(learner: Learner,
     assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
 
 
-def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(learner: Learner, empty_store: Store, runtime: Runtime) -> None:
+def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
+    learner: Learner, empty_store: Store, runtime: Runtime
+) -> None:
     learner.learn(5)
     save(empty_store, learner, TrainState(step=5, attempts=5))
     folder = empty_store.fetch_folder(f"{RUN}/checkpoints/step-00000005")
@@ -192,7 +194,11 @@ def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, 
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"
 
 
-def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_no_reason_to_fail(learner: Learner, empty_store: Store) -> None:
+def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_no_reason_to_fail(
+    learner: Learner, empty_store: Store
+) -> None:
     save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
-    empty_store.write_json(f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "validation_loss": None})
+    empty_store.write_json(
+        f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "validation_loss": None}
+    )
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"

@@ -24,19 +24,15 @@ def refused(config: Path, *words: str) -> str:
 
 
 def test_words_replace_what_the_file_says(config: Path) -> None:
-    job = load_job(
-        PipelineJob, str(config),
-        ["training.max_steps=9", "training.learning_rate=2.5e-4", "name=other", "training.compile=true", "training.save_every=null"],
-    )  # fmt: skip
+    words = ["training.max_steps=9", "training.learning_rate=2.5e-4", "training.compile=true", "training.save_every=null"]
+    job = load_job(PipelineJob, str(config), [*words, "name=other"])
     assert (job.training.max_steps, job.training.learning_rate, job.name) == (9, 2.5e-4, "other")
     assert (job.training.compile, job.training.save_every) == (True, None)
 
 
 def test_words_reach_into_lists_and_give_whole_values(config: Path) -> None:
-    job = load_job(
-        PipelineJob, str(config),
-        ["data.corpora.1.name=second", "data.corpora.0.paths=[a.py, b.py]", "evaluation.prompts=['x', 'y=z']", "model.config.n_layer=3"],
-    )  # fmt: skip
+    words = ["data.corpora.1.name=second", "data.corpora.0.paths=[a.py, b.py]", "evaluation.prompts=['x', 'y=z']"]
+    job = load_job(PipelineJob, str(config), [*words, "model.config.n_layer=3"])
     assert [corpus.name for corpus in job.data.corpora] == ["code", "second"]
     assert job.data.corpora[0].paths == ["a.py", "b.py"]
     assert job.evaluation.prompts == ["x", "y=z"]
@@ -114,9 +110,14 @@ def test_everything_that_is_wrong_is_said_at_once(config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "expected"),
-    [(b"- a\n- b\n", "a mapping of keys was expected, found list"), (b"a: [1\n", "is not YAML"), (b"\xff\xfe", "cannot be read"),
-     (b"", "a mapping of keys was expected, found NoneType"), (b"a: !!python/object:os.system {}\n", "is not YAML")],
-)  # fmt: skip
+    [
+        (b"- a\n- b\n", "a mapping of keys was expected, found list"),
+        (b"", "a mapping of keys was expected, found NoneType"),
+        (b"a: [1\n", "is not YAML"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"a: !!python/object:os.system {}\n", "is not YAML"),
+    ],
+)
 def test_a_file_that_is_no_configuration_is_refused_by_name(content: bytes, expected: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes(content)
@@ -171,5 +172,3 @@ def test_an_explanation_gives_type_bounds_and_default(line: str) -> None:
 def test_no_field_is_explained_with_a_python_type() -> None:
     text = explain(PipelineJob) + explain(EvaluateJob)
     assert not [word for word in ("typing.", "<class", "Annotated", "NoneType") if word in text]
-
-

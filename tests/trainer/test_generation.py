@@ -26,7 +26,9 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="module")
 def model() -> PreTrainedModel:
     torch.manual_seed(0)
-    config = GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=POSITIONS, vocab_size=257, bos_token_id=EOS, eos_token_id=EOS)
+    config = GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, n_positions=POSITIONS, vocab_size=257, bos_token_id=EOS, eos_token_id=EOS
+    )
     return GPT2LMHeadModel(config)
 
 

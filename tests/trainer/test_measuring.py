@@ -13,8 +13,8 @@ from tests.trainer.conftest import Finished
 from trainer.config import EvaluateJob
 from trainer.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.evaluation import evaluate, held_out_windows
-from trainer.measuring import evaluate_checkpoint
 from trainer.manifest import make_manifest, write_manifest
+from trainer.measuring import evaluate_checkpoint
 from trainer.models import load_model
 from trainer.preparation import prepare
 from trainer.progress import silent
@@ -72,7 +72,9 @@ def test_the_windows_of_the_last_evaluation_in_training_are_scored_the_same(meas
     assert result.scores.total.loss == pytest.approx(held_out_losses(measured.store)[-1][1], rel=1e-6)
 
 
-@pytest.mark.parametrize("form", ["{run}/final", "{run}/checkpoints/step-00000064", "{run}/checkpoint-last", "{run}/checkpoint-best"])
+@pytest.mark.parametrize(
+    "form", ["{run}/final", "{run}/checkpoints/step-00000064", "{run}/checkpoint-last", "{run}/checkpoint-best"]
+)
 def test_every_way_to_name_a_checkpoint_finds_it(measured: Finished, form: str) -> None:
     expected = measure(measured, name(measured))
     result = measure(measured, form.format(run=measured.run))
@@ -156,7 +158,9 @@ def test_a_model_with_fewer_embeddings_than_the_shards_have_ids_is_refused(measu
     from transformers import GPT2Config, GPT2LMHeadModel
 
     shards = measure(measured, name(measured)).shards
-    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, n_positions=32, vocab_size=100)).save_pretrained(tmp_path / "small")
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, n_positions=32, vocab_size=100)).save_pretrained(
+        tmp_path / "small"
+    )
     message = refused(measured, str(tmp_path / "small"), TokenizerError, shards=shards, context=32)
     assert "beyond the 100 embeddings" in message
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL, digests, small_job
+from tests.trainer.conftest import Finished
 from trainer.config import PipelineJob
 from trainer.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.plan import divide_batch, make_plan
@@ -18,7 +19,6 @@ from trainer.progress import silent
 from trainer.runs import FINAL
 from trainer.runtime import check_devices, planned_ranks
 from trainer.storage import Store
-from tests.trainer.conftest import Finished
 
 
 def refused(job: PipelineJob, kind: type[PipelineError]) -> str:
@@ -146,7 +146,7 @@ def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one
 
 def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:
     other = prepare(small_job(raw, stocked, data__tokenizer={"vocab_size": 300}).preparation(), silent())
-    with pytest.raises(TokenizerError, match="was tokenized with .*, not with .*; prepare the data anew"):
+    with pytest.raises(TokenizerError, match=r"was tokenized with .*, not with .*; prepare the data anew"):
         shard_manifests(Store(str(stocked)), PreparedData(tokenizer=other.tokenizer, shards=data.shards))
 
 

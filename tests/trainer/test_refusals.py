@@ -95,7 +95,8 @@ PREFLIGHT = {
 
 BEFORE_TRAINING = {
     "invalid UTF-8": Refusal(
-        raw_file("code/zz.py", b"x = 1\ny = '\xff'\n"), "RecordError", ("zz.py: byte 11 (0xff)", "not valid UTF-8", "convert it")
+        raw_file("code/zz.py", b"x = 1\ny = '\xff'\n"), "RecordError",
+        ("zz.py: byte 11 (0xff)", "not valid UTF-8", "convert it"),
     ),
     "broken JSON line": Refusal(appended("docs.jsonl", b'{"text": \n'), "RecordError", ("docs.jsonl: line", "not valid JSON")),
     "missing field": Refusal(

@@ -143,9 +143,7 @@ def test_a_run_that_is_asked_to_stop_saves_and_continues_exactly(
     assert_as_uninterrupted(stocked, finished)
 
 
-def test_a_run_that_is_stopped_where_it_has_just_saved_saves_once(
-    config: Path, stocked: Path, tmp_path: Path
-) -> None:
+def test_a_run_that_is_stopped_where_it_has_just_saved_saves_once(config: Path, stocked: Path, tmp_path: Path) -> None:
     running = start_warm(tmp_path / "stopped", "trainer.__main__", config)
     stop(running.send_when(signal.SIGTERM, reached(stocked, 5)), stocked)
     saved = [record["step"] for record in records(stocked, "checkpoint")]

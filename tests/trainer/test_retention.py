@@ -64,7 +64,10 @@ def test_pointers_name_the_newest_the_best_and_the_epochs(empty_store: Store) ->
     last, best = (empty_store.read_json(f"{RUN}/checkpoint-{name}") for name in ("last", "best"))
     assert last == {"checkpoint": "checkpoints/step-00000004", "step": 4, "validation_loss": 4.0}
     assert best == {"checkpoint": "checkpoints/step-00000002", "step": 2, "validation_loss": 3.0}
-    assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002-loss-3.0000", "epoch-0002-step-00000004-loss-4.0000"]
+    assert empty_store.names(f"{RUN}/epochs") == [
+        "epoch-0001-step-00000002-loss-3.0000",
+        "epoch-0002-step-00000004-loss-4.0000",
+    ]
     first = empty_store.read_json(f"{RUN}/epochs/epoch-0001-step-00000002-loss-3.0000")
     assert first["checkpoint"] == "checkpoints/step-00000002"
     assert kept(empty_store) == [2, 4]

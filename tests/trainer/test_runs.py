@@ -40,7 +40,8 @@ def test_what_decides_the_outcome_names_the_run(raw: Path, data: PreparedData, c
     [
         {"training__log_every": 5}, {"training__save_every": 1}, {"training__evaluate_every": 3}, {"training__keep_last": 9},
         {"training__micro_batch": 2}, {"training__processes": 2}, {"training__compile": True},
-        {"training__gradient_checkpointing": True}, {"evaluation__batch": 3}, {"data__workers": 2}, {"model__attention": "eager"},
+        {"training__gradient_checkpointing": True}, {"evaluation__batch": 3}, {"data__workers": 2},
+        {"model__attention": "eager"},
     ],
 )  # fmt: skip
 def test_how_it_is_carried_out_does_not(raw: Path, data: PreparedData, changes: dict[str, Any]) -> None:

@@ -20,7 +20,12 @@ def test_arithmetic_of_a_tied_model_is_six_a_weight_that_multiplies_and_that_of_
 
 def test_an_untied_models_input_embeddings_only_look_up() -> None:
     config = LlamaConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, vocab_size=100, tie_word_embeddings=False
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        vocab_size=100,
+        tie_word_embeddings=False,
     )
     model = LlamaForCausalLM(config)
     multiplied = sum(parameter.numel() for parameter in model.parameters()) - 100 * 32

@@ -112,8 +112,8 @@ def test_records_tell_speed_and_learning_rate(raw: Path, stocked: Path, data: Pr
     assert [record["learning_rate"] for record in found] == pytest.approx([5e-4, *[1e-3] * 5])
     for record in found:
         assert record["tokens_per_second"] == pytest.approx(256 / record["step_seconds"])
-        assert 0 < record["mfu"]
-        assert 0 <= record["data_wait_seconds"]
+        assert record["mfu"] > 0
+        assert record["data_wait_seconds"] >= 0
 
 
 def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, stocked: Path, data: PreparedData) -> None:
@@ -143,9 +143,13 @@ def test_without_held_out_text_a_run_trains_all_the_same(raw: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("changes", "tolerance"),
-    [({"training__gradient_checkpointing": True}, 1e-6), ({"model__attention": "eager"}, 1e-4), ({"training__precision": "bf16"}, 0.05)],
+    [
+        ({"training__gradient_checkpointing": True}, 1e-6),
+        ({"model__attention": "eager"}, 1e-4),
+        ({"training__precision": "bf16"}, 0.05),
+    ],
     ids=["gradient checkpointing", "eager attention", "bf16"],
-)  # fmt: skip
+)
 def test_another_way_to_compute_trains_about_the_same(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, changes: dict[str, Any], tolerance: float
 ) -> None:
@@ -161,13 +165,16 @@ def test_another_way_to_compute_trains_about_the_same(
 @pytest.mark.slow
 def test_a_compiled_run_trains_about_the_same(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
     plain, other = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("plain", "other"))
-    train_here(raw, plain, prepared[1], **PLAIN)
-    config = write_config(tmp_path / "job.yaml", small_values(raw, other, **PLAIN, training__compile=True))
+    shallow = {"model__config": {**SMALL_MODEL, **NO_DROPOUT, "n_layer": 1}, "training__max_steps": 3}
+    train_here(raw, plain, prepared[1], **shallow)
+    config = write_config(tmp_path / "job.yaml", small_values(raw, other, **shallow, training__compile=True))
     ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait(280)
     assert ended.status == 0, ended.stderr
     for (_, expected, _, _), (_, loss, _, _) in itertools.zip_longest(curve(plain), curve(other)):
         assert loss == pytest.approx(expected, abs=1e-3)
-    assert AutoModelForCausalLM.from_pretrained(next((other / "runs").iterdir()) / FINAL).num_parameters() > 0
+    (run,) = (other / "runs").iterdir()
+    names = load_file(run / FINAL / "model.safetensors").keys()
+    assert names == load_file(plain / "runs" / run.name / FINAL / "model.safetensors").keys()
 
 
 @pytest.mark.parametrize("shard_size", [None, "20KB"])
@@ -187,7 +194,13 @@ def test_a_pretrained_model_is_trained_further(
 
 
 def test_another_family_trains_saves_and_loads(raw: Path, stocked: Path, data: PreparedData) -> None:
-    llama = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    llama = {
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     run = train_here(raw, stocked, data, model__config={**llama, "max_position_embeddings": 32})
     assert find_checkpoint(Store(str(stocked)), run) == "checkpoints/step-00000006"
     assert AutoModelForCausalLM.from_pretrained(stocked / run / FINAL).config.model_type == "llama"

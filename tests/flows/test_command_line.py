@@ -1,0 +1,153 @@
+"""The flows' command lines in real processes: help, dry runs, results, and refusals."""
+
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.conftest import SETTINGS, Done
+from tests.processes import Ended, alive, descendants, start_module, wait_until
+from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
+from trainer.config import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config_file import explain
+from trainer.errors import EXIT_BAD_INPUT
+
+
+@pytest.fixture
+def config(raw: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
+
+
+def run(tmp_path: Path, flow: str, *arguments: Any, env: dict[str, str]) -> Ended:
+    return start_module(tmp_path / "said", f"flows.{flow}", *arguments, env=env).wait()
+
+
+def message_of(ended: Ended) -> str:
+    """The one message with which a command refused its input, at the end of what it says."""
+    assert ended.status == EXIT_BAD_INPUT, ended
+    assert "Traceback" not in ended.stderr + ended.stdout
+    messages = [line for line in ended.stderr.splitlines() if re.match(r"\w+Error: ", line)]
+    assert len(messages) == 1, ended.stderr
+    return messages[0]
+
+
+@pytest.mark.parametrize(
+    ("flow", "schema"),
+    [
+        ("data_to_model", PipelineJob),
+        ("prepare_data", PrepareJob),
+        ("train_model", PipelineJob),
+        ("evaluate_model", EvaluateJob),
+    ],
+)
+def test_help_names_the_command_and_explains_every_field(
+    flow: str, schema: type[PrepareJob], server: dict[str, str], tmp_path: Path
+) -> None:
+    ended = run(tmp_path, flow, "--help", env=server)
+    assert ended.status == 0
+    assert f"usage: python -m flows.{flow} [-h] [--dry-run] config [key=value ...]" in ended.stdout.replace("\n" + " " * 7, " ")
+    assert explain(schema) in ended.stdout
+
+
+def test_a_dry_run_prints_the_plan_and_publishes_nothing(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    ended = run(tmp_path, "data_to_model", config, "--dry-run", "training.max_steps=123", env=server)
+    assert ended.status == 0, ended.stderr
+    for row in (r"code +\d+ ", r"docs +1 ", r"model +[\d,]+ parameters", r"steps +about 123 on 1 rank", r"disk +about"):
+        assert re.search(row, ended.stdout), ended.stdout
+    assert "until then windows and steps are estimates" in ended.stdout
+    assert digests(tmp_path / "store") == {}
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [".staging"]
+
+
+def test_a_dry_run_after_preparation_is_exact(done: Done, config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    before = digests(done.store, "tokenizers", "shards", "runs")
+    ended = run(tmp_path, "data_to_model", config, "--dry-run", f"store={done.store}", "training.max_steps=123", env=server)
+    assert re.search(r"steps +123 on 1 rank", ended.stdout), ended
+    assert "estimates" not in ended.stdout
+    assert digests(done.store, "tokenizers", "shards", "runs") == before
+
+
+@pytest.mark.parametrize(
+    ("flow", "says"), [("prepare_data", r"code: \d+ files, 0\.0 MB"), ("evaluate_model", "would evaluate tiny")]
+)
+def test_the_other_flows_have_dry_runs_too(flow: str, says: str, config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    if flow == "evaluate_model":
+        config = write_config(tmp_path / "job.yaml", {"store": str(tmp_path / "store"), "checkpoint": "tiny"})
+    ended = run(tmp_path, flow, config, "--dry-run", env=server)
+    assert ended.status == 0, ended.stderr
+    assert re.search(says, ended.stdout)
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("flow", "word", "says"),
+    [
+        ("data_to_model", "training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
+        ("prepare_data", "data.tokenizer.vocab=1", "data.tokenizer.vocab: unknown key; did you mean 'vocab_size'?"),
+        ("train_model", "training.max_steps", "'training.max_steps' is not key=value"),
+        ("data_to_model", "data.corpora.5.name=x", "'data.corpora.5.name=x' cannot be set"),
+    ],
+)
+def test_a_bad_word_is_refused_before_a_server_is_asked(
+    flow: str, word: str, says: str, config: Path, server: dict[str, str], tmp_path: Path
+) -> None:
+    nowhere = {**server, "PREFECT_API_URL": "http://127.0.0.1:1/api"}
+    assert says in message_of(run(tmp_path, flow, config, word, env=nowhere))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "kind", "says"),
+    [
+        (["data.corpora.0.paths=[/nowhere/x.txt]"], "CorpusError", "no file matches '/nowhere/x.txt'; check the path"),
+        (["data.corpora.1.text_field=body"], "RecordError", "no field 'body'; it has text"),
+    ],
+    ids=["missing corpus", "missing field"],
+)
+def test_bad_input_is_refused_with_one_message(
+    words: list[str], kind: str, says: str, done: Done, config: Path, server: dict[str, str], tmp_path: Path
+) -> None:
+    before = digests(done.store, "tokenizers", "shards", "runs")
+    message = message_of(run(tmp_path, "data_to_model", config, f"store={done.store}", *words, env=server))
+    assert message.startswith(f"{kind}: ")
+    assert says in message
+    after = digests(done.store, "tokenizers", "shards", "runs")
+    assert {name: after.get(name) for name in before} == before
+    assert digests(done.store, "runs").keys() == {name for name in before if name.startswith("runs/")}
+
+
+@pytest.mark.slow
+def test_a_missing_checkpoint_and_foreign_shards_are_refused(done: Done, server: dict[str, str], tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", {"store": str(done.store), "checkpoint": "nobody"})
+    assert "ArtifactError: no checkpoint 'nobody'" in message_of(run(tmp_path, "evaluate_model", config, env=server))
+    words = [f"checkpoint={only_run(done.store)}/final", "shards=[shards/other-0123456789abcdef]"]
+    message = message_of(run(tmp_path, "evaluate_model", config, *words, env=server))
+    assert message.startswith(f"ArtifactError: {done.store}/shards/other-0123456789abcdef holds no published shards")
+
+
+@pytest.mark.slow
+def test_a_pipeline_that_is_cancelled_saves_leaves_no_process_and_continues_exactly(
+    done: Done, config: Path, server: dict[str, str], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(done.store / name, store / name)
+    running = start_module(tmp_path / "cancelled", "flows.train_model", config, "training.save_every=null", env=server)
+    wait_until(lambda: steps_recorded(store) >= 3 or running.status() is not None)
+    found = descendants(running.pid)
+    assert len(found) == 1, "the trainer"
+    for pid in [running.pid, *found]:
+        os.kill(pid, signal.SIGTERM)
+    assert running.wait().status != 0
+    wait_until(lambda: not any(alive(pid) for pid in found))
+    (checkpoint,) = (store / only_run(store) / "checkpoints").iterdir()
+    assert checkpoint.name == f"step-{steps_recorded(store):08d}"
+    ended = run(tmp_path, "train_model", config, env=server)
+    assert ended.status == 0, ended.stderr
+    assert f"model      {store}/{only_run(store)}/final" in ended.stdout
+    assert re.search(r"validation loss 5\.\d+ -> 5\.\d+ \(-\d+%\)", ended.stdout)
+    assert final_bytes(store) == final_bytes(done.store)

@@ -1,0 +1,114 @@
+"""Each part of the pipeline by itself: prepared, trained through kills, evaluated; and bad input, not tried again."""
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import Flow
+
+from flows.evaluate_model import evaluate_model
+from flows.prepare_data import prepare_data
+from flows.train_model import train_model
+from tests.flows.conftest import Done, pipeline_job
+from tests.flows.looking import artifacts, task_runs
+from tests.processes import children, command_line, cores, wait_until
+from tests.support import curve, digests, final_bytes, steps_recorded
+from trainer.config import EvaluateJob
+from trainer.errors import ArtifactError, CorpusError, PipelineError, RecordError
+
+pytestmark = pytest.mark.slow
+
+
+def refused(flow: Flow[Any, Any], job: Any, kind: type[PipelineError]) -> tuple[str, Any]:
+    """The message and the state of a flow run that fails on its input."""
+    with cores(1):
+        state = flow(job, return_state=True)
+    assert state.is_failed()
+    error = state.result(raise_on_failure=False)
+    assert type(error) is kind
+    return str(error), state
+
+
+def test_data_is_prepared_by_itself_and_the_same_as_in_the_pipeline(done: Done, raw: Path, tmp_path: Path) -> None:
+    job = pipeline_job(raw, tmp_path / "store").preparation()
+    with cores(1):
+        state = prepare_data(job, return_state=True)
+    assert state.name == "Completed"
+    found, expected = (
+        {name: digest for name, digest in digests(store, "shards").items() if name.endswith((".bin", ".idx"))}
+        for store in (tmp_path / "store", done.store)
+    )
+    assert found == expected
+    data = state.result()
+    assert [ref.reused for ref in [data.tokenizer, *data.shards]] == [False] * 3
+
+
+def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
+    message, _ = refused(train_model, pipeline_job(raw, tmp_path / "store"), ArtifactError)
+    assert "holds no shards for these corpora as they are now; run prepare-data first" in message
+    assert not (tmp_path / "store" / "runs").exists()
+
+
+def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(done: Done, raw: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(done.store / name, store / name)
+    killed: list[int] = []
+
+    def kill_twice() -> None:
+        for step in (5, 22):
+            wait_until(lambda step=step: steps_recorded(store) >= step)
+            (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+            os.kill(stage, signal.SIGKILL)
+            killed.append(stage)
+
+    killer = threading.Thread(target=kill_twice)
+    killer.start()
+    with cores(1):
+        state = train_model(pipeline_job(raw, store), return_state=True)
+    killer.join()
+    assert len(set(killed)) == 2
+    assert state.name == "Completed"
+    assert task_runs(state)["train"].run_count == 3
+    assert final_bytes(store) == final_bytes(done.store)
+    assert curve(store) == curve(done.store)
+
+
+def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(done.store, tmp_path / "store"))
+    outcome = done.state.result()
+    (store / outcome.run / "eval.json").unlink()
+    job = EvaluateJob(store=str(store), checkpoint=outcome.run.removeprefix("runs/"), evaluation=done.job.evaluation)
+    with cores(1):
+        state = evaluate_model(job, return_state=True)
+    assert state.name == "Completed"
+    assert state.result().scores == outcome.evaluation.scores
+    assert state.result().samples == outcome.evaluation.samples
+    assert [artifact.key for artifact in artifacts(state) if artifact.type == "table"] == ["evaluation"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "says", "task"),
+    [
+        (b"x = 1\n\xff\xfe\n", RecordError, "bad.py: byte 6 (0xff) is not valid UTF-8", "tokenize-code"),
+        (None, CorpusError, "no file matches", "prepare-tokenizer"),
+    ],
+    ids=["invalid UTF-8", "missing file"],
+)
+def test_bad_input_is_not_tried_again(
+    raw: Path, tmp_path: Path, content: bytes | None, kind: type[PipelineError], says: str, task: str
+) -> None:
+    job = pipeline_job(raw, tmp_path / "store")
+    if content is not None:
+        (tmp_path / "bad.py").write_bytes(content)
+    code = job.data.corpora[0].model_copy(update={"paths": [*job.data.corpora[0].paths, f"{tmp_path}/bad.py"]})
+    data = job.data.model_copy(update={"corpora": [code, job.data.corpora[1]]})
+    message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), kind)
+    assert says in message
+    runs = task_runs(state)
+    assert (runs[task].state_name, runs[task].run_count) == ("Failed", 1)
+    assert task == list(runs)[-1], "nothing after it was begun"
