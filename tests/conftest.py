@@ -33,3 +33,9 @@ def clean(code: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own(clean: Path, tmp_path: Path) -> Path:
     """A copy of that store."""
     return Path(shutil.copytree(clean, tmp_path / "own"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Fast tests first: the trainer's before whole pipelines, and those marked slow last."""
+    folders = ("trainer", "tasks", "flows")
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, folders.index(item.path.parent.name)))

@@ -4,10 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import write_corpora
+from tests.support import small_values, write_corpora
+from tests.tasks.running import Prepared, prepare
 
 
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small corpora."""
     return write_corpora(tmp_path_factory.mktemp("raw"))
+
+
+@pytest.fixture(scope="session")
+def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """A job and its prepared data; each test that trains names its run."""
+    values = small_values(raw, tmp_path_factory.mktemp("store"))
+    return Prepared(values, prepare(values))

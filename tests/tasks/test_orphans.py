@@ -10,7 +10,7 @@ import pytest
 
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
 from tests.support import small_values
-from tests.tasks.test_stage import prepare, run
+from tests.tasks.running import Prepared, run
 
 
 def start_parent(stage: str, arguments: dict[str, Any], ranks: int, folder: Path) -> Running:
@@ -19,35 +19,40 @@ def start_parent(stage: str, arguments: dict[str, Any], ranks: int, folder: Path
     return start_module(folder / "said", "tests.tasks.stage_parent", path, count=ranks)
 
 
-def kill_when(parent: Running, ready: Callable[[list[int]], bool]) -> list[int]:
-    """Kill the parent as soon as what it started is ready; returns what it had started."""
-    wait_until(lambda: parent.status() is not None or ready(descendants(parent.pid)))
+def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
+    """Kill the parent as soon as what it started is ready; returns what it had started, with its command lines."""
+
+    def started() -> dict[int, str]:
+        return {pid: command_line(pid) for pid in descendants(parent.pid)}
+
+    wait_until(lambda: parent.status() is not None or ready(list(started().values())))
     assert parent.status() is None, parent.wait()
-    found = descendants(parent.pid)
+    found = started()
     parent.send(signal.SIGKILL)
     assert parent.wait().status == -signal.SIGKILL
     return found
 
 
-def assert_all_end(pids: list[int]) -> None:
-    wait_until(lambda: not any(alive(pid) for pid in pids), seconds=60.0)
+def assert_all_end(found: dict[int, str]) -> None:
+    wait_until(lambda: not any(alive(pid) for pid in found), seconds=60.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_training_ends_with_the_process_that_waits_for_it(raw: Path, tmp_path: Path, ranks: int) -> None:
-    values = small_values(raw, tmp_path / "store", training__max_steps=100_000)
-    data = prepare(values)
-    parent = start_parent("train", {"job": values, "data": data}, ranks, tmp_path)
-    found = kill_when(parent, lambda started: any((tmp_path / "store").glob("runs/*/metrics.jsonl")))
-    assert sum("trainer.child" in command_line(pid) for pid in found) == (1 if ranks == 1 else 3), "torchrun and its ranks"
+def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tmp_path: Path, ranks: int) -> None:
+    name = f"orphaned-{ranks}"
+    job = {**prepared.values, "run": name, "training": {**prepared.values["training"], "max_steps": 100_000}}
+    parent = start_parent("train", {"job": job, "data": prepared.data}, ranks, tmp_path)
+    trains = Path(prepared.values["store"]) / "runs" / name / "metrics.jsonl"
+    found = kill_when(parent, lambda commands: trains.exists())
+    assert sum("trainer.child" in command for command in found.values()) == (1 if ranks == 1 else 3), "torchrun and its ranks"
     assert_all_end(found)
 
 
 def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path, tmp_path: Path) -> None:
     text = (raw / "docs.jsonl").read_bytes()
     for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_bytes(text * 500)
+        (tmp_path / f"{number}.jsonl").write_bytes(text * 400)
     corpora = [{"name": "large", "paths": [f"{tmp_path}/*.jsonl"], "format": "jsonl"}]
     shards = {"num_shards": 4, "piece_bytes": 2**20}
     values = small_values(raw, tmp_path / "store", data__corpora=corpora, data__workers=2, data__shards=shards)
@@ -55,12 +60,7 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     job = {key: values[key] for key in ("store", "name", "data")}
     tokenizer = run("tokenizer", {"job": job})
     parent = start_parent("corpus", {"job": job, "name": "large", "tokenizer_key": tokenizer["key"]}, 2, tmp_path)
-
-    def workers(pids: list[int]) -> list[int]:
-        return [pid for pid in pids if "spawn_main" in command_line(pid)]
-
     staged = tmp_path / "store" / ".staging"
-    found = kill_when(parent, lambda started: len(workers(started)) == 2 and any(staged.glob("*/*.bin")))
-    assert len(workers(found)) == 2
+    found = kill_when(parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin")))
     assert_all_end(found)
     assert not list((tmp_path / "store" / "shards").glob("*/manifest.json"))

@@ -4,46 +4,18 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import trainer.stages
-from tasks.stage import StageCrashed, run_stage
-from tests.processes import children, command_line, cores, descendants, wait_until
+from tasks.stage import StageCrashed
+from tests.processes import children, command_line, descendants, wait_until
 from tests.support import digests, records, small_values
+from tests.tasks.running import Prepared, prepare, run
 from trainer.errors import CorpusError, PipelineError, Preempted, RecordError
 from trainer.manifest import ArtifactRef
 from trainer.progress import Update
-
-log = logging.getLogger("stage")
-
-
-def run(
-    name: str, arguments: dict[str, Any], ranks: int = 1, show: Callable[[Update], None] = lambda update: None
-) -> dict[str, Any]:
-    with cores(1) if ranks == 1 else cores(ranks):
-        return run_stage(name, arguments, show, log, ranks)
-
-
-def prepare(values: dict[str, Any]) -> dict[str, Any]:
-    """The data of a job, prepared in stages as the flows do it."""
-    job = {key: values[key] for key in ("store", "name", "data")}
-    tokenizer = run("tokenizer", {"job": job})
-    shards = [
-        run("corpus", {"job": job, "name": corpus["name"], "tokenizer_key": tokenizer["key"]})
-        for corpus in values["data"]["corpora"]
-    ]
-    return {"tokenizer": tokenizer, "shards": shards}
-
-
-@pytest.fixture(scope="module")
-def prepared(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A job's values and its prepared data; each test that trains names its run."""
-    values = small_values(raw, tmp_path_factory.mktemp("store"))
-    return values, prepare(values)
 
 
 def the_stage() -> int:
@@ -56,7 +28,7 @@ def test_the_stages_of_the_pipeline_can_be_named() -> None:
     assert all(callable(trainer.stages.stage(name)) for name in trainer.stages.STAGES)
 
 
-def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: Prepared) -> None:
     values, data = prepared
     refs = [ArtifactRef(**ref) for ref in [data["tokenizer"], *data["shards"]]]
     store = Path(values["store"])
@@ -131,14 +103,10 @@ def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_training_that_is_asked_to_stop_saves_and_says_so(
-    prepared: tuple[dict[str, Any], dict[str, Any]], ranks: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_ranks_that_are_asked_to_stop_save_and_say_so(prepared: Prepared, caplog: pytest.LogCaptureFixture) -> None:
     values, data = prepared
-    name = f"stopped-{ranks}"
-    job = {**values, "run": name, "training": {**values["training"], "max_steps": 100_000, "save_every": 5}}
-    folder = Path(values["store"]) / "runs" / name
+    job = {**values, "run": "stopped", "training": {**values["training"], "max_steps": 100_000, "save_every": 5}}
+    folder = Path(values["store"]) / "runs" / "stopped"
 
     def stop() -> None:
         wait_until(lambda: (folder / "checkpoint-last").exists())
@@ -149,18 +117,17 @@ def test_training_that_is_asked_to_stop_saves_and_says_so(
     stopper = threading.Thread(target=stop)
     stopper.start()
     with caplog.at_level(logging.INFO, logger="stage"), pytest.raises(Preempted, match="running it again continues"):
-        run("train", {"job": job, "data": data}, ranks)
+        run("train", {"job": job, "data": data}, 2)
     stopper.join()
-    trained = [r for r in records(Path(values["store"]), "train", f"runs/{name}")]
     newest = max(path.name for path in (folder / "checkpoints").iterdir())
-    assert newest == f"step-{trained[-1]['step']:08d}", "saved where it stopped"
-    assert any("asked to stop: saved at step" in record.getMessage() for record in caplog.records)
+    step = records(Path(values["store"]), "train", "runs/stopped")[-1]["step"]
+    assert newest == f"step-{step:08d}", "saved where it stopped"
+    said = [record.getMessage() for record in caplog.records if "asked to stop" in record.getMessage()]
+    assert said == [f"asked to stop: saved at step {step} of 100000; run it again to continue"]
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(
-    prepared: tuple[dict[str, Any], dict[str, Any]],
-) -> None:
+def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared: Prepared) -> None:
     values, data = prepared
     job = {**values, "run": "killed", "training": {**values["training"], "max_steps": 100_000}}
     found: list[int] = []
@@ -181,7 +148,7 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(
 
 
 @pytest.mark.slow
-def test_bad_input_on_several_ranks_is_raised_once_as_it_is(prepared: tuple[dict[str, Any], dict[str, Any]]) -> None:
+def test_bad_input_on_several_ranks_is_raised_once_as_it_is(prepared: Prepared) -> None:
     values, data = prepared
     job = {**values, "run": "refused", "training": {**values["training"], "learning_rate": 1e-3, "global_batch": 9}}
     with pytest.raises(PipelineError, match="global_batch 9 does not divide among 2 ranks"):
