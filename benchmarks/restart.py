@@ -30,7 +30,10 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
         while process.poll() is None:
             text = metrics.read_text() if metrics.exists() else ""
             if any(json.loads(line)["step"] > step for line in text.splitlines() if '"kind": "train"' in line):
-                return time.perf_counter() - started
+                seconds = time.perf_counter() - started
+                while not (metrics.parent / "checkpoint-last").exists() and process.poll() is None:
+                    time.sleep(0.01)
+                return seconds
             time.sleep(0.01)
     finally:
         process.kill()
@@ -53,6 +56,8 @@ def move_checkpoint(run: Path, step: int) -> None:
     details = {**manifest["details"], "step": step}
     made = make_manifest(manifest["kind"], manifest["fingerprint"], files, details)
     (late / "manifest.json").write_text(made.model_dump_json())
+    records = ({"kind": "train", "step": 10 * n, "loss": 3.0, "learning_rate": 1e-4} for n in range(1, step // 10 + 1))
+    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for pointer in ("checkpoint-last", "checkpoint-best"):
         (run / pointer).unlink(missing_ok=True)
     (run / "checkpoint-last").write_text(json.dumps({"checkpoint": folder_name(step), "step": step, "validation_loss": None}))

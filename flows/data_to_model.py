@@ -30,7 +30,7 @@ def data_to_model(job: PipelineJob) -> Outcome:
     measurement = EvaluateJob(
         store=job.store, checkpoint=f"{run.key}/final", precision=job.training.precision, evaluation=job.evaluation
     )
-    evaluation = evaluate(measurement, return_state=True).result() if job.data.validation_fraction else None
+    evaluation = evaluate(measurement, return_state=True).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True).result()
     return Outcome(run=run.key, evaluation=evaluation, report=made.key)
 

@@ -8,8 +8,9 @@ from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
 from trainer.errors import ArtifactError
-from trainer.manifest import ArtifactRef
-from trainer.preparation import find_prepared
+from trainer.manifest import ArtifactRef, require_intact
+from trainer.preparation import find_prepared, shard_manifests
+from trainer.storage import Store
 
 
 @flow(name="train-model", log_prints=True)
@@ -19,6 +20,9 @@ def train_model(job: PipelineJob) -> ArtifactRef:
     data = find_prepared(job.preparation())
     if data is None:
         raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
+    store = Store(job.store)
+    for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
+        require_intact(store, ref.key, manifest)
     plan = plan_steps(job, data, ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run

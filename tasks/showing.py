@@ -32,14 +32,19 @@ def showing() -> Iterator[Callable[[Update], None]]:
         on_screen(update)
         if not update.total:
             return
-        percent = 100.0 * update.done / update.total
+        try:
+            tell_server(update, 100.0 * update.done / update.total)
+        except Exception as error:  # the work goes on, whatever the server that shows it says
+            TaskLogger().warning("progress cannot be shown in Prefect: %s", error)
+
+    def tell_server(update: Update, percent: float) -> None:
         known = artifacts.get(update.title)
         if known is None:
             made = cast(UUID, create_progress_artifact(percent, description=describe(update)))
             artifacts[update.title] = (made, time.monotonic())
         elif update.finished or time.monotonic() - known[1] > ARTIFACT_SECONDS:
-            update_progress_artifact(known[0], percent, description=describe(update))
             artifacts[update.title] = (known[0], time.monotonic())
+            update_progress_artifact(known[0], percent, description=describe(update))
 
     yield show
 

@@ -35,7 +35,11 @@ def run_stage(
         path.write_text(json.dumps(request), encoding="utf-8")
         command = [sys.executable, "-m", "trainer.child", str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
-            outcome = _follow(child, show, logger)
+            try:
+                outcome = _follow(child, show, logger)
+            except BaseException:
+                child.terminate()
+                raise
     return _result(name, child.returncode, outcome)
 
 

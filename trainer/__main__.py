@@ -44,8 +44,10 @@ def main(arguments: list[str]) -> int:
 def run(job: PipelineJob, rank: int) -> int:
     """Train on every rank; evaluate on every rank; report on the first."""
     from trainer.measuring import evaluate_checkpoint
+    from trainer.plan import StepPlan
     from trainer.preflight import preflight
     from trainer.report import make_report
+    from trainer.runs import PLAN
     from trainer.runtime import leave_group
     from trainer.training import train
 
@@ -53,7 +55,7 @@ def run(job: PipelineJob, rank: int) -> int:
     if rank == 0:
         preflight(job, silent())
     trained = train(job, progress)
-    if job.data.validation_fraction:
+    if StepPlan(**Store(job.store).read_json(f"{trained.key}/{PLAN}")).holds_out:
         scores = evaluate_checkpoint(EvaluateJob(
             store=job.store, checkpoint=f"{trained.key}/final", precision=job.training.precision, evaluation=job.evaluation
         ), progress)  # fmt: skip

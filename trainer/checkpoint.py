@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 from transformers import PreTrainedModel
 
-from trainer.errors import ArtifactError
+from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, find_damage, publish_folder, read_manifest
 from trainer.runs import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
 from trainer.storage import Store
@@ -96,7 +96,12 @@ def find_checkpoint(store: Store, run: str) -> str | None:
 
     A damaged one is passed over with a warning. Raises `ArtifactError` if there are checkpoints but none is intact.
     """
-    pointer: dict[str, str] | None = store.read_json(f"{run}/{LAST}")
+    pointer: dict[str, str] | None
+    try:
+        pointer = store.read_json(f"{run}/{LAST}")
+    except StorageError as error:
+        log.warning("%s: looking at the checkpoints themselves", error)
+        pointer = None
     steps = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
     names = ([pointer["checkpoint"]] if pointer else []) + [f"{CHECKPOINTS}/{name}" for name in steps]
     damaged = []

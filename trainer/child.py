@@ -34,13 +34,12 @@ def main(arguments: list[str]) -> int:
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
         logging.basicConfig(level=logging.INFO, handlers=[EventHandler()])
-    try:
-        return run(request["stage"], request["arguments"], rank)
-    finally:
-        if launched:
-            from trainer.runtime import leave_group
+    status = run(request["stage"], request["arguments"], rank)
+    if launched and status == 0:
+        from trainer.runtime import leave_group
 
-            leave_group()
+        leave_group()
+    return status
 
 
 def launch(ranks: int, request: str) -> int:

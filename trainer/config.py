@@ -102,7 +102,9 @@ class ModelConfig(Schema):
     )
     pretrained: str | None = Field(default=None, description="or the folder or name of a pretrained model")
     pad_vocab_to: int = Field(default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this")
-    attention: Literal["sdpa", "eager"] = Field(default="sdpa", description="attention implementation")
+    attention: Literal["sdpa", "eager"] | None = Field(
+        default=None, description="attention implementation; default: the best that the architecture has"
+    )
 
     @model_validator(mode="after")
     def _new_or_pretrained(self) -> Self:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from trainer.checkpoint import Saver, TrainState, take_snapshot
 from trainer.config import TrainingConfig
-from trainer.errors import Preempted
+from trainer.errors import Preempted, RunError
 from trainer.evaluation import HeldOut, evaluate
 from trainer.plan import StepPlan
 from trainer.progress import Bar
@@ -22,6 +22,9 @@ from trainer.stopping import StopSignal
 from trainer.throughput import Meter
 
 log = logging.getLogger(__name__)
+
+MAX_SKIPS = 100
+"""Steps in a row whose gradients may overflow in fp16; the loss scale halves at each, so a sound run needs far fewer."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     if state.step == 0:
         evaluate_now(session)
     meter.reset()
+    skips = 0
     while state.step < plan.total_steps:
         asked = time.perf_counter()
         batch = next(batches)
@@ -63,8 +67,16 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         state.attempts += 1
         meter.add(outcome.loss, waited)
         if outcome.skipped:
+            skips += 1
+            if skips >= MAX_SKIPS:
+                raise RunError(
+                    f"the gradients overflowed in {skips} steps in a row after step {state.step}: training has diverged; "
+                    "lower training.learning_rate, or use bf16 or fp32"
+                )
             continue
+        skips = 0
         state.step += 1
+        state.validation_loss = None
         at_end = state.step == plan.total_steps
         if at_end or state.step % training.log_every == 0:
             record_step(session, outcome)
@@ -72,7 +84,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         epoch_ends = state.step % plan.steps_per_epoch == 0
         if at_end or epoch_ends or due(state.step, training.evaluate_every):
             evaluate_now(session)
-        saves = at_end or epoch_ends or due(state.step, training.save_every)
+        saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
         if saves:
             save_now(session, state.step // plan.steps_per_epoch if epoch_ends else None)
         meter.pause(time.perf_counter() - paused)

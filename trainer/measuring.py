@@ -50,7 +50,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     name = fingerprint(
         [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
     )
-    key = _result_key(found, job.checkpoint, name)
+    key = _result_key(store, job, found, name)
     runtime = start_runtime(job.precision)
     earlier = runtime.on_first(lambda: store.read_json(key))
     if earlier is not None and earlier["fingerprint"] == name:
@@ -121,10 +121,15 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
     return shards, context
 
 
-def _result_key(found: Checkpoint, name: str, digest: str) -> str:
-    if found.key is not None and found.key.endswith(f"/{FINAL}"):
-        return f"{found.key.removesuffix(FINAL)}{EVALUATION}"
-    return f"evaluations/{Path(name).name}-{digest}.json"
+def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) -> str:
+    """The run's own eval.json for its final model measured as its job says, else a file of its own."""
+    if found.key is not None and found.key.endswith(f"/{FINAL}") and job.shards is None and job.context is None:
+        run = found.key.removesuffix(f"/{FINAL}")
+        settings = store.read_json(f"{run}/{CONFIG}")["job"]
+        own = settings["evaluation"] == job.evaluation.model_dump(mode="json")
+        if own and settings["training"]["precision"] == job.precision:
+            return f"{run}/{EVALUATION}"
+    return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:

@@ -39,7 +39,6 @@ def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int)
             "use the model's own tokenizer, or a new model"
         )
     check_positions(config, context, "training.context")
-    config.use_cache = False
     return config
 
 
@@ -50,7 +49,7 @@ def check_positions(config: PretrainedConfig, context: int, setting: str) -> Non
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
-def count_parameters(config: PretrainedConfig, attention: str = "sdpa") -> int:
+def count_parameters(config: PretrainedConfig, attention: str | None = None) -> int:
     """Parameters of the model, found without allocating them. Raises `ConfigError` if it cannot be built."""
     return sum(parameter.numel() for parameter in _meta_model(config, attention).parameters())
 
@@ -66,7 +65,7 @@ def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> Pr
     return fuse_activations(model)
 
 
-def load_model(path: str | Path, attention: str = "sdpa") -> PreTrainedModel:
+def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
     """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
@@ -91,7 +90,7 @@ def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _meta_model(config: PretrainedConfig, attention: str) -> PreTrainedModel:
+def _meta_model(config: PretrainedConfig, attention: str | None) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)

@@ -44,6 +44,11 @@ class StepPlan(BaseModel):
     warmup_steps: int
 
     @property
+    def holds_out(self) -> bool:
+        """Whether there is held-out text to evaluate on."""
+        return any(corpus.validation_tokens > 1 for corpus in self.corpora)
+
+    @property
     def total_tokens(self) -> int:
         return self.total_steps * self.tokens_per_step
 

@@ -1,7 +1,9 @@
 """The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
 
+import os
+
 from trainer.config import PipelineJob, TrainingConfig
-from trainer.errors import ConfigError, StorageError
+from trainer.errors import StorageError
 from trainer.manifest import Manifest
 from trainer.models import count_parameters, resolve_config
 from trainer.plan import divide_batch, make_plan
@@ -25,7 +27,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     store, training = Store(job.store), job.training
     store.check_writable()
     check_devices(training.precision, training.processes)
-    ranks = planned_ranks(training.processes)
+    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes)
     divide_batch(training, ranks)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
@@ -37,13 +39,11 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
-    if training.warmup_steps > steps and plan is None:
-        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has about {steps} steps")
     text = config.get_text_config()
     width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
     disk = _disk_bytes(job, previews, parameters, tokenizer)
     free = store.free_bytes()
-    if free is not None and disk > free:
+    if free is not None and disk > free + store.used_bytes():
         raise StorageError(f"the job needs about {disk / 1e9:.1f} GB on {store.path('')}, which has {free / 1e9:.1f} GB free")
     return Preflight(
         corpora=previews,

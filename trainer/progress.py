@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
@@ -104,9 +104,10 @@ def as_events(stream: TextIO = sys.stdout) -> Progress:
 
 
 def emit(stream: TextIO, event: str, **values: object) -> None:
-    """Write one event as a line of JSON."""
-    stream.write(json.dumps({"event": event, **values}) + "\n")
-    stream.flush()
+    """Write one event as a line of JSON. When nobody listens any more, the work goes on to where it can stop."""
+    with suppress(BrokenPipeError):
+        stream.write(json.dumps({"event": event, **values}) + "\n")
+        stream.flush()
 
 
 def terminal_bars(stream: TextIO = sys.stderr) -> Show:

@@ -15,7 +15,7 @@ TENSORBOARD = "tensorboard"
 
 
 class RunLog:
-    """Appends records to a run's metrics.jsonl, and shows them in TensorBoard's files, which are made from it.
+    """Appends records to a run's metrics.jsonl, and the same figures to TensorBoard's files.
 
     Records from after the step that a run resumes at are dropped first; all of them if it begins anew.
     """
@@ -26,12 +26,11 @@ class RunLog:
         store.write_bytes(f"{run}/{METRICS}", "".join(json.dumps(record) + "\n" for record in kept).encode())
         self._path = store.fetch(f"{run}/{METRICS}")
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
-        store.delete(f"{run}/{TENSORBOARD}")
         self._events = self._path.parent / TENSORBOARD
-        shutil.rmtree(self._events, ignore_errors=True)
-        self._board = SummaryWriter(str(self._events))
-        for record in kept:
-            self._show(**record)
+        if not kept:
+            store.delete(f"{run}/{TENSORBOARD}")
+            shutil.rmtree(self._events, ignore_errors=True)
+        self._board = SummaryWriter(str(self._events), purge_step=step + 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""

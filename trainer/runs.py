@@ -1,13 +1,16 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.config import ModelConfig, PipelineJob
-from trainer.errors import RunError
+from trainer.errors import ArtifactError, RunError
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
 from trainer.preparation import PreparedData
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
 CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
@@ -68,7 +71,11 @@ def claim_run(store: Store, run: Run, job: PipelineJob, data: PreparedData) -> N
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
     """The run's final model, if it is published and intact."""
-    manifest = final_manifest(store, run.key)
+    try:
+        manifest = final_manifest(store, run.key)
+    except ArtifactError as error:
+        log.warning("%s: the final model is to be published anew", error)
+        return None
     if manifest is None or manifest.details["run"] != run.fingerprint:
         return None
     if find_damage(store, f"{run.key}/{FINAL}", manifest):

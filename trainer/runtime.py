@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 
 from trainer.errors import ConfigError, DeviceError
 from trainer.order import stable_key
@@ -101,7 +102,12 @@ def start_runtime(precision: str) -> Runtime:
     if not torch.cuda.is_available():
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, usable_cores() // local_ranks))
+    if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
+        raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=not torch.cuda.is_available())
+    kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
+    if accelerator.distributed_type not in kinds:
+        raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")
     control = dist.new_group(backend="gloo", timeout=LONG_WAIT) if accelerator.num_processes > 1 else None
     return Runtime(accelerator, control)
 

@@ -191,10 +191,19 @@ def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -
         bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
         sizes = [end - start for start, end in pairwise(bounds)]
         digests = [_digest(source.path, start, end) for start, end in pairwise(bounds)]
+        if corpus.format == "csv" and len(digests) > 1:
+            # The first line names the columns of every piece.
+            header = hashlib.sha256(_first_line(source.path)).hexdigest()
+            digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
     return [
         Piece(source.path, source.key, index, start, end, sizes[index], index == len(digests) - 1, digests[index])
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
+
+
+def _first_line(path: str) -> bytes:
+    with open_bytes(path) as file:
+        return file.readline(MAX_RECORD)
 
 
 def _digest(path: str, start: int, end: int) -> str:
@@ -236,10 +245,14 @@ def boundary(corpus: CorpusConfig) -> Cuts:
 
 
 def text_cuts(block: bytes, start: int) -> Iterator[int]:
-    """The places between a letter, of any script, and a line end."""
+    """The places between a letter, of any script, and a line end; before any line end if there is no letter at one."""
+    found = False
     for match in LINE_END.finditer(block, start):
         if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha():
+            found = True
             yield match.start()
+    if not found:
+        yield from (match.start() for match in LINE_END.finditer(block, start) if match.start() > start)
 
 
 def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:

@@ -188,6 +188,12 @@ class Store:
             raise StorageError(f"cannot write {self.url}: {error}; check that the disk or the bucket exists") from error
         self.delete(probe)
 
+    def used_bytes(self) -> int:
+        """Bytes that a local store holds already; 0 for a remote one."""
+        if self.local is None or not self.local.is_dir():
+            return 0
+        return sum(path.stat().st_size for path in self.local.rglob("*") if path.is_file())
+
     def free_bytes(self) -> int | None:
         """Bytes that a local store's disk still has; None for a remote one."""
         if self.local is None:

@@ -86,6 +86,7 @@ def _train(
     flops = flops_per_token(model, model.config, training.context) * plan.tokens_per_step
     meter = Meter(runtime.device, plan.tokens_per_step, flops, peak_flops(runtime.device, training.precision) * runtime.ranks)
     with ExitStack() as stack:
+        stop = stack.enter_context(StopSignal())
         runlog = saver = None
         if runtime.rank == 0:
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
@@ -94,7 +95,7 @@ def _train(
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
             training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
-            dataset.held_out, job.evaluation.batch, runlog, saver, meter, bar, stack.enter_context(StopSignal()),
+            dataset.held_out, job.evaluation.batch, runlog, saver, meter, bar, stop,
         )  # fmt: skip
         run_loop(session, batches)
     return model

@@ -52,7 +52,7 @@ def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tm
 def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path, tmp_path: Path) -> None:
     text = (raw / "docs.jsonl").read_bytes()
     for number in range(4):
-        (tmp_path / f"{number}.jsonl").write_bytes(text * 400)
+        (tmp_path / f"{number}.jsonl").write_bytes(text * 1000)
     corpora = [{"name": "large", "paths": [f"{tmp_path}/*.jsonl"], "format": "jsonl"}]
     shards = {"num_shards": 4, "piece_bytes": 2**20}
     values = small_values(raw, tmp_path / "store", data__corpora=corpora, data__workers=2, data__shards=shards)

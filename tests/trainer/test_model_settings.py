@@ -61,7 +61,7 @@ def test_a_width_that_the_heads_do_not_divide_is_refused() -> None:
 
 
 def test_an_attention_that_the_family_does_not_have_is_refused_before_the_model_is_built() -> None:
-    options = ModelConfig(config={"model_type": "gemma2"})
+    options = ModelConfig(config={"model_type": "gemma2"}, attention="sdpa")
     with pytest.raises(ConfigError, match=r"gemma2.*eager"):
         count_parameters(resolve_config(options, VOCABULARY, 32), options.attention)
     assert count_parameters(resolve_config(options, VOCABULARY, 32), "eager") > 0

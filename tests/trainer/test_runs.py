@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from tests.support import SMALL_MODEL, digests, small_job
+from tests.support import SMALL_MODEL, cpu_runtime, digests, small_job
 from tests.trainer.conftest import LONG, Finished
 from trainer.config import PipelineJob
 from trainer.errors import RunError
@@ -116,6 +116,7 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(
     shutil.copytree(finished.store / finished.run, stocked / finished.run)
     final = stocked / finished.run / FINAL
     (final / "model.safetensors").unlink()
+    cpu_runtime()
     result = train(long_job(raw, stocked), silent(), data)
     assert (result.key, result.reused) == (finished.run, False)
     expected = load_file(finished.store / finished.run / FINAL / "model.safetensors")

@@ -165,3 +165,23 @@ def test_remote_raw_files_keep_their_address() -> None:
     with fsspec.open(source.path) as file:
         assert file.read() == b"text"
     assert source.key == "in/a.txt"
+
+
+def test_a_text_without_a_letter_at_any_line_end_is_cut_at_line_ends(tmp_path: Path) -> None:
+    text = b"".join(b"sentence %d.\n" % number for number in range(1000))
+    (tmp_path / "a.txt").write_bytes(text)
+    corpus = CorpusConfig(name="a", paths=[str(tmp_path / "a.txt")])
+    pieces = find_pieces(Store(str(tmp_path / "store")), corpus, 1024)
+    assert len(pieces) > 5
+    assert all(text[piece.start : piece.start + 1] == b"\n" for piece in pieces[1:])
+
+
+def test_another_header_changes_every_piece_of_a_csv(tmp_path: Path) -> None:
+    rows = b"".join(b"%d,word %d\n" % (number, number) for number in range(400))
+    corpus = CorpusConfig(name="a", paths=[str(tmp_path / "a.csv")], format="csv")
+    found = []
+    for number, header in enumerate((b"id,text\n", b"text,id\n")):
+        (tmp_path / "a.csv").write_bytes(header + rows)
+        found.append([piece.sha256 for piece in find_pieces(Store(str(tmp_path / f"store-{number}")), corpus, 1024)])
+    assert len(found[0]) > 2
+    assert all(before != after for before, after in zip(*found, strict=True))
