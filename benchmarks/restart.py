@@ -28,8 +28,8 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
     process = subprocess.Popen([sys.executable, "-m", "trainer", str(path)], stderr=subprocess.DEVNULL)
     try:
         while process.poll() is None:
-            text = metrics.read_text() if metrics.exists() else ""
-            if any(json.loads(line)["step"] > step for line in text.splitlines() if '"kind": "train"' in line):
+            tail = metrics.read_bytes()[-1000:].decode().rpartition("\n")[0].splitlines()[1:] if metrics.exists() else []
+            if any(json.loads(line)["step"] > step for line in tail if '"kind": "train"' in line):
                 seconds = time.perf_counter() - started
                 while not (metrics.parent / "checkpoint-last").exists() and process.poll() is None:
                     time.sleep(0.01)

@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from trainer.records import read_records
 from trainer.runs import METRICS
 from trainer.storage import Store
 
@@ -22,8 +21,8 @@ class RunLog:
 
     def __init__(self, store: Store, run: str, step: int) -> None:
         self._store, self._run = store, run
-        kept = [record for record in read_records(store, run) if 0 < step >= record["step"]]
-        store.write_bytes(f"{run}/{METRICS}", "".join(json.dumps(record) + "\n" for record in kept).encode())
+        kept = _up_to(store, f"{run}/{METRICS}", step)
+        store.write_bytes(f"{run}/{METRICS}", kept)
         self._path = store.fetch(f"{run}/{METRICS}")
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
         self._events = self._path.parent / TENSORBOARD
@@ -59,3 +58,15 @@ class RunLog:
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
+
+
+def _up_to(store: Store, key: str, step: int) -> bytes:
+    """The records of a run up to a step, found from the end, so that the time does not grow with the run."""
+    try:
+        lines = store.read_bytes(key) if step else b""
+    except FileNotFoundError:
+        lines = b""
+    end = lines.rfind(b"\n") + 1
+    while end and json.loads(lines[(start := lines.rfind(b"\n", 0, end - 1) + 1) : end])["step"] > step:
+        end = start
+    return lines[:end]

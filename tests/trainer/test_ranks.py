@@ -146,9 +146,10 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
     shutil.copytree(alone / only_run(alone), stocked / only_run(alone))
     scores = []
     for ranks in (1, 2):
-        (stocked / only_run(stocked) / EVALUATION).unlink()
         finish(stocked, config, ranks, tmp_path / f"on-{ranks}", f"evaluation.batch={batch}")
-        scores.append(json.loads((stocked / only_run(stocked) / EVALUATION).read_text())["scores"])
+        (result,) = (stocked / "evaluations").iterdir()
+        scores.append(json.loads(result.read_text())["scores"])
+        result.unlink()
     assert scores[0] == scores[1], "sums are exact and in one order"
     assert math.exp(scores[0]["total"]["loss"]) == scores[0]["total"]["perplexity"]
 
