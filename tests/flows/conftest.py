@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pytest
 from prefect import State
@@ -32,6 +33,17 @@ class Done(NamedTuple):
     @property
     def store(self) -> Path:
         return Path(self.job.store)
+
+    @property
+    def flow_run(self) -> UUID:
+        return flow_run_of(self.state)
+
+
+def flow_run_of(state: State[Any]) -> UUID:
+    """The flow run that ended in a state."""
+    found = state.state_details.flow_run_id
+    assert found is not None
+    return found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,25 +1,39 @@
 """What a flow run left on the server and in the store."""
 
 from pathlib import Path
-from typing import Any
+from uuid import UUID
 
-from prefect import State
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterFlowRunId,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterId,
+)
 from prefect.client.schemas.objects import Artifact, TaskRun
+from prefect.client.schemas.sorting import FlowRunSort
 
 
-def task_runs(state: State[Any]) -> dict[str, TaskRun]:
-    """The task runs of a flow run, by name without their random ending."""
-    flow_run = state.state_details.flow_run_id
+def latest_run(flow: str) -> UUID:
+    """The newest run of a flow."""
+    wanted = FlowFilter(name=FlowFilterName(any_=[flow]))
+    with get_client(sync_client=True) as client:
+        (found,) = client.read_flow_runs(flow_filter=wanted, sort=FlowRunSort.START_TIME_DESC, limit=1)
+        return found.id
+
+
+def task_runs(flow_run: UUID) -> dict[str, TaskRun]:
+    """The task runs of a flow run in their order, by name without their random ending."""
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
-    named = sorted(runs, key=lambda run: run.start_time or run.created)
-    return {run.name if run.name.startswith("tokenize-") else run.name.rsplit("-", 1)[0]: run for run in named}
+    in_order = sorted(runs, key=lambda run: run.start_time or run.created)
+    return {run.name if run.name.startswith("tokenize-") else run.name.rsplit("-", 1)[0]: run for run in in_order}
 
 
-def artifacts(state: State[Any]) -> list[Artifact]:
-    flow_run = state.state_details.flow_run_id
+def artifacts(flow_run: UUID) -> list[Artifact]:
+    """Everything that a flow run shows on the server."""
     wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run]))
     with get_client(sync_client=True) as client:
         found: list[Artifact] = client.read_artifacts(artifact_filter=wanted)

@@ -129,12 +129,3 @@ def test_a_pipeline_that_is_cancelled_saves_leaves_no_process_and_continues_exac
     assert ended.status == 0, ended.stderr
     assert "continuing from" in ended.stderr
     assert final_bytes(store) == final_bytes(done.store)
-
-
-@pytest.mark.slow
-def test_a_trained_model_is_pointed_out_with_its_losses(done: Done, server: dict[str, str], tmp_path: Path) -> None:
-    config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
-    ended = run(tmp_path, "train_model", config, env=server)
-    assert ended.status == 0, ended.stderr
-    assert f"model      {done.store}/{only_run(done.store)}/final  (reused)" in ended.stdout
-    assert re.search(r"validation loss 5\.\d+ -> 5\.\d+ \(-\d+%\)", ended.stdout)

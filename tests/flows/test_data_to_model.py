@@ -1,12 +1,15 @@
 """The whole pipeline on a real Prefect server."""
 
+import re
+from pathlib import Path
+
 import pytest
 from transformers import AutoModelForCausalLM
 
-from flows.data_to_model import data_to_model
 from tests.flows.conftest import Done
-from tests.flows.looking import artifacts, stamps, task_runs
-from tests.processes import cores
+from tests.flows.looking import artifacts, latest_run, stamps, task_runs
+from tests.processes import start_module
+from tests.support import write_config
 from trainer.results import Outcome
 
 pytestmark = pytest.mark.slow
@@ -24,7 +27,7 @@ def test_the_pipeline_goes_from_raw_text_to_an_evaluated_model_and_its_report(do
 
 
 def test_its_tasks_are_named_and_run_in_order_once_each(done: Done) -> None:
-    runs = task_runs(done.state)
+    runs = task_runs(done.flow_run)
     assert list(runs) == [
         "preflight", "prepare-tokenizer", "tokenize-code", "tokenize-docs", "plan-steps", "train", "evaluate", "report",
     ]  # fmt: skip
@@ -33,7 +36,7 @@ def test_its_tasks_are_named_and_run_in_order_once_each(done: Done) -> None:
 
 
 def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> None:
-    found = artifacts(done.state)
+    found = artifacts(done.flow_run)
     keyed = {artifact.key: artifact.type for artifact in found if artifact.key}
     assert keyed == {"data-mixture": "table", "step-plan": "table", "evaluation": "table", "report": "markdown"}
     progress = [artifact for artifact in found if artifact.type == "progress"]
@@ -43,19 +46,24 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
     assert trained.data == 100.0
 
 
-def test_a_second_run_finds_everything_done_and_touches_nothing(done: Done) -> None:
+def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
+    done: Done, server: dict[str, str], tmp_path: Path
+) -> None:
     outcome = done.state.result()
     watched = [done.store / "tokenizers", done.store / "shards", done.store / outcome.run]
     before = [stamps(folder) for folder in watched]
-    with cores(1):
-        state = data_to_model(done.job, return_state=True)
-    assert state.name == "Completed"
+    config = write_config(tmp_path / "job.yaml", done.job.model_dump(mode="json"))
+    ended = start_module(tmp_path / "said", "flows.data_to_model", config, env=server).wait()
+    assert ended.status == 0, ended.stderr
     assert [stamps(folder) for folder in watched] == before
-    again = state.result()
-    assert (again.run, again.report) == (outcome.run, outcome.report)
-    assert again.evaluation.scores == outcome.evaluation.scores
-    names = {name: run.state_name for name, run in task_runs(state).items()}
+    again = latest_run("data-to-model")
+    assert again != done.flow_run
+    names = {name: run.state_name for name, run in task_runs(again).items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
         **dict.fromkeys(["prepare-tokenizer", "tokenize-code", "tokenize-docs", "train", "evaluate", "report"], "Reused"),
     }  # fmt: skip
+    assert f"model      {done.store}/{outcome.run}/final" in ended.stdout
+    assert f"report     {done.store}/{outcome.report}" in ended.stdout
+    assert f"loss {outcome.evaluation.scores.total.loss:7.4f}" in ended.stdout
+    assert re.search(r"validation loss 5\.\d+ -> 5\.\d+ \(-\d+%\)", ended.stdout)

@@ -13,7 +13,7 @@ from prefect import Flow
 from flows.evaluate_model import evaluate_model
 from flows.prepare_data import prepare_data
 from flows.train_model import train_model
-from tests.flows.conftest import Done, pipeline_job
+from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import children, command_line, cores, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
@@ -69,7 +69,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
         state = train_model(pipeline_job(raw, store), return_state=True)
     killer.join()
     assert state.name == "Completed"
-    assert task_runs(state)["train"].run_count == 2
+    assert task_runs(flow_run_of(state))["train"].run_count == 2
     assert final_bytes(store) == final_bytes(done.store)
     assert curve(store) == curve(done.store)
 
@@ -84,7 +84,7 @@ def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     assert state.name == "Completed"
     assert state.result().scores == outcome.evaluation.scores
     assert state.result().samples == outcome.evaluation.samples
-    assert [artifact.key for artifact in artifacts(state) if artifact.type == "table"] == ["evaluation"]
+    assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
 
 
 @pytest.mark.parametrize(
@@ -105,6 +105,6 @@ def test_bad_input_is_not_tried_again(
     data = job.data.model_copy(update={"corpora": [code, job.data.corpora[1]]})
     message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), kind)
     assert says in message
-    runs = task_runs(state)
+    runs = task_runs(flow_run_of(state))
     assert (runs[task].state_name, runs[task].run_count) == ("Failed", 1)
     assert task == list(runs)[-1], "nothing after it was begun"
