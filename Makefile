@@ -8,13 +8,20 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run corpora test check bench clean
+.PHONY: run corpora finetune pairs test check bench clean
 
 run: $(STAMP) corpora
 	$(BIN)/python -m flows.data_to_model $(CONFIG)
 
 corpora: $(STAMP)
 	@$(BIN)/python -m trainer.sample_corpora data/raw
+
+finetune: $(STAMP) pairs
+	$(BIN)/python -m flows.data_to_model configs/functions.yaml
+	$(BIN)/python -m flows.finetune configs/finetune.yaml
+
+pairs: $(STAMP)
+	@$(BIN)/python -m trainer.sample_pairs data/pairs
 
 test: $(STAMP)
 	$(BIN)/python -m pytest

@@ -60,7 +60,7 @@ def move_checkpoint(run: Path, step: int) -> None:
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     for pointer in ("checkpoint-last", "checkpoint-best"):
         (run / pointer).unlink(missing_ok=True)
-    (run / "checkpoint-last").write_text(json.dumps({"checkpoint": folder_name(step), "step": step, "validation_loss": None}))
+    (run / "checkpoint-last").write_text(json.dumps({"checkpoint": folder_name(step), "step": step, "scores": None}))
 
 
 def main() -> None:

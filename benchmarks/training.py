@@ -18,9 +18,9 @@ from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, Trainin
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
 from trainer.batches import batches_from
-from trainer.checkpoint import TrainState
+from trainer.checkpoint import Criterion, TrainState
 from trainer.config import PipelineJob
-from trainer.dataset import Dataset, open_dataset
+from trainer.dataset import Dataset, open_dataset, read_batch
 from trainer.loop import Session, run_loop
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, resolve_config
@@ -67,10 +67,13 @@ class Ours:
         self.clock = Clock()
         self.session = Session(
             training, plan, runtime, self.model, objective, runtime.accelerator.prepare_optimizer(optimizer),
-            make_schedule(optimizer, training, FAR), TrainState(), [], 1, None, None,
-            Meter(runtime.device, plan.tokens_per_step, 1.0, 1.0), self.clock, StopSignal(),
+            make_schedule(optimizer, training, FAR), TrainState(), lambda: None, Criterion("loss", False),
+            None, None,
+            Meter(runtime.device, 1.0, 1.0), self.clock, StopSignal(),
         )  # fmt: skip
-        self.batches = batches_from(0, plan, dataset.order, dataset.windows, 0, runtime.device)
+        self.batches = batches_from(
+            0, lambda number: read_batch(number, plan, dataset.order, dataset.windows, 0), runtime.device
+        )
 
     def run(self) -> float:
         """Train a round; returns its seconds."""

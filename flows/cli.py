@@ -9,13 +9,14 @@ from typing import Any, cast
 from prefect import Flow
 
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config_file import Job, explain, load_job
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
+from trainer.config_file import Job, explain, read_values, validate_job
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef
 from trainer.preparation import PreparedData
 from trainer.progress import for_people
 from trainer.records import read_records
-from trainer.results import Evaluation, Outcome, Preflight
+from trainer.results import Evaluation, FinetuneOutcome, FinetunePreflight, Outcome, Preflight
 from trainer.storage import Store
 
 
@@ -51,12 +52,10 @@ def main(
 
 def load(schema: type[Job], path: str, overrides: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data."""
-    try:
-        return load_job(schema, path, overrides)
-    except ConfigError:
-        if schema is not PrepareJob:
-            raise
-    return cast(Job, load_job(PipelineJob, path, overrides).preparation())
+    values = read_values(path, overrides)
+    if schema is PrepareJob and "model" in values:
+        return cast(Job, validate_job(PipelineJob, values, path).preparation())
+    return validate_job(schema, values, path)
 
 
 def dry_run(job: Any) -> None:
@@ -71,6 +70,10 @@ def dry_run(job: Any) -> None:
         for corpus in job.data.corpora:
             files = find_sources(corpus)
             print(f"{corpus.name}: {len(files)} files, {sum(file.size for file in files) / 1e6:.1f} MB")
+    elif isinstance(job, FinetuneJob):
+        from trainer.finetune_preflight import finetune_preflight
+
+        show_finetune_preflight(finetune_preflight(job, for_people()))
     elif isinstance(job, EvaluateJob):
         print(f"would evaluate {job.checkpoint} in {job.store}")
 
@@ -96,6 +99,18 @@ def show_preflight(found: Preflight) -> None:
         print(f"{name:<16}{value}")
     if not found.plan:
         print("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
+
+
+def show_finetune_preflight(found: FinetunePreflight) -> None:
+    """Print the plan of a fine-tuning that is not started."""
+    rows = [("model", f"{found.model}, {found.parameters:,} parameters"), ("metrics", ", ".join(found.metrics))]
+    rows += [(name, f"{size:,} examples") for name, size in (found.splits or {}).items()]
+    if found.plan is not None:
+        rows.append(("steps", f"{found.plan.total_steps:,}, of {found.plan.global_batch} examples on {found.ranks} ranks"))
+    for name, value in rows:
+        print(f"{name:<16}{value}")
+    if found.plan is None:
+        print("Examples are counted, and steps planned, once the data is encoded.")
 
 
 def show_prepared(job: PrepareJob, data: PreparedData) -> None:
@@ -140,6 +155,19 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
     print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
     print(f"report     {store.path(outcome.report)}")
     print(f"model      {store.path(outcome.run)}/final")
+
+
+def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
+    """Print the figures before and after, and where everything is."""
+    store = Store(job.store)
+    print()
+    before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
+    for name, value in outcome.evaluation.scores["validation"].items():
+        print(f"validation {name} {before[name]:.4f} -> {value:.4f}")
+    for split, figures in outcome.evaluation.scores.items():
+        print(f"{split:<10} " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+    for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
+        print(store.path(key))
 
 
 def hide_expected_traces() -> None:

@@ -9,7 +9,8 @@ from tasks.planning import plan_steps, preflight
 from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
-from trainer.config import EvaluateJob, PipelineJob
+from trainer.config import PipelineJob
+from trainer.jobs import measurement
 from trainer.preparation import PreparedData
 from trainer.results import Outcome
 
@@ -27,10 +28,7 @@ def data_to_model(job: PipelineJob) -> Outcome:
     plan = plan_steps(job, data, ranks)
     run = train(job, data, plan, return_state=True).result()
 
-    measurement = EvaluateJob(
-        store=job.store, checkpoint=f"{run.key}/final", precision=job.training.precision, evaluation=job.evaluation
-    )
-    evaluation = evaluate(measurement, return_state=True).result() if plan.holds_out else None
+    evaluation = evaluate(measurement(job, run.key), return_state=True).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True).result()
     return Outcome(run=run.key, evaluation=evaluation, report=made.key)
 

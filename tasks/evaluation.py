@@ -7,7 +7,8 @@ from prefect.cache_policies import NO_CACHE
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from trainer.config import EvaluateJob
-from trainer.results import Evaluation
+from trainer.finetune_config import FinetuneJob
+from trainer.results import Evaluation, FinetuneEvaluation
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
@@ -33,3 +34,19 @@ def score_table(result: Evaluation) -> list[dict[str, object]]:
         {"corpus": name, "loss": round(score.loss, 4), "perplexity": round(score.perplexity, 2), "tokens": score.tokens}
         for name, score in rows
     ]
+
+
+@task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def evaluate_run(job: FinetuneJob, run_key: str, ranks: int) -> FinetuneEvaluation:
+    """Score a run's final model on the labelled splits, and write its predictions."""
+    logger = TaskLogger()
+    arguments = {"job": job.model_dump(mode="json"), "run_key": run_key}
+    with showing() as show:
+        result = FinetuneEvaluation(**run_stage("evaluate-run", arguments, show, logger, ranks))
+    create_table_artifact(
+        [{"split": split, **figures} for split, figures in result.scores.items()], key="evaluation", description=run_key
+    )
+    if result.reused:
+        logger.info("reused %s", result.key)
+        return reused(result, f"{result.key} is of the same model and data")
+    return result

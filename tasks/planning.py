@@ -1,5 +1,7 @@
 """Tasks that look before the work starts: the preflight, and the step plan."""
 
+from typing import Any
+
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -7,9 +9,13 @@ from prefect.cache_policies import NO_CACHE
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.config import PipelineJob
-from trainer.plan import StepPlan, make_plan
+from trainer.encoded import open_encoded
+from trainer.encoding import describe_columns
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import ArtifactRef
+from trainer.plan import FinetunePlan, Plan, StepPlan, make_finetune_plan, make_plan
 from trainer.preparation import PreparedData, shard_manifests
-from trainer.results import Preflight
+from trainer.results import FinetunePreflight, Preflight
 from trainer.storage import Store
 
 
@@ -23,6 +29,43 @@ def preflight(job: PipelineJob) -> Preflight:
         len(found.corpora), sum(corpus.raw_bytes for corpus in found.corpora) / 1e6, found.parameters / 1e6, found.ranks,
     )  # fmt: skip
     return found
+
+
+@task(name="preflight", cache_policy=NO_CACHE)
+def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
+    """Check store, devices, model, tokenizer and metrics before any long work."""
+    arguments = {"job": job.model_dump(mode="json")}
+    with showing() as show:
+        found = FinetunePreflight(**run_stage("finetune-preflight", arguments, show, TaskLogger()))
+    TaskLogger().info(
+        "preflight: %s, %.1fM parameters, measured by %s, %d ranks",
+        found.model, found.parameters / 1e6, ", ".join(found.metrics), found.ranks,
+    )  # fmt: skip
+    return found
+
+
+@task(name="plan-steps", cache_policy=NO_CACHE)
+def plan_finetuning(job: FinetuneJob, data: ArtifactRef, ranks: int) -> FinetunePlan:
+    """Compute the steps from the number of examples, and show them."""
+    encoded = open_encoded(Store(job.store), data.key)
+    plan = make_finetune_plan(job.training, {name: len(split) for name, split in encoded.splits.items()}, ranks)
+    create_table_artifact(split_table(encoded.details), key="labelled-data", description=describe_columns(encoded.details))
+    create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
+    TaskLogger().info(
+        "plan: %s examples, %s steps an epoch; %s steps of %d examples (%d ranks x %d x %d)",
+        f"{plan.examples:,}", f"{plan.steps_per_epoch:,}", f"{plan.total_steps:,}", plan.global_batch, plan.ranks,
+        plan.accumulation, plan.micro_batch,
+    )  # fmt: skip
+    return plan
+
+
+def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
+    """A row for each split of an encoded set."""
+    figures = ("examples", "tokens", "longest", "truncated", "bad_records")
+    return [
+        {"split": name, **{figure.replace("_", " "): split[figure] for figure in figures}}
+        for name, split in details["splits"].items()
+    ]
 
 
 @task(name="plan-steps", cache_policy=NO_CACHE)
@@ -61,12 +104,11 @@ def corpus_table(plan: StepPlan) -> list[dict[str, object]]:
     ]
 
 
-def step_table(plan: StepPlan) -> list[dict[str, object]]:
+def step_table(plan: Plan) -> list[dict[str, object]]:
     """A row for each figure of the plan."""
     names = ["total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation"]
     rows: list[dict[str, object]] = [{"figure": name.replace("_", " "), "value": getattr(plan, name)} for name in names]
-    return [
-        *rows,
-        {"figure": "tokens per step", "value": plan.tokens_per_step},
-        {"figure": "total tokens", "value": plan.total_tokens},
-    ]
+    if isinstance(plan, StepPlan):
+        rows.append({"figure": "tokens per step", "value": plan.tokens_per_step})
+        rows.append({"figure": "total tokens", "value": plan.total_tokens})
+    return rows

@@ -14,7 +14,7 @@ from trainer.manifest import ArtifactRef
 @task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
-    return _publish("tokenizer", {"job": job.model_dump(mode="json")})
+    return publish("tokenizer", {"job": job.model_dump(mode="json")})
 
 
 @task(
@@ -28,10 +28,11 @@ def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
 def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef:
     """Tokenize one corpus into shards, unless they are published and intact."""
     arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
-    return _publish("corpus", arguments)
+    return publish("corpus", arguments)
 
 
-def _publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
+def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
+    """Run a stage that publishes an artifact, or finds it published."""
     logger = TaskLogger()
     with showing() as show:
         ref = ArtifactRef(**run_stage(stage, arguments, show, logger))

@@ -5,16 +5,14 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
-from trainer.config import PipelineJob
 from trainer.manifest import ArtifactRef
-from trainer.plan import StepPlan
-from trainer.preparation import PreparedData
-from trainer.runs import finished_run, identify_run
+from trainer.plan import Plan
+from trainer.runs import TrainingData, TrainingJob, finished_run, identify_run
 from trainer.storage import Store
 
 
 @task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def train(job: PipelineJob, data: PreparedData, plan: StepPlan) -> ArtifactRef:
+def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()
     finished = finished_run(Store(job.store), identify_run(job, data))

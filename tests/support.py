@@ -11,8 +11,8 @@ import yaml
 
 from trainer.config import PipelineJob
 from trainer.config_file import validate_job
+from trainer.places import FINAL
 from trainer.records import read_records
-from trainer.runs import FINAL
 from trainer.runtime import Runtime
 from trainer.storage import Store
 

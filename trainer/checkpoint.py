@@ -2,7 +2,7 @@
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
-    checkpoint-best              names the one with the lowest validation loss
+    checkpoint-best              names the one with the best validation figure: the loss, or what the job says
     epochs/epoch-0001-step-00000100-loss-4.1234
                                  names the one kept for an epoch
 
@@ -11,12 +11,13 @@ The generator state of dropout is not in it: it follows from seed, attempt and r
 
 import json
 import logging
+import math
 import re
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict
@@ -26,7 +27,7 @@ from transformers import PreTrainedModel
 
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, find_damage, publish_folder, read_manifest
-from trainer.runs import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
+from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -35,16 +36,36 @@ OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
+class Criterion(NamedTuple):
+    """The validation figure that says which checkpoint is best."""
+
+    figure: str
+    greater_is_better: bool
+
+
 class TrainState(BaseModel):
-    """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights."""
+    """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
+
+    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one.
+    """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
     step: int = 0
     attempts: int = 0
-    validation_loss: float | None = None
-    best_loss: float | None = None
+    scores: dict[str, float] | None = None
+    best_score: float | None = None
     best_step: int | None = None
+    worse: int = 0
+
+    def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
+        """Take in the scores of this step. One that is not a number is never the best."""
+        self.scores = scores
+        score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1
+        if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
+            self.best_score, self.best_step, self.worse = score, self.step, 0
+        else:
+            self.worse += 1
 
 
 @dataclass(frozen=True)
@@ -131,10 +152,17 @@ class Saver:
     """Writes snapshots in a background thread, one at a time, and keeps what is to be kept."""
 
     def __init__(
-        self, store: Store, run: str, model: PreTrainedModel, extra: Sequence[Path], fingerprint: str, keep_last: int
+        self,
+        store: Store,
+        run: str,
+        model: PreTrainedModel,
+        extra: Sequence[Path],
+        fingerprint: str,
+        keep_last: int,
+        figure: str = "loss",
     ) -> None:
         self._store, self._run, self._model, self._extra = store, run, model, extra
-        self._fingerprint, self._keep_last = fingerprint, keep_last
+        self._fingerprint, self._keep_last, self._figure = fingerprint, keep_last, figure
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[None] | None = None
 
@@ -167,19 +195,19 @@ class Saver:
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             saved = {"state": state.model_dump(), "settings": snapshot.settings}
             (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            details = {"step": state.step, "validation_loss": state.validation_loss, "run": self._fingerprint}
+            details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
             publish_folder(self._store, folder, f"{self._run}/{name}", CHECKPOINT_KIND, self._fingerprint, details)
         self._point(LAST, snapshot)
         if state.best_step == state.step:
             self._point(BEST, snapshot)
         if snapshot.epoch is not None:
-            loss = f"-loss-{state.validation_loss:.4f}" if state.validation_loss is not None else ""
-            self._point(f"{EPOCHS}/epoch-{snapshot.epoch:04d}-step-{state.step:08d}{loss}", snapshot)
+            score = f"-{self._figure}-{state.scores[self._figure]:.4f}" if state.scores else ""
+            self._point(f"{EPOCHS}/epoch-{snapshot.epoch:04d}-step-{state.step:08d}{score}", snapshot)
         self._retire()
 
     def _point(self, pointer: str, snapshot: Snapshot) -> None:
         state = snapshot.state
-        target = {"checkpoint": folder_name(state.step), "step": state.step, "validation_loss": state.validation_loss}
+        target = {"checkpoint": folder_name(state.step), "step": state.step, "scores": state.scores}
         self._store.write_json(f"{self._run}/{pointer}", target)
 
     def _retire(self) -> None:

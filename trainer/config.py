@@ -113,32 +113,36 @@ class ModelConfig(Schema):
         return self
 
 
-class TrainingConfig(Schema):
-    """What is trained on, for how long, and how."""
+class OptimizationConfig(Schema):
+    """How long, in what steps and how carefully a model is trained: the same for every kind of job."""
 
-    epochs: int | None = Field(default=None, ge=1, description="passes over all windows; or give max_steps")
+    epochs: int | None = Field(default=None, ge=1, description="passes over all samples; or give max_steps")
     max_steps: int | None = Field(default=None, ge=1, description="optimizer steps; or give epochs")
-    context: int = Field(default=256, ge=2, description="window length in tokens")
-    stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
-    alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
-    global_batch: int = Field(default=8, ge=1, description="windows an optimizer step, over all ranks and micro-batches")
+    global_batch: int = Field(default=8, ge=1, description="samples an optimizer step, over all ranks and micro-batches")
     micro_batch: int | None = Field(
-        default=None, ge=1, description="windows a forward pass on one rank; default: the rank's whole share"
+        default=None, ge=1, description="samples a forward pass on one rank; default: the rank's whole share"
     )
-    optimizer: Literal["adamw"] = Field(default="adamw", description="optimizer")
+    optimizer: Literal["adamw", "adafactor", "sgd"] = Field(
+        default="adamw", description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum"
+    )
     learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
     weight_decay: float = Field(default=0.1, ge=0, description="decay of weight matrices; biases and norms are spared")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
     beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the gradient's square")
     epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon")
-    schedule: Literal["linear", "cosine", "constant_with_warmup"] = Field(
-        default="cosine", description="learning-rate schedule after the warm-up, as transformers names it"
+    schedule: Literal[
+        "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
+        "inverse_sqrt", "warmup_stable_decay",
+    ] = Field(default="cosine", description="learning-rate schedule, by its name in transformers.get_scheduler")  # fmt: skip
+    schedule_options: dict[str, float | int | str] = Field(
+        default={}, description="the schedule's own settings, such as num_cycles, min_lr_rate or num_decay_steps"
     )
     warmup_steps: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
     max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     gradient_checkpointing: bool = Field(default=False, description="recompute activations to save memory")
     compile: bool = Field(default=False, description="torch.compile the model together with its loss")
+    device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     processes: int | None = Field(
         default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"
     )
@@ -147,17 +151,33 @@ class TrainingConfig(Schema):
     evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
     save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
     keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and each epoch's")
+    early_stopping: int | None = Field(
+        default=None, ge=1, description="stop after this many evaluations in a row without a new best; default: never"
+    )
+    final: Literal["last", "best"] = Field(default="last", description="the checkpoint that becomes the final model")
 
     @model_validator(mode="after")
     def _length_and_batches(self) -> Self:
         if (self.epochs is None) == (self.max_steps is None):
             raise ValueError("give either epochs or max_steps")
-        if self.stride is not None and self.stride > self.context:
-            raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         if self.micro_batch is not None and self.global_batch % self.micro_batch:
             raise ValueError(f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} is beyond max_steps {self.max_steps}")
+        return self
+
+
+class TrainingConfig(OptimizationConfig):
+    """Pretraining: windows of text, drawn from several corpora."""
+
+    context: int = Field(default=256, ge=2, description="window length in tokens")
+    stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
+    alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
+
+    @model_validator(mode="after")
+    def _stride_within_context(self) -> Self:
+        if self.stride is not None and self.stride > self.context:
+            raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         return self
 
 
@@ -221,4 +241,5 @@ class EvaluateJob(Schema):
     )
     context: int | None = Field(default=None, ge=2, description="window length in tokens; default: that of its training")
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
+    device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")

@@ -22,6 +22,11 @@ SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 def load_job(schema: type[Job], path: str, overrides: Sequence[str] = ()) -> Job:
     """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad key."""
+    return validate_job(schema, read_values(path, overrides), path)
+
+
+def read_values(path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a YAML file with `key=value` words applied. Raises `ConfigError`."""
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -32,7 +37,7 @@ def load_job(schema: type[Job], path: str, overrides: Sequence[str] = ()) -> Job
         raise ConfigError(f"configuration {path}: a mapping of keys was expected, found {type(values).__name__}")
     for word in overrides:
         _override(values, word)
-    return validate_job(schema, values, path)
+    return values
 
 
 def validate_job(schema: type[Job], values: Any, where: str) -> Job:

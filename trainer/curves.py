@@ -3,6 +3,7 @@
 Colours are CSS variables of the page, so that the curves follow its light or dark look.
 """
 
+import html
 import io
 import math
 import re
@@ -45,20 +46,26 @@ class Curve(NamedTuple):
     lines: tuple[Line, ...]
 
 
-CURVES = (
-    Curve("loss", "Loss", "nats a token", False, (
-        Line("train", "train", "loss", FIRST), Line("validation", "evaluation", "loss", SECOND),
-    )),
-    Curve("learning_rate", "Learning rate", "", True, (Line("train", "train", "learning_rate", FIRST),)),
-    Curve("grad_norm", "Gradient norm, before clipping", "", True, (Line("train", "train", "grad_norm", FIRST),)),
-    Curve("tokens_per_second", "Speed", "tokens a second", True, (Line("train", "train", "tokens_per_second", FIRST),)),
-)  # fmt: skip
+def standard_curves(unit: str, metrics: Sequence[str] = ()) -> list[Curve]:
+    """The curves of a run: its loss in this unit, the other validation figures, learning rate, gradients and speed."""
+
+    def trained(name: str, title: str, unit: str) -> Curve:
+        return Curve(name, title, unit, True, (Line("train", "train", name, FIRST),))
+
+    losses = (Line("train", "train", "loss", FIRST), Line("validation", "evaluation", "loss", SECOND))
+    return [
+        Curve("loss", "Loss", unit, False, losses),
+        *(Curve(m, f"Validation {m}", "", False, (Line("validation", "evaluation", m, SECOND),)) for m in metrics),
+        trained("learning_rate", "Learning rate", ""),
+        trained("grad_norm", "Gradient norm, before clipping", ""),
+        trained("tokens_per_second", "Speed", "tokens a second"),
+    ]
 
 
-def draw_curves(records: Records, total_steps: int) -> dict[str, str]:
+def draw_curves(curves: Sequence[Curve], records: Records, total_steps: int) -> dict[str, str]:
     """An SVG element for each curve that has something to show, by title."""
     drawn = {}
-    for curve in CURVES:
+    for curve in curves:
         points = {line: _points(records, line) for line in curve.lines}
         if any(points.values()):
             drawn[curve.title] = _draw(curve, points, total_steps)
@@ -67,7 +74,7 @@ def draw_curves(records: Records, total_steps: int) -> dict[str, str]:
 
 def _points(records: Records, line: Line) -> list[tuple[int, float]]:
     """Steps and finite values of a line, thinned so that a long run's page stays small."""
-    points = [(record["step"], record[line.field]) for record in records if record["kind"] == line.kind]
+    points = [(record["step"], record.get(line.field, math.nan)) for record in records if record["kind"] == line.kind]
     return thin([(step, float(value)) for step, value in points if math.isfinite(value)])
 
 
@@ -116,14 +123,14 @@ def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
     if axes.get_ylim()[1] >= THOUSANDS:
         axes.yaxis.set_major_formatter("{x:,.0f}")
     if len(curve.lines) > 1:
-        axes.legend(loc="upper right")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(curve.lines), borderaxespad=0)
 
 
 def _for_page(svg: str, curve: Curve) -> str:
     """The SVG element alone: no size of its own, the page's colours, no style or identifiers that two curves share."""
-    svg = svg[svg.index("<svg") :]
+    svg, title = svg[svg.index("<svg") :], html.escape(curve.title)
     replacements: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
-        (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-label="{curve.title}" '
+        (r'^<svg[^>]*?viewBox="([^"]*)"[^>]*>', lambda found: f'<svg viewBox="{found[1]}" role="img" aria-label="{title}" '
          'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'),
         (r"<metadata>.*?</metadata>\s*", ""),
         (r'<g id="[^"]*">', "<g>"),

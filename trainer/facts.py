@@ -10,24 +10,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from trainer.encoded import KIND as ENCODED
 from trainer.errors import ArtifactError, RunError
 from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
-from trainer.plan import StepPlan
+from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, PLAN
+from trainer.plan import FinetunePlan, StepPlan
 from trainer.records import read_records
-from trainer.runs import (
-    BEST,
-    CARD,
-    CHECKPOINT_KIND,
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    EPOCHS,
-    EVALUATION,
-    FINAL,
-    LAST,
-    PLAN,
-    final_manifest,
-)
+from trainer.runs import final_manifest
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
@@ -44,23 +33,26 @@ class Source(NamedTuple):
 
 
 class KeptCheckpoint(NamedTuple):
-    """A checkpoint in the store, and why it is kept: `last`, `best`, `epoch 3`."""
+    """A checkpoint in the store, its validation figures by name, and why it is kept: `last`, `best`, `epoch 3`."""
 
     name: str
     step: int
-    validation_loss: float | None
+    scores: dict[str, float]
     size: int
     reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one."""
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
+
+    `sources` are a tokenizer and shards, or one encoded labelled set.
+    """
 
     key: str
     config: dict[str, Any]
     config_sha256: str
-    plan: StepPlan
+    plan: StepPlan | FinetunePlan
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     evaluation: dict[str, Any] | None
@@ -68,8 +60,7 @@ class RunFacts:
     card: FileRecord | None
     model_config: dict[str, Any]
     parameters: dict[str, int]
-    tokenizer: Source
-    shards: list[Source]
+    sources: list[Source]
     checkpoints: list[KeptCheckpoint]
 
     @property
@@ -82,6 +73,21 @@ class RunFacts:
         job: dict[str, Any] = self.config["job"]
         return job
 
+    @property
+    def steps(self) -> int:
+        """The steps that were made: fewer than planned if training stopped early."""
+        return max((record["step"] for record in self.records), default=self.plan.total_steps)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step that the final model is of if it is the best checkpoint, or None if it is the last."""
+        step: int | None = self.final.details.get("step")
+        return step
+
+    def made_from(self, kind: str) -> list[Source]:
+        """The artifacts of one kind that the run was made from."""
+        return [source for source in self.sources if source.manifest.kind == kind]
+
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         """The records of one kind, in order of their steps."""
         return [record for record in self.records if record["kind"] == kind]
@@ -91,7 +97,7 @@ class RunFacts:
         return fingerprint(
             [
                 recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
-                self.final.model_dump(), self.tokenizer.sha256, [[s.key, s.sha256] for s in self.shards], self.checkpoints,
+                self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
             ]
         )  # fmt: skip
 
@@ -109,7 +115,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         key=run_key,
         config=config,
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
-        plan=StepPlan(**plan),
+        plan=StepPlan(**plan) if "shards" in config["data"] else FinetunePlan(**plan),
         environment=store.read_json(f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
         evaluation=store.read_json(f"{run_key}/{EVALUATION}"),
@@ -117,10 +123,17 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=store.read_json(f"{run_key}/{FINAL}/config.json") or {},
         parameters=_count_parameters(store, f"{run_key}/{FINAL}", final),
-        tokenizer=_read_source(store, config["data"]["tokenizer"]["key"], TOKENIZER),
-        shards=[_read_source(store, ref["key"], SHARDS) for ref in config["data"]["shards"]],
+        sources=_read_sources(store, config["data"]),
         checkpoints=_find_checkpoints(store, run_key),
     )
+
+
+def _read_sources(store: Store, data: dict[str, Any]) -> list[Source]:
+    """What a run's config.json names as its data: a tokenizer and shards, or one encoded labelled set."""
+    if "shards" not in data:
+        return [_read_source(store, data["key"], ENCODED)]
+    shards = [_read_source(store, ref["key"], SHARDS) for ref in data["shards"]]
+    return [_read_source(store, data["tokenizer"]["key"], TOKENIZER), *shards]
 
 
 def _read_source(store: Store, key: str, kind: str) -> Source:
@@ -168,6 +181,6 @@ def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
         except ArtifactError:
             continue
         if manifest is not None:
-            step, loss = manifest.details["step"], manifest.details["validation_loss"]
-            found.append(KeptCheckpoint(name, step, loss, manifest.size(), tuple(reasons.get(name, ()))))
+            step, scores = manifest.details["step"], manifest.details["scores"] or {}
+            found.append(KeptCheckpoint(name, step, scores, manifest.size(), tuple(reasons.get(name, ()))))
     return sorted(found, key=lambda checkpoint: checkpoint.step)

@@ -27,6 +27,13 @@ def significant(value: float | None, digits: int = 3) -> str:
     return f"{value:,.0f}".replace("-", MINUS) if "e+" in text and abs(value) < 1e6 else text.replace("-", MINUS)
 
 
+def score(value: float | None) -> str:
+    """A metric: four decimals, or four significant digits where decimals say too little or too much: 0.8603, 2.5e-05."""
+    if value is None or value == 0 or 1e-3 <= abs(value) < 1e4:
+        return number(value, 4)
+    return significant(value, 4)
+
+
 def short(value: float | None) -> str:
     """A large number in three digits: 2.62 M."""
     if value is None or not math.isfinite(value):

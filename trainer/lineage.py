@@ -2,13 +2,18 @@
 
 from typing import Any
 
+from trainer.encoded import KIND as ENCODED
 from trainer.facts import RunFacts, Source
 from trainer.manifest import FileRecord
+from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.preparation import SOURCES
-from trainer.runs import CONFIG, EVALUATION, FINAL
+from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
+from trainer.tokenizer import KIND as TOKENIZER
 
 FORMAT = 1
+EVALUATED = ("shards", "context", "encoded", "predictions")
+"""What an evaluation says of the data that it read and the files that it wrote, where it has it."""
 
 
 def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
@@ -21,8 +26,7 @@ def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
             "config": f"{facts.key}/{CONFIG}",
             "config_sha256": facts.config_sha256,
         },
-        "shards": [_describe_shards(store, source) for source in facts.shards],
-        "tokenizer": _describe_tokenizer(facts.tokenizer),
+        **_describe_origins(store, facts),
         "environment": facts.environment,
         "model": {
             "key": f"{facts.key}/{FINAL}",
@@ -37,6 +41,17 @@ def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
 def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
     """Names, sizes in bytes and checksums."""
     return [record.model_dump() for record in files]
+
+
+def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
+    """The data, and what else the model was made from."""
+    if encoded := facts.made_from(ENCODED):
+        return {"encoded": _describe_encoded(encoded[0]), "pretrained": _describe_pretrained(facts)}
+    (tokenizer,) = facts.made_from(TOKENIZER)
+    return {
+        "shards": [_describe_shards(store, source) for source in facts.made_from(SHARDS)],
+        "tokenizer": _describe_tokenizer(tokenizer),
+    }
 
 
 def _describe(source: Source) -> dict[str, Any]:
@@ -77,12 +92,20 @@ def _describe_tokenizer(source: Source) -> dict[str, Any]:
     }
 
 
+def _describe_encoded(source: Source) -> dict[str, Any]:
+    """A labelled set: all that its manifest says of its making, and the digests of its splits and its tokenizer."""
+    return {**_describe(source), "details": source.manifest.details, "files": describe_files(source.manifest.files)}
+
+
+def _describe_pretrained(facts: RunFacts) -> dict[str, Any]:
+    """The model that training started from; of one of the hub nothing but its name is known."""
+    files = facts.config["identity"]["model"]
+    return {"name": facts.job["model"]["pretrained"], "files": files if isinstance(files, dict) else None}
+
+
 def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
+    """The evaluation of the final model, and what it read and wrote."""
     if facts.evaluation is None:
         return None
-    return {
-        "key": f"{facts.key}/{EVALUATION}",
-        "fingerprint": facts.evaluation["fingerprint"],
-        "shards": facts.evaluation["shards"],
-        "context": facts.evaluation["context"],
-    }
+    told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
+    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}

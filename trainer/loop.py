@@ -2,18 +2,17 @@
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import Saver, TrainState, take_snapshot
-from trainer.config import TrainingConfig
+from trainer.checkpoint import Criterion, Saver, TrainState, take_snapshot
+from trainer.config import OptimizationConfig
 from trainer.errors import Preempted, RunError
-from trainer.evaluation import HeldOut, evaluate
-from trainer.plan import StepPlan
+from trainer.plan import Plan
 from trainer.progress import Bar
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
@@ -27,20 +26,27 @@ MAX_SKIPS = 100
 """Steps in a row whose gradients may overflow in fp16; the loss scale halves at each, so a sound run needs far fewer."""
 
 
+class Measured(NamedTuple):
+    """Validation figures by name, `loss` among them, and what else a record of them says."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Session:
     """All that one process needs to train; `log` and `saver` are rank 0's alone."""
 
-    training: TrainingConfig
-    plan: StepPlan
+    training: OptimizationConfig
+    plan: Plan
     runtime: Runtime
     model: PreTrainedModel
     objective: nn.Module
     optimizer: Any
     schedule: Any
     state: TrainState
-    held_out: list[HeldOut]
-    evaluation_batch: int
+    measure: Callable[[], Measured | None]
+    criterion: Criterion
     log: RunLog | None
     saver: Saver | None
     meter: Meter
@@ -56,7 +62,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         evaluate_now(session)
     meter.reset()
     skips = 0
-    while state.step < plan.total_steps:
+    while not (state.step >= plan.total_steps or stops_early(session)):
         asked = time.perf_counter()
         batch = next(batches)
         waited = time.perf_counter() - asked
@@ -65,7 +71,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime
         )
         state.attempts += 1
-        meter.add(outcome.loss, waited)
+        meter.add(outcome.loss, batch.tokens, waited)
         if outcome.skipped:
             skips += 1
             if skips >= MAX_SKIPS:
@@ -76,7 +82,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             continue
         skips = 0
         state.step += 1
-        state.validation_loss = None
+        state.scores = None
         at_end = state.step == plan.total_steps
         if at_end or state.step % training.log_every == 0:
             record_step(session, outcome)
@@ -84,6 +90,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         epoch_ends = state.step % plan.steps_per_epoch == 0
         if at_end or epoch_ends or due(state.step, training.evaluate_every):
             evaluate_now(session)
+            at_end = at_end or stops_early(session)
         saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
         if saves:
             save_now(session, state.step // plan.steps_per_epoch if epoch_ends else None)
@@ -100,6 +107,12 @@ def stopped(session: Session, saved: bool) -> Preempted:
     if session.saver is not None:
         session.saver.drain()
     return Preempted(f"asked to stop: saved at step {state.step} of {session.plan.total_steps}; run it again to continue")
+
+
+def stops_early(session: Session) -> bool:
+    """Whether too many evaluations in a row have found nothing better."""
+    patience = session.training.early_stopping
+    return patience is not None and session.state.worse >= patience
 
 
 def due(step: int, every: int | None) -> bool:
@@ -123,19 +136,18 @@ def record_step(session: Session, outcome: Outcome) -> None:
 
 
 def evaluate_now(session: Session) -> None:
-    """Score the model on held-out text and note whether it is the best so far."""
+    """Measure the model on held-out data and note whether it is the best so far; untrained, it is only measured."""
     state = session.state
-    if not any(corpus.windows for corpus in session.held_out):
+    measured = session.measure()
+    if measured is None:
         return
-    context = session.training.context
-    scores = evaluate(session.model, session.held_out, context, session.evaluation_batch, session.runtime)
-    state.validation_loss = scores.total.loss
-    if state.best_loss is None or scores.total.loss < state.best_loss:
-        state.best_loss, state.best_step = scores.total.loss, state.step
+    if state.step > 0:
+        state.judge(measured.scores, session.criterion)
     if session.log is not None:
-        by_corpus = {name: score.loss for name, score in scores.corpora.items()}
-        session.log.write("evaluation", state.step, loss=scores.total.loss, tokens=scores.total.tokens, corpora=by_corpus)
-        log.info("step %d: validation loss %.4f", state.step, scores.total.loss)
+        session.log.write("evaluation", state.step, **measured.scores, **measured.details)
+        log.info("step %d: validation %s", state.step, ", ".join(f"{k} {v:.4f}" for k, v in measured.scores.items()))
+    if stops_early(session):
+        log.info("step %d: nothing better in %d evaluations, training ends early", state.step, state.worse)
 
 
 def save_now(session: Session, epoch: int | None) -> None:
@@ -148,6 +160,6 @@ def save_now(session: Session, epoch: int | None) -> None:
         return
     session.saver.save(snapshot)
     stalled = time.perf_counter() - started
-    session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, validation_loss=state.validation_loss)
+    session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
     session.log.publish()
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)

@@ -2,22 +2,22 @@
 
 import logging
 import math
-import re
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from tokenizers import Tokenizer
 from torch import nn
 
 from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, ConfigError, TokenizerError
+from trainer.errors import ConfigError, TokenizerError
 from trainer.evaluation import evaluate, held_out_windows
 from trainer.generation import continue_prompts
-from trainer.manifest import digest_file, fingerprint, read_manifest, require_intact
+from trainer.manifest import fingerprint
 from trainer.models import check_positions, load_model
+from trainer.places import CONFIG, EVALUATION, FINAL
+from trainer.pretrained import Checkpoint, find_model
 from trainer.progress import Progress
 from trainer.results import Evaluation
-from trainer.runs import CARD, CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND
 from trainer.runtime import start_runtime
 from trainer.shards import ShardSet, open_shards
 from trainer.storage import Store
@@ -26,14 +26,6 @@ from trainer.tokenizer import TOKENIZER_FILE, load_tokenizer
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-
-
-class Checkpoint(NamedTuple):
-    """A checkpoint found: where its files are, the digests of all of them, and the run that it belongs to."""
-
-    folder: Path
-    files: dict[str, str]
-    key: str | None
 
 
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
@@ -51,7 +43,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
         [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
     )
     key = _result_key(store, job, found, name)
-    runtime = start_runtime(job.precision)
+    runtime = start_runtime(job.precision, job.device)
     earlier = runtime.on_first(lambda: store.read_json(key))
     if earlier is not None and earlier["fingerprint"] == name:
         return Evaluation(**{**earlier, "reused": True})
@@ -77,34 +69,6 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     if math.isfinite(scores.total.loss):
         runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
     return result
-
-
-def find_model(store: Store, name: str) -> Checkpoint:
-    """A run's name, a pointer such as runs/NAME/checkpoint-best, a folder in the store, or a pretrained folder."""
-    candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in _runs_of(store, name))]
-    if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
-        candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
-    for key in candidates:
-        kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
-        if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):
-            require_intact(store, key, manifest)
-            # The model card tells of an evaluation, so it must not make that evaluation another one.
-            files = {record.name: record.sha256 for record in manifest.files if record.name != CARD}
-            return Checkpoint(store.fetch_folder(key), files, key)
-    if Path(name, "config.json").is_file():
-        files = {path.name: digest_file(path).sha256 for path in Path(name).iterdir() if path.is_file()}
-        return Checkpoint(Path(name), files, None)
-    raise ArtifactError(
-        f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
-    )
-
-
-def _runs_of(store: Store, job: str) -> list[str]:
-    """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
-    runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
-    if len(runs) > 1:
-        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one to evaluate")
-    return runs
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:

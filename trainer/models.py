@@ -49,9 +49,14 @@ def check_positions(config: PretrainedConfig, context: int, setting: str) -> Non
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
-def count_parameters(config: PretrainedConfig, attention: str | None = None) -> int:
-    """Parameters of the model, found without allocating them. Raises `ConfigError` if it cannot be built."""
-    return sum(parameter.numel() for parameter in _meta_model(config, attention).parameters())
+def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
+    """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = kind.from_config(config, attn_implementation=attention)
+    except Exception as error:  # architectures check their settings each in their own way
+        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {error}") from error
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
@@ -88,15 +93,6 @@ def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
             if isinstance(child, NewGELUActivation):
                 setattr(module, name, nn.GELU(approximate="tanh"))
     return model
-
-
-def _meta_model(config: PretrainedConfig, attention: str | None) -> PreTrainedModel:
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, attn_implementation=attention)
-            return model
-    except Exception as error:  # architectures check their settings each in their own way
-        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {error}") from error
 
 
 def _new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:

@@ -1,10 +1,11 @@
-"""What is told of a run one thing at a time: its step plan, speed, model and machine, as pairs of a name and a text."""
+"""What is told of every run in the same way: its step plan, speed, checkpoints, model and machine."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from trainer.facts import RunFacts
 from trainer.formats import count, duration, percent, plural, size
-from trainer.summary import FORMATS, Speed
+from trainer.summary import FORMATS, measure_speed
+from trainer.tables import Pairs, Table
 
 CONFIG_FIELDS = {
     "Layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -15,35 +16,33 @@ CONFIG_FIELDS = {
 }
 """What model families call the same thing in their configurations."""
 
-Pairs = list[tuple[str, str]]
 
-
-def plan_pairs(facts: RunFacts) -> Pairs:
-    """The step plan in words."""
+def plan_pairs(facts: RunFacts, sample: str, samples: str, tokens: Pairs) -> Pairs:
+    """The step plan in words: what a sample is called, how many there are, and what is known of their tokens."""
     plan, training = facts.plan, facts.job["training"]
     length = plural(training["epochs"], "epoch") if training["epochs"] else plural(training["max_steps"], "step")
-    stride = training["stride"] or training["context"]
+    early = "" if facts.steps == plan.total_steps else f"; stopped early, after {count(facts.steps)}"
     return [
         ("Asked for", length),
-        ("Windows", f"{count(plan.windows)} of {count(training['context'])} tokens, one every {plural(stride, 'token')}"),
+        (f"{sample}s".capitalize(), samples),
         (
             "Global batch",
-            f"{plural(plan.global_batch, 'window')}: micro-batch {plan.micro_batch} × {plural(plan.ranks, 'rank')} × "
+            f"{plural(plan.global_batch, sample)}: micro-batch {plan.micro_batch} × {plural(plan.ranks, 'rank')} × "
             f"accumulation {plan.accumulation}",
         ),
-        ("Tokens a step", count(plan.tokens_per_step)),
+        *tokens,
         ("Steps an epoch", count(plan.steps_per_epoch)),
-        ("Steps in all", f"{count(plan.total_steps)}, of which {count(plan.warmup_steps)} warm up"),
-        ("Tokens trained on", count(plan.total_tokens)),
+        ("Steps in all", f"{count(plan.total_steps)}, of which {count(plan.warmup_steps)} warm up{early}"),
         ("Schedule", f"{training['schedule']}, at most {training['learning_rate']:g}"),
     ]
 
 
-def speed_pairs(speed: Speed) -> Pairs:
+def speed_pairs(facts: RunFacts) -> Pairs:
     """Throughput in words."""
+    speed = measure_speed(facts)
     wait = speed.data_wait_seconds
     share = wait / speed.step_seconds if wait is not None and speed.step_seconds else None
-    stalls = f"{len(speed.stalls)} saves: {duration(sum(speed.stalls))} in all" if speed.stalls else "no save"
+    stalls = f"{plural(len(speed.stalls), 'save')}: {duration(sum(speed.stalls))} in all" if speed.stalls else "no save"
     longest = f", {duration(max(speed.stalls))} at most" if speed.stalls else ""
     return [
         ("Tokens a second", f"{count(speed.tokens_per_second)} (median)"),
@@ -56,22 +55,21 @@ def speed_pairs(speed: Speed) -> Pairs:
     ]
 
 
-def model_pairs(facts: RunFacts) -> Pairs:
-    """The model in words: what families name differently is given one name."""
+def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -> Pairs:
+    """The model in words: what families name differently is given one name. `vocab_size` is that of the tokenizer."""
     config = {**facts.model_config.get("text_config", {}), **facts.model_config}
-    start = facts.job["model"]["pretrained"]
     stored = ", ".join(f"{count(value)} in {FORMATS.get(kind, kind)}" for kind, value in facts.parameters.items())
     named = (
         (label, next((config[field] for field in fields if field in config), None)) for label, fields in CONFIG_FIELDS.items()
     )
-    tokenizer = facts.tokenizer.manifest.details
     return [
         ("Architecture", f"{_first(config.get('architectures'))} ({config.get('model_type', 'unknown')})"),
-        ("Weights from", f"pretrained {start}" if start else f"seed {facts.job['training']['seed']}"),
+        ("Weights from", origin),
+        *([("Checkpoint", f"the best, of step {count(facts.best_step)}")] if facts.best_step is not None else []),
         ("Parameters", stored or "unknown"),
         *((label, count(value)) for label, value in named if isinstance(value, int)),
-        ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(tokenizer['vocab_size'])} tokens"),
-        ("Tokenizer", facts.tokenizer.key),
+        ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(vocab_size)} tokens"),
+        ("Tokenizer", tokenizer),
         ("Files", f"{len(facts.final.files)}, {size(facts.final.size())}"),
         ("Published", facts.final.created.replace("T", " ").replace("+00:00", " UTC")),
     ]
@@ -84,6 +82,19 @@ def environment_pairs(facts: RunFacts) -> Pairs:
     return [(name.capitalize(), str(value)) for name, value in environment.items()] + [
         (name, str(value)) for name, value in packages.items()
     ]
+
+
+def checkpoint_table(facts: RunFacts, figures: Sequence[str], show: Callable[[float | None], str]) -> Table:
+    """The checkpoints in the store, with some of their validation figures."""
+    columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {figure}" for figure in figures), "Size"]
+    rows = [
+        [
+            each.name, ", ".join(each.reasons) or "recent", count(each.step),
+            *(show(each.scores.get(figure)) for figure in figures), size(each.size),
+        ]
+        for each in facts.checkpoints
+    ]  # fmt: skip
+    return Table(columns, rows, words=2)
 
 
 def _first(names: Iterable[str] | None) -> str:

@@ -4,7 +4,7 @@ import logging
 
 from pydantic import BaseModel, ConfigDict
 
-from trainer.config import TrainingConfig
+from trainer.config import OptimizationConfig, TrainingConfig
 from trainer.errors import ConfigError, CorpusError
 from trainer.manifest import Manifest
 from trainer.windows import count_windows
@@ -27,21 +27,26 @@ class CorpusPlan(BaseModel):
     passes: float
 
 
-class StepPlan(BaseModel):
-    """Everything that follows from the data's size and the training settings."""
+class Plan(BaseModel):
+    """What every training loop needs to know of its length."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    corpora: list[CorpusPlan]
-    windows: int
     global_batch: int
     ranks: int
     micro_batch: int
     accumulation: int
-    tokens_per_step: int
     steps_per_epoch: int
     total_steps: int
     warmup_steps: int
+
+
+class StepPlan(Plan):
+    """Pretraining: everything that follows from the data's size and the training settings."""
+
+    corpora: list[CorpusPlan]
+    windows: int
+    tokens_per_step: int
 
     @property
     def holds_out(self) -> bool:
@@ -53,14 +58,21 @@ class StepPlan(BaseModel):
         return self.total_steps * self.tokens_per_step
 
 
+class FinetunePlan(Plan):
+    """Fine-tuning: the same for a labelled set."""
+
+    examples: int
+    validation_examples: int
+    test_examples: int
+
+
 def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) -> StepPlan:
-    """Plan a run: total steps = epochs x ceil(windows / global batch), or max_steps.
+    """Plan a pretraining run.
 
     Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
     corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
     """
     stride = training.stride or training.context
-    micro_batch, accumulation = divide_batch(training, ranks)
     windows, unused = {}, {}
     for shards in shard_sets:
         name, sizes = shards.details["corpus"], shards.details["shard_tokens"]
@@ -73,11 +85,7 @@ def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) 
             )
         if unused[name]:
             log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
-    steps_per_epoch = -(-sum(windows.values()) // training.global_batch)
-    total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
-    if training.warmup_steps > total_steps:
-        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
-
+    plan = plan_batches(training, sum(windows.values()), ranks)
     counts = {shards.details["corpus"]: shards.details["totals"] for shards in shard_sets}
     weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
     probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
@@ -91,23 +99,48 @@ def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) 
                 validation_tokens=counts[name]["validation_tokens"],
                 windows=windows[name],
                 probability=probability[name],
-                passes=total_steps * training.global_batch * probability[name] / windows[name],
+                passes=plan.total_steps * training.global_batch * probability[name] / windows[name],
             )
             for name in windows
         ],
         windows=sum(windows.values()),
+        tokens_per_step=training.global_batch * training.context,
+        **plan.model_dump(),
+    )
+
+
+def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:
+    """Plan a fine-tuning run over splits of so many examples. Raises `ConfigError` as `plan_batches` does."""
+    return FinetunePlan(
+        examples=splits["train"],
+        validation_examples=splits.get("validation", 0),
+        test_examples=splits.get("test", 0),
+        **plan_batches(training, splits["train"], ranks).model_dump(),
+    )
+
+
+def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan:
+    """Plan the steps over so many samples: total = epochs x ceil(samples / global batch), or max_steps.
+
+    Raises `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    """
+    micro_batch, accumulation = divide_batch(training, ranks)
+    steps_per_epoch = -(-samples // training.global_batch)
+    total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
+    if training.warmup_steps > total_steps:
+        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
+    return Plan(
         global_batch=training.global_batch,
         ranks=ranks,
         micro_batch=micro_batch,
         accumulation=accumulation,
-        tokens_per_step=training.global_batch * training.context,
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         warmup_steps=training.warmup_steps,
     )
 
 
-def divide_batch(training: TrainingConfig, ranks: int) -> tuple[int, int]:
+def divide_batch(training: OptimizationConfig, ranks: int) -> tuple[int, int]:
     """Micro-batch and accumulation: global batch = micro-batch x ranks x accumulation. Raises `ConfigError`."""
     if training.global_batch % ranks:
         raise ConfigError(f"training.global_batch {training.global_batch} does not divide among {ranks} ranks")
@@ -115,7 +148,7 @@ def divide_batch(training: TrainingConfig, ranks: int) -> tuple[int, int]:
     micro_batch = training.micro_batch or share
     if share % micro_batch:
         raise ConfigError(
-            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} windows each, which micro_batch "
+            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} samples each, which micro_batch "
             f"{micro_batch} does not divide"
         )
     return micro_batch, share // micro_batch

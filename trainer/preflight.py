@@ -2,7 +2,9 @@
 
 import os
 
-from trainer.config import PipelineJob, TrainingConfig
+import torch
+
+from trainer.config import OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.errors import StorageError
 from trainer.manifest import Manifest
 from trainer.models import count_parameters, resolve_config
@@ -12,6 +14,7 @@ from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
 from trainer.runtime import check_devices, planned_ranks
 from trainer.sources import find_sources
+from trainer.step import make_schedule
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer, preview_tokenizer
 
@@ -26,9 +29,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
     store, training = Store(job.store), job.training
     store.check_writable()
-    check_devices(training.precision, training.processes)
-    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes)
-    divide_batch(training, ranks)
+    ranks = check_optimization(training)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
     tokenizer = load_tokenizer(store, data.tokenizer.key) if data else preview_tokenizer(job.data)
@@ -57,6 +58,15 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         about_disk_bytes=disk,
         free_disk_bytes=free,
     )
+
+
+def check_optimization(training: OptimizationConfig) -> int:
+    """Check devices, batches and schedule, without the data; returns the number of ranks."""
+    check_devices(training.precision, training.processes, training.device)
+    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
+    divide_batch(training, ranks)
+    make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
+    return ranks
 
 
 def _preview(name: str, sizes: list[int], manifests: list[Manifest]) -> CorpusPreview:

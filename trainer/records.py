@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from trainer.runs import METRICS
+from trainer.places import METRICS
 from trainer.storage import Store
 
 

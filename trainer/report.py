@@ -15,25 +15,19 @@ from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
+from trainer.account import Account, first_table
 from trainer.curves import draw_curves
 from trainer.facts import RunFacts, read_facts
-from trainer.formats import count
+from trainer.finetuning_report import describe_finetuning
 from trainer.lineage import describe_files, make_lineage
 from trainer.manifest import FileRecord, write_manifest
 from trainer.model_card import make_card
-from trainer.particulars import environment_pairs, model_pairs, plan_pairs, speed_pairs
-from trainer.runs import CARD, FINAL, LINEAGE, REPORT
+from trainer.particulars import environment_pairs, speed_pairs
+from trainer.places import CARD, FINAL, LINEAGE, REPORT
+from trainer.plan import FinetunePlan
+from trainer.pretraining_report import describe_pretraining
 from trainer.storage import Store
-from trainer.summary import describe_evaluation, find_comparison, make_tiles, make_verdict, measure_speed
-from trainer.tables import (
-    Table,
-    checkpoint_table,
-    comparison_table,
-    data_table,
-    markdown_table,
-    markdown_text,
-    results_table,
-)
+from trainer.tables import Table, markdown_table, markdown_text
 
 FORMAT = 1
 TEMPLATES, PAGE = Path(__file__).parent / "templates", "report.html.j2"
@@ -60,13 +54,15 @@ def make_report(store: Store, run_key: str) -> Report:
     the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
+    account = make_account(facts)
     name = facts.fingerprint([FORMAT, __version__, _digest_templates()])
     card_key = f"{run_key}/{FINAL}/{CARD}"
     places = {REPORT: f"{run_key}/{REPORT}", CARD: card_key}
     found = _intact_report(store, facts, name, places)
     reused = found is not None
     if found is None:
-        contents = {REPORT: render_page(facts).encode(errors="replace"), CARD: make_card(facts).encode(errors="replace")}
+        texts = {REPORT: render_page(facts, account), CARD: make_card(facts, account)}
+        contents = {file: text.encode(errors="replace") for file, text in texts.items()}
         found = [_record(file, data) for file, data in contents.items()]
         lineage = make_lineage(store, facts)
         store.write_bytes(places[REPORT], contents[REPORT])
@@ -79,7 +75,7 @@ def make_report(store: Store, run_key: str) -> Report:
         size=sum(record.size for record in found),
         card=card_key,
         lineage=f"{run_key}/{LINEAGE}",
-        markdown=make_markdown(facts, store.path(places[REPORT])),
+        markdown=make_markdown(facts, account, store.path(places[REPORT])),
         reused=reused,
     )
 
@@ -98,31 +94,26 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
 
 
-def render_page(facts: RunFacts) -> str:
+def make_account(facts: RunFacts) -> Account:
+    """What is to be told of a run, by its kind."""
+    plan = facts.plan
+    if isinstance(plan, FinetunePlan):
+        return describe_finetuning(facts, plan)
+    return describe_pretraining(facts, plan)
+
+
+def render_page(facts: RunFacts, account: Account) -> str:
     """The report as one HTML page; the same text for the same run."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["count"] = count
-    curves = draw_curves(facts.records, facts.plan.total_steps)
+    curves = draw_curves(account.curves, facts.records, facts.steps)
     return environment.get_template(PAGE).render(
         name=facts.name,
-        verdict=make_verdict(facts),
-        evaluated=describe_evaluation(facts),
-        tiles=make_tiles(facts),
+        account=account,
         curves={title: Markup(svg) for title, svg in curves.items()},
-        results=results_table(facts),
-        comparison=comparison_table(facts),
-        compared=find_comparison(facts),
-        evaluation=facts.evaluation,
-        data=data_table(facts),
-        checkpoints=checkpoint_table(facts),
-        particulars={
-            "Step plan": plan_pairs(facts),
-            "Throughput": speed_pairs(measure_speed(facts)),
-            "Model": model_pairs(facts),
-            "Versions and machine": environment_pairs(facts),
-        },
+        speed=speed_pairs(facts),
+        environment=environment_pairs(facts),
         config=_pretty(facts.config),
         model_config=_pretty(facts.model_config),
         fingerprint=facts.config["fingerprint"],
@@ -130,17 +121,17 @@ def render_page(facts: RunFacts) -> str:
     )
 
 
-def make_markdown(facts: RunFacts, path: str) -> str:
+def make_markdown(facts: RunFacts, account: Account, path: str) -> str:
     """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
-    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in make_tiles(facts)], words=1)
-    scores = results_table(facts) or comparison_table(facts)
+    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in account.tiles], words=3)
+    scores, data = first_table(account.results), first_table([account.data])
     parts = [
         f"# {markdown_text(facts.name)}",
-        markdown_text(make_verdict(facts)),
-        markdown_text(describe_evaluation(facts)),
-        markdown_table(tiles._replace(words=3)),
+        markdown_text(account.verdict),
+        markdown_text(account.evaluated),
+        markdown_table(tiles),
         *([f"## Results\n\n{markdown_table(scores)}"] if scores else []),
-        f"## Data\n\n{markdown_table(data_table(facts))}",
+        *([f"## Data\n\n{markdown_table(data)}"] if data else []),
         f"The whole report: `{path}`",
     ]
     return "\n\n".join(parts) + "\n"

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
-from trainer.plan import StepPlan
+from trainer.plan import FinetunePlan, StepPlan
 
 
 class Result(BaseModel):
@@ -73,9 +73,59 @@ class Evaluation(Result):
     reused: bool = False
 
 
+class ClassScore(Result):
+    """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+class Classification(Result):
+    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
+
+    confusion: list[list[int]]
+    classes: list[ClassScore]
+
+
+class FinetuneEvaluation(Result):
+    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    encoded: str
+    scores: dict[str, dict[str, float]]
+    classification: dict[str, Classification]
+    predictions: dict[str, str]
+    reused: bool = False
+
+
+class FinetunePreflight(Result):
+    """What a fine-tuning job will do. `plan` is None until the data is encoded."""
+
+    model: str
+    parameters: int
+    ranks: int
+    metrics: list[str]
+    splits: dict[str, int] | None
+    plan: FinetunePlan | None
+
+
 class Outcome(Result):
     """What the whole pipeline made: the run, its evaluation (None if nothing was held out), and its report."""
 
     run: str
     evaluation: Evaluation | None
+    report: str
+
+
+class FinetuneOutcome(Result):
+    """What fine-tuning made: the run, its evaluation and its report."""
+
+    run: str
+    evaluation: FinetuneEvaluation
     report: str

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
-from trainer.runs import METRICS
+from trainer.places import METRICS
 from trainer.storage import Store
 
 TENSORBOARD = "tensorboard"

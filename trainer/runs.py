@@ -6,21 +6,24 @@ from typing import Any, NamedTuple
 
 from trainer.config import ModelConfig, PipelineJob
 from trainer.errors import ArtifactError, RunError
+from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.places import CONFIG, FINAL, FINAL_KIND
 from trainer.preparation import PreparedData
+from trainer.pretrained import find_model
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
-CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
-METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
-CHECKPOINT_KIND = "checkpoint"
-FINAL_KIND = "model"
-FORMAT = 1
+FORMAT = 2
+
+TrainingJob = PipelineJob | FinetuneJob
+TrainingData = PreparedData | ArtifactRef
+"""What a job trains on: a tokenizer and shards, or an encoded labelled set."""
 
 OPERATIONAL = {
-    "log_every", "evaluate_every", "save_every", "keep_last", "processes", "micro_batch", "compile", "gradient_checkpointing",
+    "log_every", "evaluate_every", "save_every", "keep_last", "processes", "device", "micro_batch", "compile",
+    "gradient_checkpointing",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 
@@ -33,20 +36,21 @@ class Run(NamedTuple):
     identity: dict[str, Any]
 
 
-def identify_run(job: PipelineJob, data: PreparedData) -> Run:
+def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     """The run that a job and its data make."""
+    training = job.training
     identity = {
         "format": FORMAT,
-        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
-        "tokenizer": data.tokenizer.fingerprint,
-        "model": _model_identity(job.model),
-        "training": job.training.model_dump(exclude=OPERATIONAL),
+        "training": training.model_dump(exclude=OPERATIONAL),
+        **(_finetuning(job, data) if isinstance(job, FinetuneJob) else _pretraining(job, data)),
     }
+    if training.early_stopping is not None or training.final == "best":
+        identity["selection"] = {"evaluate_every": training.evaluate_every, **job.evaluation.model_dump()}
     name = fingerprint(identity)
     return Run(f"runs/{job.run or f'{job.name}-{name[:8]}'}", name, identity)
 
 
-def claim_run(store: Store, run: Run, job: PipelineJob, data: PreparedData) -> None:
+def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
     """Write the run's config.json, or check that it is this run's.
 
     Raises `RunError` with the differences if the folder holds a run of other settings or data.
@@ -64,7 +68,7 @@ def claim_run(store: Store, run: Run, job: PipelineJob, data: PreparedData) -> N
             "fingerprint": run.fingerprint,
             "identity": run.identity,
             "job": job.model_dump(mode="json"),
-            "data": data.model_dump(exclude={"tokenizer": {"reused"}, "shards": {"__all__": {"reused"}}}),
+            "data": _without_reused(data.model_dump()),
         },
     )
 
@@ -98,6 +102,28 @@ def difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> l
         elif old != new:
             found.append(f"{path}{key}: {old} -> {new}")
     return found
+
+
+def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
+    assert isinstance(data, PreparedData)
+    return {
+        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
+        "tokenizer": data.tokenizer.fingerprint,
+        "model": _model_identity(job.model),
+    }
+
+
+def _finetuning(job: FinetuneJob, data: TrainingData) -> dict[str, Any]:
+    assert isinstance(data, ArtifactRef)
+    found = find_model(Store(job.store), job.model.pretrained, hub=True)
+    return {"data": {job.data.name: data.fingerprint}, "model": found.files or job.model.pretrained}
+
+
+def _without_reused(values: Any) -> Any:
+    """References without the mark that says whether they were made just now: that is no part of the run."""
+    if isinstance(values, dict):
+        return {key: _without_reused(value) for key, value in values.items() if key != "reused"}
+    return [_without_reused(value) for value in values] if isinstance(values, list) else values
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:

@@ -64,9 +64,17 @@ class Runtime:
         return values
 
 
-def check_devices(precision: str, processes: int | None) -> None:
-    """Raise `DeviceError` if this machine lacks the precision or the number of devices."""
+def count_gpus(device: str) -> int:
+    """GPUs to use. Raises `DeviceError` if the job wants them and this machine has none."""
     gpus = torch.cuda.device_count()
+    if device == "gpu" and not gpus:
+        raise DeviceError("training.device is gpu, but this machine has none; use cpu or auto here")
+    return 0 if device == "cpu" else gpus
+
+
+def check_devices(precision: str, processes: int | None, device: str = "auto") -> None:
+    """Raise `DeviceError` if this machine lacks the precision or the number of devices."""
+    gpus = count_gpus(device)
     if precision == "fp16" and not gpus:
         raise DeviceError("training.precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
     if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported():
@@ -76,15 +84,16 @@ def check_devices(precision: str, processes: int | None) -> None:
         raise DeviceError(f"training.processes is {processes}, but this machine has {available} {unit}")
 
 
-def planned_ranks(processes: int | None) -> int:
+def planned_ranks(processes: int | None, device: str = "auto") -> int:
     """Ranks that the pipeline starts: as given, else one a GPU, or one."""
-    return processes or max(1, torch.cuda.device_count())
+    return processes or max(1, count_gpus(device))
 
 
-def start_runtime(precision: str) -> Runtime:
+def start_runtime(precision: str, device: str = "auto") -> Runtime:
     """Join the other ranks, if a launcher started several.
 
-    Raises `ConfigError` if its precision contradicts ours, `DeviceError` if it started fewer processes than it was asked for.
+    Raises `ConfigError` if accelerate's configuration contradicts the precision or the device, `DeviceError` if it started
+    fewer processes than it was asked for.
     """
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
@@ -92,6 +101,10 @@ def start_runtime(precision: str) -> Runtime:
             f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
             "make them the same"
         )
+    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    if on_cpu and device == "gpu":
+        raise ConfigError("accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same")
+    cpu = on_cpu or not count_gpus(device)
     ranked = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()
     if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and not ranked:
         # accelerate sets an address for several processes, and then starts only one where there is no mpirun.
@@ -99,12 +112,12 @@ def start_runtime(precision: str) -> Runtime:
             "accelerate was asked for several CPU processes, but started one: that needs mpirun; "
             "use `torchrun --nproc-per-node N -m trainer CONFIG.yaml`"
         )
-    if not torch.cuda.is_available():
+    if cpu:
         local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, usable_cores() // local_ranks))
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
-    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=not torch.cuda.is_available())
+    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")

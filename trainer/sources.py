@@ -9,7 +9,7 @@ import hashlib
 import io
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -25,6 +25,9 @@ from trainer.storage import Store
 
 MAX_RECORD = 64 * 2**20
 """Bytes that one record, and so a process's memory for it, may take."""
+
+FILES_AT_ONCE = 32
+"""Files that a thread looks at between two hand-overs, which cost as much as looking at a small file."""
 
 LINE_END = re.compile(rb"\r?\n")
 
@@ -92,18 +95,22 @@ def find_pieces(
             return [Piece(**piece) for piece in entry["pieces"]]
         return None
 
-    def look(source: SourceFile) -> list[Piece]:
-        try:
-            pieces = _digest_pieces(source, corpus, piece_bytes)
-        except OSError as error:
-            raise unreadable(source.path, error) from error
-        advance(source.size)
-        return pieces
+    def look(group: Sequence[SourceFile]) -> list[tuple[str, list[Piece]]]:
+        found = []
+        for source in group:
+            try:
+                found.append((source.path, _digest_pieces(source, corpus, piece_bytes)))
+            except OSError as error:
+                raise unreadable(source.path, error) from error
+            advance(source.size)
+        return found
 
     pieces = {source.path: recall(source) for source in sources}
     changed = [source for source in sources if pieces[source.path] is None]
+    groups = [changed[start : start + FILES_AT_ONCE] for start in range(0, len(changed), FILES_AT_ONCE)]
     with ThreadPoolExecutor() as pool:
-        pieces.update(zip((source.path for source in changed), pool.map(look, changed), strict=True))
+        for found in pool.map(look, groups):
+            pieces.update(found)
     if changed or len(known) > len(sources):
         fresh = {
             source.path: {**vars(source), "pieces": [vars(piece) for piece in pieces[source.path] or []]}

@@ -10,8 +10,11 @@ STAGES: dict[str, tuple[str, str]] = {
     "preflight": ("trainer.preflight", "preflight"),
     "tokenizer": ("trainer.preparation", "prepare_tokenizer"),
     "corpus": ("trainer.preparation", "prepare_corpus"),
+    "finetune-preflight": ("trainer.finetune_preflight", "finetune_preflight"),
+    "encode": ("trainer.encoding", "encode"),
     "train": ("trainer.training", "train"),
     "evaluate": ("trainer.measuring", "evaluate_checkpoint"),
+    "evaluate-run": ("trainer.classifying", "evaluate_run"),
 }
 
 

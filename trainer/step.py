@@ -1,6 +1,6 @@
 """One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -8,15 +8,20 @@ import torch
 from torch import nn
 from transformers import get_scheduler
 
-from trainer.config import TrainingConfig
+from trainer.config import OptimizationConfig
+from trainer.errors import ConfigError
 from trainer.runtime import Runtime
 
 
 class Batch(NamedTuple):
-    """A rank's share of a global batch: micro-batches of shape [B, T], and the predicted tokens of all ranks' shares."""
+    """A rank's share of a global batch: what the objective is called with for each micro-batch, by name.
 
-    micro_batches: Sequence[torch.Tensor]
+    `targets` are what the losses of all ranks' shares are a sum over (predicted tokens, or examples); `tokens` are read.
+    """
+
+    micro_batches: Sequence[Mapping[str, torch.Tensor]]
     targets: int
+    tokens: int
 
 
 class Outcome(NamedTuple):
@@ -27,27 +32,46 @@ class Outcome(NamedTuple):
     skipped: bool
 
 
-def make_optimizer(model: nn.Module, training: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW that decays matrices only: biases and norms, all of one dimension, are spared."""
+OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]] = {
+    "adamw": lambda groups, t: torch.optim.AdamW(
+        groups, lr=t.learning_rate, betas=(t.beta1, t.beta2), eps=t.epsilon, fused=True
+    ),
+    "adafactor": lambda groups, t: torch.optim.Adafactor(groups, lr=t.learning_rate),
+    "sgd": lambda groups, t: torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.beta1),
+}
+
+
+def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
+    """The optimizer, which decays matrices only: biases and norms, all of one dimension, are spared."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        groups, lr=training.learning_rate, betas=(training.beta1, training.beta2), eps=training.epsilon, fused=True
-    )
+    return OPTIMIZERS[training.optimizer](groups, training)
 
 
-def make_schedule(optimizer: torch.optim.Optimizer, training: TrainingConfig, total_steps: int) -> Any:
-    """The learning-rate schedule by its `transformers` name; advanced once a successful optimizer step."""
-    return get_scheduler(training.schedule, optimizer, num_warmup_steps=training.warmup_steps, num_training_steps=total_steps)
+def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig, total_steps: int) -> Any:
+    """The learning-rate schedule by its `transformers` name; advanced once a successful optimizer step.
+
+    Raises `ConfigError` if the schedule does not take its `schedule_options`, or needs others.
+    """
+    try:
+        return get_scheduler(
+            training.schedule,
+            optimizer,
+            num_warmup_steps=training.warmup_steps,
+            num_training_steps=total_steps,
+            scheduler_specific_kwargs=dict(training.schedule_options),
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"training.schedule_options do not fit the schedule {training.schedule!r}: {error}") from error
 
 
 def train_step(
     objective: nn.Module, optimizer: Any, schedule: Any, batch: Batch, max_grad_norm: float | None, runtime: Runtime
 ) -> Outcome:
-    """Step on the mean loss over all target tokens of the global batch.
+    """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
 
     DDP averages gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor the number
     of ranks changes the gradient.
@@ -55,9 +79,9 @@ def train_step(
     accelerator, ranks = runtime.accelerator, runtime.ranks
     loss = torch.zeros((), device=runtime.device)
     last = len(batch.micro_batches) - 1
-    for number, input_ids in enumerate(batch.micro_batches):
+    for number, inputs in enumerate(batch.micro_batches):
         with accelerator.no_sync(objective) if number < last else nullcontext():
-            share = objective(input_ids) / batch.targets
+            share = objective(**inputs) / batch.targets
             accelerator.backward(share * ranks)
         loss += share.detach()
     limit = float("inf") if max_grad_norm is None else max_grad_norm

@@ -1,21 +1,14 @@
-"""The few figures of a run that stand at the top of its report: how far the loss came, how fast, at what size."""
+"""The few figures that say how a run of any kind went: how far, how fast, at what size."""
 
 import math
 from statistics import median
 from typing import Any, NamedTuple
 
+from trainer.account import Tile
 from trainer.facts import RunFacts
-from trainer.formats import count, duration, number, percent, perplexity, plural, short, significant
+from trainer.formats import count, duration, number, percent, plural, short, significant
 
 FORMATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
-
-
-class Tile(NamedTuple):
-    """A key figure: what it is, the figure, and what to know about it."""
-
-    label: str
-    figure: str
-    note: str
 
 
 class Speed(NamedTuple):
@@ -31,14 +24,10 @@ class Speed(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The first and the last evaluation during training, which read the same held-out windows."""
+    """The evaluations before training and of the final model, both made on the way, of the same held-out data."""
 
     before: dict[str, Any]
     after: dict[str, Any]
-
-    @property
-    def change(self) -> float:
-        return float(self.after["loss"] - self.before["loss"])
 
 
 def measure_speed(facts: RunFacts) -> Speed:
@@ -62,65 +51,41 @@ def measure_speed(facts: RunFacts) -> Speed:
 def find_comparison(facts: RunFacts) -> Comparison | None:
     """The evaluations to compare, or None if the run made fewer than two."""
     records = facts.of_kind("evaluation")
-    return Comparison(records[0], records[-1]) if len(records) > 1 else None
+    if len(records) < 2:
+        return None
+    return Comparison(records[0], next((record for record in records if record["step"] == facts.best_step), records[-1]))
 
 
-def make_verdict(facts: RunFacts) -> str:
-    """One line: what training did to the loss on held-out text."""
-    steps = plural(facts.plan.total_steps, "step")
-    if compared := find_comparison(facts):
-        before, after = compared.before["loss"], compared.after["loss"]
-        return (
-            f"Validation loss {number(before)} → {number(after)} nats a token in {steps} "
-            f"(perplexity {perplexity(before)} → {perplexity(after)})."
-        )
+def tell_length(facts: RunFacts) -> str:
+    """How long the training was that made the final model: `in 60 steps`, or `at step 40, the best of 60 steps`."""
+    steps = plural(facts.steps, "step")
+    return f"in {steps}" if facts.best_step is None else f"at step {count(facts.best_step)}, the best of {steps}"
+
+
+def verdict_unmeasured(facts: RunFacts, unit: str) -> str:
+    """One line of a run that made fewer than two evaluations on the way; `unit` is that of the loss."""
+    steps = plural(facts.steps, "step")
     if records := facts.of_kind("train"):
-        return (
-            f"Training loss {number(records[0]['loss'])} → {number(records[-1]['loss'])} nats a token in {steps}; "
-            "nothing was evaluated on the way."
-        )
+        first, last = records[0]["loss"], records[-1]["loss"]
+        return f"Training loss {number(first)} → {number(last)} {unit} in {steps}; nothing was evaluated on the way."
     return f"Trained for {steps}; no metrics were recorded."
 
 
-def describe_evaluation(facts: RunFacts) -> str:
-    """One line: how the finished model was measured."""
-    if facts.evaluation is None:
-        return "The finished model has not been evaluated: there is no evaluation in the store."
-    total = facts.evaluation["scores"]["total"]
-    return (
-        f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} nats a token, "
-        f"perplexity {perplexity(total['loss'])}."
-    )
-
-
-def make_tiles(facts: RunFacts) -> list[Tile]:
-    """The key figures."""
-    plan, speed = facts.plan, measure_speed(facts)
-    tokens = sum(corpus.tokens for corpus in plan.corpora)
+def size_tiles(facts: RunFacts) -> list[Tile]:
+    """How large the model is, and how long it was trained."""
     stored = ", ".join(FORMATS.get(kind, kind) for kind in facts.parameters)
     family = facts.model_config.get("model_type", "model")
-    corpora = plural(len(plan.corpora), "corpus", "corpora")
-    epochs = significant(plan.total_steps / plan.steps_per_epoch)
+    epochs = facts.steps / facts.plan.steps_per_epoch
     return [
-        *_loss_tiles(facts),
         Tile("Parameters", short(sum(facts.parameters.values())), f"{family}, {stored}"),
-        Tile("Optimizer steps", count(plan.total_steps), f"{epochs} epochs"),
-        Tile("Tokens trained on", short(plan.total_tokens), f"{count(plan.tokens_per_step)} a step"),
-        Tile("Training data", f"{short(tokens)}", f"tokens in {corpora}"),
-        Tile("Tokens a second", count(speed.tokens_per_second), f"MFU {percent(speed.mfu)}"),
-        Tile("Time in steps", duration(speed.training_seconds), f"{duration(speed.step_seconds)} a step"),
+        Tile("Optimizer steps", count(facts.steps), f"{significant(epochs)} epoch{'' if epochs == 1 else 's'}"),
     ]
 
 
-def _loss_tiles(facts: RunFacts) -> list[Tile]:
-    tiles = []
-    if facts.evaluation is not None:
-        loss = facts.evaluation["scores"]["total"]["loss"]
-        tiles.append(Tile("Validation loss", number(loss), f"perplexity {perplexity(loss)}"))
-    else:
-        tiles.append(Tile("Validation loss", number(None), "not evaluated"))
-    if compared := find_comparison(facts):
-        sign = "+" if compared.change > 0 else ""
-        start, end = compared.before["step"], compared.after["step"]
-        tiles.append(Tile("Change in training", f"{sign}{number(compared.change)}", f"nats, step {start} to {count(end)}"))
-    return tiles
+def speed_tiles(facts: RunFacts) -> list[Tile]:
+    """How fast the training was."""
+    speed = measure_speed(facts)
+    return [
+        Tile("Tokens a second", count(speed.tokens_per_second), f"MFU {percent(speed.mfu)}"),
+        Tile("Time in steps", duration(speed.training_seconds), f"{duration(speed.step_seconds)} a step"),
+    ]

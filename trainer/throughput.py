@@ -64,22 +64,23 @@ def measured_flops(device: torch.device, dtype: torch.dtype, seconds: float = 0.
 class Meter:
     """Gathers what happens between two metric records. Losses stay on the device until then."""
 
-    def __init__(self, device: torch.device, tokens_per_step: int, flops_per_step: float, peak: float) -> None:
-        self._tokens_per_step, self._flops_per_step, self._peak = tokens_per_step, flops_per_step, peak
+    def __init__(self, device: torch.device, flops_per_token: float, peak: float) -> None:
+        self._flops_per_token, self._peak = flops_per_token, peak
         self._device = device
         self.reset()
 
     def reset(self) -> None:
         """Start a new interval."""
         self.loss = torch.zeros((), device=self._device)
-        self.attempts = 0
+        self.attempts = self._tokens = 0
         self._waited = self._paused = 0.0
         self._started = time.perf_counter()
 
-    def add(self, loss: torch.Tensor, waited: float) -> None:
-        """Count a step, and the seconds for which it waited for data."""
+    def add(self, loss: torch.Tensor, tokens: int, waited: float) -> None:
+        """Count a step over so many tokens, and the seconds for which it waited for data."""
         self.loss += loss
         self.attempts += 1
+        self._tokens += tokens
         self._waited += waited
 
     def pause(self, seconds: float) -> None:
@@ -90,10 +91,11 @@ class Meter:
         """The interval's figures. Waits for the device."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-        seconds = (time.perf_counter() - self._started - self._paused) / self.attempts
+        seconds = time.perf_counter() - self._started - self._paused
+        rate = self._tokens / seconds
         return {
-            "tokens_per_second": self._tokens_per_step / seconds,
-            "mfu": self._flops_per_step / seconds / self._peak,
-            "step_seconds": seconds,
+            "tokens_per_second": rate,
+            "mfu": rate * self._flops_per_token / self._peak,
+            "step_seconds": seconds / self.attempts,
             "data_wait_seconds": self._waited / self.attempts,
         }

@@ -2,6 +2,7 @@
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -9,71 +10,89 @@ from transformers import PreTrainedModel
 from trainer.batches import batches_from
 from trainer.checkpoint import Saver, TrainState, find_checkpoint, restore
 from trainer.config import PipelineJob
-from trainer.dataset import open_dataset
+from trainer.encoding import encode
 from trainer.environment import describe_environment
 from trainer.errors import RunError
+from trainer.finetune_config import FinetuneJob
+from trainer.finetuning import Finetuning
 from trainer.loop import Session, run_loop
-from trainer.losses import CausalLMLoss
 from trainer.manifest import ArtifactRef, publish_folder
-from trainer.models import build_model, checkpoint_activations, load_model, resolve_config
-from trainer.plan import StepPlan, make_plan
-from trainer.preparation import PreparedData, prepare, shard_manifests
+from trainer.models import checkpoint_activations
+from trainer.places import BEST, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
+from trainer.plan import FinetunePlan, StepPlan
+from trainer.preparation import PreparedData, prepare
+from trainer.pretrained import find_model
+from trainer.pretraining import Pretraining
 from trainer.progress import Progress
 from trainer.runlog import RunLog
-from trainer.runs import ENVIRONMENT, FINAL, FINAL_KIND, PLAN, Run, claim_run, difference, finished_run, identify_run
+from trainer.runs import Run, TrainingData, TrainingJob, claim_run, difference, finished_run, identify_run
 from trainer.runtime import Runtime, compile_objective, start_runtime
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
 from trainer.storage import Store
-from trainer.throughput import Meter, flops_per_token, peak_flops
-from trainer.tokenizer import load_tokenizer, tokenizer_files
+from trainer.throughput import Meter, peak_flops
+from trainer.workload import Workload
 
 log = logging.getLogger(__name__)
 
 
 def train(
-    job: PipelineJob, progress: Progress, data: PreparedData | None = None, expected: StepPlan | None = None
+    job: PipelineJob | FinetuneJob,
+    progress: Progress,
+    data: PreparedData | ArtifactRef | None = None,
+    expected: StepPlan | FinetunePlan | None = None,
 ) -> ArtifactRef:
     """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
 
     Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
     Raises `RunError` if the run's folder or the plan disagree with the job.
     """
-    runtime = start_runtime(job.training.precision)
+    runtime = start_runtime(job.training.precision, job.training.device)
     store = Store(job.store)
-    data = data or runtime.on_first(lambda: prepare(job, progress))
-    run = identify_run(job, data)
+    prepared = data or runtime.on_first(lambda: _prepare(job, progress))
+    run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
         return finished
-    plan = make_plan(job.training, shard_manifests(store, data), runtime.ranks)
-    if expected is not None and plan != expected:
-        differences = "; ".join(difference(expected.model_dump(), plan.model_dump()))
+    workload = _open(job, store, prepared, runtime.ranks)
+    if expected is not None and workload.plan != expected:
+        differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
-    runtime.on_first(lambda: _claim(store, run, job, data, plan, runtime))
+    runtime.on_first(lambda: _claim(store, run, job, prepared, workload, runtime))
     with store.explained_when_full(run.key):
-        model = _train(job, store, run, data, plan, runtime, progress)
-    return runtime.on_first(lambda: _publish(store, run, job, data, model))
+        model = _train(job, store, run, workload, runtime, progress)
+        return runtime.on_first(lambda: _publish(job, store, run, workload, model))
 
 
-def _claim(store: Store, run: Run, job: PipelineJob, data: PreparedData, plan: StepPlan, runtime: Runtime) -> None:
+def _prepare(job: TrainingJob, progress: Progress) -> TrainingData:
+    return encode(job, progress) if isinstance(job, FinetuneJob) else prepare(job, progress)
+
+
+def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Workload:
+    if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
+        return Finetuning(job, store, data.key, ranks)
+    assert isinstance(job, PipelineJob) and isinstance(data, PreparedData)
+    return Pretraining(job, store, data, ranks)
+
+
+def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
     store.sweep()
     claim_run(store, run, job, data)
-    store.write_json(f"{run.key}/{PLAN}", plan.model_dump())
+    store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
     environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
     store.write_json(f"{run.key}/{ENVIRONMENT}", environment)
 
 
 def _train(
-    job: PipelineJob, store: Store, run: Run, data: PreparedData, plan: StepPlan, runtime: Runtime, progress: Progress
+    job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress
 ) -> PreTrainedModel:
-    training, accelerator = job.training, runtime.accelerator
+    training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key))
     folder = store.fetch_folder(f"{run.key}/{checkpoint}") if checkpoint else None
-    model = _load(job, store, data, folder)
+    model = workload.load_model(folder)
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-    objective = accelerator.prepare_model(CausalLMLoss(model))
+    objective = accelerator.prepare_model(workload.make_objective(model))
     if training.compile:
         compile_objective(objective, runtime)
     optimizer = make_optimizer(objective, training)
@@ -81,39 +100,36 @@ def _train(
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
     if folder:
         log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
-    dataset = open_dataset(store, data, training, plan, job.evaluation.during_training)
-    batches = batches_from(state.attempts, plan, dataset.order, dataset.windows, runtime.rank, runtime.device)
-    flops = flops_per_token(model, model.config, training.context) * plan.tokens_per_step
-    meter = Meter(runtime.device, plan.tokens_per_step, flops, peak_flops(runtime.device, training.precision) * runtime.ranks)
+    batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
+    peak = peak_flops(runtime.device, training.precision) * runtime.ranks
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignal())
         runlog = saver = None
         if runtime.rank == 0:
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
-            files = tokenizer_files(store, data.tokenizer.key)
-            saver = stack.enter_context(Saver(store, run.key, model, files, run.fingerprint, training.keep_last))
+            saver = stack.enter_context(
+                Saver(store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure)
+            )
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
             training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
-            dataset.held_out, job.evaluation.batch, runlog, saver, meter, bar, stop,
+            lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
+            Meter(runtime.device, workload.flops_per_token(model), peak), bar, stop,
         )  # fmt: skip
         run_loop(session, batches)
     return model
 
 
-def _load(job: PipelineJob, store: Store, data: PreparedData, folder: Path | None) -> PreTrainedModel:
-    if folder is not None:
-        return load_model(folder, job.model.attention)
-    config = resolve_config(job.model, load_tokenizer(store, data.tokenizer.key), job.training.context)
-    return build_model(job.model, config, job.training.seed)
-
-
-def _publish(store: Store, run: Run, job: PipelineJob, data: PreparedData, model: PreTrainedModel) -> ArtifactRef:
-    """Publish the final model, as `from_pretrained` loads it."""
+def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel) -> ArtifactRef:
+    """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
+    best = store.read_json(f"{run.key}/{BEST}") if job.training.final == "best" else None
+    if best is not None:
+        log.info("the final model is the best one, of step %d", best["step"])
+        model = workload.load_model(Path(find_model(store, f"{run.key}/{best['checkpoint']}").folder))
     with store.staging() as folder:
         model.save_pretrained(folder)
-        for path in tokenizer_files(store, data.tokenizer.key):
+        for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
-        details = {"run": run.fingerprint, "context": job.training.context, "shards": [ref.key for ref in data.shards]}
+        details = {"run": run.fingerprint, "step": best and best["step"], **workload.details}
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

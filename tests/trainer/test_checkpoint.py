@@ -45,7 +45,7 @@ class Learner:
         for number in range(steps):
             windows = torch.randint(0, 300, (2, 32), generator=torch.Generator().manual_seed(number))
             torch.manual_seed(number)
-            train_step(self.objective, self.prepared, self.schedule, Batch([windows], 62), 1.0, self.runtime)
+            train_step(self.objective, self.prepared, self.schedule, Batch([{"input_ids": windows}], 62, 64), 1.0, self.runtime)
 
     def snapshot(self, state: TrainState, epoch: int | None = None) -> Any:
         return take_snapshot(state, self.model, self.objective, self.optimizer, self.schedule, None, epoch)
@@ -90,7 +90,7 @@ def copied(finished: Finished, tmp_path: Path) -> tuple[Store, str]:
 
 def test_everything_that_a_checkpoint_holds_comes_back_exactly(learner: Learner, empty_store: Store, runtime: Runtime) -> None:
     learner.learn(5)
-    state = TrainState(step=5, attempts=6, validation_loss=3.25, best_loss=3.0, best_step=4)
+    state = TrainState(step=5, attempts=6, scores={"loss": 3.25}, best_score=3.0, best_step=4, worse=1)
     save(empty_store, learner, state)
     name = find_checkpoint(empty_store, RUN)
     assert name == "checkpoints/step-00000005"
@@ -198,7 +198,5 @@ def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_no_reason_t
     learner: Learner, empty_store: Store
 ) -> None:
     save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
-    empty_store.write_json(
-        f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "validation_loss": None}
-    )
+    empty_store.write_json(f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None})
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"

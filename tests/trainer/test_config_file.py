@@ -62,7 +62,7 @@ def test_the_quickstart_is_a_valid_job() -> None:
         ("training.learning_rate=-1", "training.learning_rate: Input should be greater than 0"),
         ("training.learning_rate=.nan", "training.learning_rate"),
         ("training.max_steps=1.5", "training.max_steps"),
-        ("training.schedule=cubic", "training.schedule: Input should be 'linear', 'cosine' or 'constant_with_warmup'"),
+        ("training.schedule=cubic", "training.schedule: Input should be 'linear', 'cosine', 'cosine_with_restarts'"),
         ("training.epochs=2", "training: give either epochs or max_steps"),
         ("training.max_steps=null", "training: give either epochs or max_steps"),
         ("training.stride=33", "stride 33 is beyond context 32: tokens between windows would be lost"),
@@ -157,7 +157,7 @@ def every_field(schema: type[BaseModel], prefix: str) -> list[tuple[str, str | N
     [
         "  training.learning_rate  number > 0, default 0.0005",
         "  training.global_batch  whole number ≥ 1, default 8",
-        "  training.schedule  linear|cosine|constant_with_warmup, default cosine",
+        "  training.optimizer  adamw|adafactor|sgd, default adamw",
         "  training.compile  true|false, default False",
         "  data.corpora.N.paths  list of text, required",
         "  model.config  mapping or text, optional",

@@ -6,7 +6,9 @@ from xml.etree import ElementTree
 
 import matplotlib
 
-from trainer.curves import MAX_POINTS, draw_curves, thin
+from trainer.curves import MAX_POINTS, draw_curves, standard_curves, thin
+
+CURVES = standard_curves("nats a token", ["accuracy"])
 
 
 def records(count: int, loss: float = 2.0) -> list[dict]:
@@ -15,30 +17,42 @@ def records(count: int, loss: float = 2.0) -> list[dict]:
 
 
 def test_curves_are_the_same_bytes_each_time() -> None:
-    assert draw_curves(records(50), 50) == draw_curves(records(50), 50)
+    assert draw_curves(CURVES, records(50), 50) == draw_curves(CURVES, records(50), 50)
 
 
 def test_curves_are_whole_elements_in_the_colours_of_the_page() -> None:
-    for svg in draw_curves(records(50), 50).values():
+    for svg in draw_curves(CURVES, records(50), 50).values():
         ElementTree.fromstring(svg)
         assert "var(--first)" in svg
         assert not re.search(r"(fill|stroke): #", svg)
 
 
 def test_settings_of_the_process_neither_matter_nor_change() -> None:
-    expected = draw_curves(records(50), 50)
+    expected = draw_curves(CURVES, records(50), 50)
     with matplotlib.rc_context({"font.size": 30.0, "svg.fonttype": "path"}):
-        assert draw_curves(records(50), 50) == expected
+        assert draw_curves(CURVES, records(50), 50) == expected
         assert matplotlib.rcParams["font.size"] == 30.0
 
 
 def test_values_that_are_not_finite_leave_gaps() -> None:
-    assert "Loss" not in draw_curves(records(3, math.nan), 3)
-    assert "Loss" in draw_curves([*records(3, math.inf), *records(1)], 3)
+    assert "Loss" not in draw_curves(CURVES, records(3, math.nan), 3)
+    assert "Loss" in draw_curves(CURVES, [*records(3, math.inf), *records(1)], 3)
+
+
+def test_other_validation_figures_have_curves_of_their_own() -> None:
+    figures = [{"kind": "evaluation", "step": step, "loss": 1.0, "accuracy": 0.5 + step / 100} for step in (0, 10)]
+    drawn = draw_curves(CURVES, [*figures, {"kind": "evaluation", "step": 20, "loss": 1.0}], 20)
+    assert list(drawn) == ["Loss", "Validation accuracy"]
+
+
+def test_names_of_figures_are_text() -> None:
+    name = 'r"\\1<b>&'
+    (svg,) = draw_curves(standard_curves("", [name]), [{"kind": "evaluation", "step": 1, name: 0.5}], 1).values()
+    assert ElementTree.fromstring(svg).get("aria-label") == f"Validation {name}"
 
 
 def test_run_without_records_has_no_curves() -> None:
-    assert draw_curves([], 10) == {}
+    assert draw_curves(CURVES, [], 10) == {}
 
 
 def test_thinning_keeps_ends_and_spikes() -> None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from trainer.formats import duration, number, percent, perplexity, plural, short, significant, size
+from trainer.formats import duration, number, percent, perplexity, plural, score, short, significant, size
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,12 @@ from trainer.formats import duration, number, percent, perplexity, plural, short
         (significant(0.030627), "0.0306"),
         (significant(999.6), "1,000"),
         (significant(4194.3), "4,194"),
+        (score(0.860294), "0.8603"),
+        (score(0.0), "0.0000"),
+        (score(-0.25), "−0.2500"),
+        (score(2.5e-5), "2.5e−05"),
+        (score(52_345.678), "52,346"),
+        (score(math.nan), "–"),
         (short(122_880), "123 K"),
         (short(2_615_424), "2.62 M"),
         (short(999_999), "1.00 M"),

@@ -16,10 +16,11 @@ from trainer.evaluation import evaluate, held_out_windows
 from trainer.manifest import make_manifest, write_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.models import load_model
+from trainer.places import FINAL
 from trainer.preparation import prepare
 from trainer.progress import silent
 from trainer.results import Evaluation
-from trainer.runs import FINAL, final_manifest
+from trainer.runs import final_manifest
 from trainer.shards import open_shards
 from trainer.storage import Store
 

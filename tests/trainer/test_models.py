@@ -49,7 +49,7 @@ def step_once(model: PreTrainedModel, windows: torch.Tensor, runtime: Runtime) -
     training = TrainingConfig(max_steps=4, context=32, learning_rate=1e-2)
     objective = runtime.accelerator.prepare_model(CausalLMLoss(model))
     optimizer = runtime.accelerator.prepare_optimizer(make_optimizer(objective, training))
-    batch = Batch([windows], windows.shape[0] * (windows.shape[1] - 1))
+    batch = Batch([{"input_ids": windows}], windows.shape[0] * (windows.shape[1] - 1), windows.numel())
     return float(train_step(objective, optimizer, make_schedule(optimizer, training, 4), batch, 1.0, runtime).loss)
 
 

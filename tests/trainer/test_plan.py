@@ -100,7 +100,7 @@ def test_the_global_batch_is_micro_batch_times_ranks_times_accumulation(
     ("micro_batch", "ranks", "problem"),
     [
         (None, 3, "global_batch 8 does not divide among 3 ranks"),
-        (4, 4, "global_batch 8 on 4 ranks is 2 windows each, which micro_batch 4 does not divide"),
+        (4, 4, "global_batch 8 on 4 ranks is 2 samples each, which micro_batch 4 does not divide"),
     ],
 )
 def test_batches_that_do_not_divide_are_refused(micro_batch: int | None, ranks: int, problem: str) -> None:

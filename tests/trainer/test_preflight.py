@@ -12,11 +12,11 @@ from tests.support import SMALL_MODEL, digests, small_job
 from tests.trainer.conftest import Finished
 from trainer.config import PipelineJob
 from trainer.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
+from trainer.places import FINAL
 from trainer.plan import divide_batch, make_plan
 from trainer.preflight import preflight
 from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import silent
-from trainer.runs import FINAL
 from trainer.runtime import check_devices, planned_ranks
 from trainer.storage import Store
 
@@ -78,7 +78,7 @@ def test_a_batch_that_the_ranks_do_not_divide_is_refused(raw: Path, tmp_path: Pa
     with pytest.raises(ConfigError, match="global_batch 9 does not divide among 2 ranks"):
         divide_batch(training, 2)
     training = small_job(raw, tmp_path, training__micro_batch=4).training
-    with pytest.raises(ConfigError, match="8 on 4 ranks is 2 windows each, which micro_batch 4 does not divide"):
+    with pytest.raises(ConfigError, match="8 on 4 ranks is 2 samples each, which micro_batch 4 does not divide"):
         divide_batch(training, 4)
 
 

@@ -4,7 +4,7 @@ import json
 import math
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,13 @@ from tests.support import (
     steps_recorded,
     write_config,
 )
-from trainer.batches import read_batch
 from trainer.config import EvaluateJob
-from trainer.dataset import open_dataset
+from trainer.dataset import open_dataset, read_batch
 from trainer.measuring import evaluate_checkpoint
+from trainer.places import EVALUATION
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData, shard_manifests
 from trainer.progress import silent
-from trainer.runs import EVALUATION
 from trainer.storage import Store
 
 TOLERANCE = 2e-4
@@ -82,8 +81,8 @@ def assert_close_curves(found: Path, expected: Path) -> None:
         assert loss == pytest.approx(expected_loss, abs=TOLERANCE)
 
 
-def rows(batch: Sequence[torch.Tensor]) -> list[list[int]]:
-    found: list[list[int]] = torch.cat(list(batch)).tolist()
+def rows(batch: Sequence[Mapping[str, torch.Tensor]]) -> list[list[int]]:
+    found: list[list[int]] = torch.cat([inputs["input_ids"] for inputs in batch]).tolist()
     return found
 
 

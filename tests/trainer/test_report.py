@@ -4,34 +4,32 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.trainer.report_runs import (
+    HOSTILE,
+    RUN,
+    Page,
+    page,
+    publish,
+    publish_checkpoint,
+    safetensors,
+    step_record,
+    write_records,
+)
 from trainer.config import PipelineJob
 from trainer.errors import ArtifactError, RunError
-from trainer.manifest import ArtifactRef, digest_file, find_damage, make_manifest, write_manifest
+from trainer.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData
 from trainer.report import make_report
 from trainer.runs import claim_run, final_manifest, identify_run
 from trainer.storage import Store
 
-HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
-RUN = "runs/tiny"
 FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json")
-
-
-def publish(store: Store, key: str, kind: str, files: dict[str, bytes], details: dict) -> ArtifactRef:
-    for name, data in files.items():
-        store.write_bytes(f"{key}/{name}", data)
-    records = [digest_file(store.fetch(f"{key}/{name}"), name) for name in files]
-    manifest = make_manifest(kind, key.rsplit("-", 1)[-1], records, details)
-    manifest = manifest.model_copy(update={"created": "2026-01-02T03:04:05+00:00"})
-    write_manifest(store, key, manifest)
-    return ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size())
 
 
 def publish_shards(store: Store, corpus: str, tokens: int) -> ArtifactRef:
@@ -40,17 +38,6 @@ def publish_shards(store: Store, corpus: str, tokens: int) -> ArtifactRef:
     pieces = [{"path": f"/raw/{corpus}.txt", "key": f"{corpus}.txt", "index": index, "shard": 0} for index in range(2)]
     details = {"corpus": corpus, "num_shards": 1, "shard_tokens": [tokens], "totals": totals, "vocab_size": 300}
     return publish(store, f"shards/{corpus}-00{corpus}", "shards", {"sources.json": json.dumps(pieces).encode()}, details)
-
-
-def safetensors(shapes: dict[str, list[int]]) -> bytes:
-    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()})
-    return len(header).to_bytes(8, "little") + header.encode()
-
-
-def step_record(step: int) -> dict:
-    speed = {"tokens_per_second": 1000.0 + step, "mfu": 0.25, "step_seconds": 0.5, "data_wait_seconds": 0.001}
-    values = {"loss": 5 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.5, "attempts": step}
-    return {"kind": "train", "step": step, **values, **speed}
 
 
 def evaluation_record(step: int, loss: float) -> dict:
@@ -91,12 +78,10 @@ def store(tmp_path: Path) -> Store:
     store.write_json(f"{RUN}/plan.json", plan.model_dump())
     store.write_json(f"{RUN}/environment.json", {"device": "<i>CPU</i>", "ranks": 1, "packages": {"numpy": "2.4.6"}})
     records = [evaluation_record(0, 5.5), step_record(10), step_record(20), evaluation_record(20, 4.5)]
-    records.append({"kind": "checkpoint", "step": 20, "stall_seconds": 0.02, "epoch": None, "validation_loss": 4.5})
-    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
-    checkpoint = {"step": 20, "validation_loss": 4.5}
-    publish(store, f"{RUN}/checkpoints/step-00000020", "checkpoint", {"state.json": b"{}"}, checkpoint)
-    for pointer in ("checkpoint-last", "checkpoint-best", "epochs/epoch-0001-step-00000020-loss-4.5000"):
-        store.write_json(f"{RUN}/{pointer}", {"checkpoint": "checkpoints/step-00000020", **checkpoint})
+    records.append({"kind": "checkpoint", "step": 20, "stall_seconds": 0.02, "epoch": None, "scores": {"loss": 4.5}})
+    write_records(store, records)
+    pointers = ("checkpoint-last", "checkpoint-best", "epochs/epoch-0001-step-00000020-loss-4.5000")
+    publish_checkpoint(store, 20, {"loss": 4.5}, pointers)
     config = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "vocab_size": 320}
     weights = safetensors({"wte": [320, 8], "bias": [8]})
     files = {"config.json": json.dumps(config).encode(), "model.safetensors": weights}
@@ -107,29 +92,6 @@ def store(tmp_path: Path) -> Store:
 
 def contents(store: Store) -> dict[str, bytes]:
     return {name: store.read_bytes(f"{RUN}/{name}") for name in FILES}
-
-
-def page(store: Store) -> str:
-    return store.read_bytes(f"{RUN}/report.html").decode()
-
-
-class Page(HTMLParser):
-    """What a page would fetch, its identifiers and its elements."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self.elements: set[str] = set()
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.add(tag)
-        for name, value in attrs:
-            if name.rsplit(":", 1)[-1] in {"src", "srcset", "href", "data", "action", "poster"}:
-                self.links.append(value or "")
-            if name == "id":
-                self.ids.append(value or "")
 
 
 def test_page_fetches_nothing_and_runs_nothing(store: Store) -> None:
@@ -221,7 +183,7 @@ def test_run_without_evaluation_is_reported(store: Store) -> None:
 
 def test_run_that_diverged_is_reported(store: Store) -> None:
     records = [evaluation_record(0, 5.5), {**step_record(20), "loss": float("nan")}, evaluation_record(20, float("nan"))]
-    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+    write_records(store, records)
     make_report(store, RUN)
     assert "Validation loss 5.500 → – nats a token" in page(store)
     assert make_report(store, RUN).reused

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer.checkpoint import Saver, Snapshot, TrainState
+from trainer.checkpoint import Criterion, Saver, Snapshot, TrainState
 from trainer.config import ModelConfig
 from trainer.errors import StorageError
 from trainer.models import build_model, resolve_config
@@ -30,9 +30,7 @@ class Keeper:
         state = self.state
         state.step = state.attempts = step
         if loss is not None:
-            state.validation_loss = loss
-            if state.best_loss is None or loss < state.best_loss:
-                state.best_loss, state.best_step = loss, step
+            state.judge({"loss": loss}, Criterion("loss", greater_is_better=False))
         weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         weights["transformer.wte.weight"] = weights["lm_head.weight"]
         self.saver.save(Snapshot(state.model_copy(), weights, {"moment": torch.zeros(1)}, {}, epoch))
@@ -62,8 +60,8 @@ def test_pointers_name_the_newest_the_best_and_the_epochs(empty_store: Store) ->
     keeper.save(3, 4.0)
     keeper.save(4, epoch=2)
     last, best = (empty_store.read_json(f"{RUN}/checkpoint-{name}") for name in ("last", "best"))
-    assert last == {"checkpoint": "checkpoints/step-00000004", "step": 4, "validation_loss": 4.0}
-    assert best == {"checkpoint": "checkpoints/step-00000002", "step": 2, "validation_loss": 3.0}
+    assert last == {"checkpoint": "checkpoints/step-00000004", "step": 4, "scores": {"loss": 4.0}}
+    assert best == {"checkpoint": "checkpoints/step-00000002", "step": 2, "scores": {"loss": 3.0}}
     assert empty_store.names(f"{RUN}/epochs") == [
         "epoch-0001-step-00000002-loss-3.0000",
         "epoch-0002-step-00000004-loss-4.0000",

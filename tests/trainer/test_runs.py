@@ -12,9 +12,10 @@ from tests.trainer.conftest import LONG, Finished
 from trainer.config import PipelineJob
 from trainer.errors import RunError
 from trainer.manifest import find_damage
+from trainer.places import FINAL
 from trainer.preparation import PreparedData
 from trainer.progress import silent
-from trainer.runs import FINAL, claim_run, difference, final_manifest, finished_run, identify_run
+from trainer.runs import claim_run, difference, final_manifest, finished_run, identify_run
 from trainer.storage import Store
 from trainer.training import train
 

@@ -1,5 +1,6 @@
 """What a process knows about itself among its ranks."""
 
+import json
 import random
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import torch
 from tests.processes import start_warm
 from tests.support import cpu_runtime, small_values, write_config
 from tests.trainer.test_refusals import message_of
-from trainer.runtime import Runtime, seed_everything
+from trainer.errors import ConfigError, DeviceError
+from trainer.runtime import Runtime, seed_everything, start_runtime
 
 
 def draws() -> tuple[float, float, float]:
@@ -43,9 +45,27 @@ def test_the_precision_is_that_of_the_job(precision: str) -> None:
     assert product.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
 
 
-def test_a_launcher_with_another_precision_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
-    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked))
-    launched = {"ACCELERATE_MIXED_PRECISION": "bf16"}
-    message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=launched).wait())
+BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16"}
+
+
+def test_a_launcher_with_another_precision_than_the_job_chooses_is_refused(raw: Path, stocked: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, training__precision="fp32"))
+    message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config, env=BF16).wait())
     assert message.startswith("ConfigError: accelerate's configuration says mixed precision 'bf16'")
     assert "the job's training.precision is 'fp32'; make them the same" in message
+
+
+def test_a_launchers_precision_is_taken_where_the_job_chooses_none(raw: Path, stocked: Path, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, run="half"))
+    ended = start_warm(tmp_path / "said", "trainer.__main__", config, env=BF16).wait()
+    assert ended.status == 0, ended
+    settings = json.loads((stocked / "runs" / "half" / "config.json").read_text())
+    assert settings["job"]["training"]["precision"] == "bf16"
+
+
+def test_a_job_on_the_gpu_is_refused_without_one_and_by_a_launcher_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DeviceError, match=r"training\.device is gpu, but this machine has none"):
+        start_runtime("fp32", "gpu")
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with pytest.raises(ConfigError, match=r"configuration says use_cpu, the job's training\.device is 'gpu'"):
+        start_runtime("fp32", "gpu")

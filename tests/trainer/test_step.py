@@ -50,7 +50,9 @@ def take_step(
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = runtime.accelerator.prepare_optimizer(torch.optim.SGD(model.parameters(), lr=1.0))
     schedule = get_scheduler("constant", optimizer)
-    batch = Batch(windows_BT.split(micro_batch), windows_BT.shape[0] * (windows_BT.shape[1] - 1))
+    batch = Batch(
+        [{"input_ids": part} for part in windows_BT.split(micro_batch)], windows_BT.shape[0] * (windows_BT.shape[1] - 1), 64
+    )
     outcome = train_step(CausalLMLoss(model), optimizer, schedule, batch, max_norm, runtime)
     return outcome, {name: before[name] - p.detach() for name, p in model.named_parameters()}
 
@@ -128,7 +130,7 @@ def test_learning_rate_after_each_step_is_that_of_transformers(
     schedule = make_schedule(optimizer, training, STEPS)
     other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=training.learning_rate)
     expected = get_scheduler(name, other, num_warmup_steps=4, num_training_steps=STEPS)
-    batch = Batch([windows_BT], 4 * 15)
+    batch = Batch([{"input_ids": windows_BT}], 4 * 15, 64)
     objective = CausalLMLoss(model)
     rates = []
     for _ in range(STEPS):

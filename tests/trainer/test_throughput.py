@@ -39,9 +39,9 @@ def test_a_machine_without_a_data_sheet_is_measured(precision: str) -> None:
 
 
 def test_a_meter_gathers_losses_and_relates_its_figures() -> None:
-    meter = Meter(CPU, tokens_per_step=1000, flops_per_step=4e6, peak=1e9)
+    meter = Meter(CPU, flops_per_token=4e3, peak=1e9)
     for loss, waited in ((2.0, 0.25), (4.0, 0.75)):
-        meter.add(torch.tensor(loss), waited)
+        meter.add(torch.tensor(loss), 1000, waited)
     assert (float(meter.loss), meter.attempts) == (6.0, 2)
     figures = meter.read()
     assert figures["tokens_per_second"] == pytest.approx(1000 / figures["step_seconds"])
@@ -52,8 +52,8 @@ def test_a_meter_gathers_losses_and_relates_its_figures() -> None:
 
 
 def test_time_that_a_meter_is_told_to_leave_out_is_left_out() -> None:
-    meter = Meter(CPU, tokens_per_step=1, flops_per_step=1.0, peak=1.0)
-    meter.add(torch.tensor(1.0), 0.0)
+    meter = Meter(CPU, flops_per_token=1.0, peak=1.0)
+    meter.add(torch.tensor(1.0), 1, 0.0)
     before = meter.read()["step_seconds"]
     meter.pause(1000.0)
     assert meter.read()["step_seconds"] < before - 900.0

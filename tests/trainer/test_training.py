@@ -27,16 +27,15 @@ from tests.support import (
     write_config,
 )
 from tests.trainer.conftest import Finished
-from trainer.batches import read_batch
 from trainer.checkpoint import find_checkpoint
-from trainer.dataset import open_dataset
+from trainer.dataset import open_dataset, read_batch
 from trainer.errors import RunError
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, resolve_config
+from trainer.places import FINAL
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData, shard_manifests
 from trainer.progress import silent
-from trainer.runs import FINAL
 from trainer.storage import Store
 from trainer.tokenizer import load_tokenizer
 from trainer.training import train
@@ -86,7 +85,8 @@ def test_the_first_loss_is_that_of_the_new_model_on_the_first_batch(raw: Path, s
     dataset = open_dataset(store, data, job.training, plan, None)
     config = resolve_config(job.model, load_tokenizer(store, data.tokenizer.key), 32)
     model = build_model(job.model, config, job.training.seed)
-    (windows,) = read_batch(0, plan, dataset.order, dataset.windows, 0).micro_batches
+    (inputs,) = read_batch(0, plan, dataset.order, dataset.windows, 0).micro_batches
+    windows = inputs["input_ids"]
     with torch.no_grad():
         expected = model(input_ids=windows, labels=windows).loss
         assert CausalLMLoss(model)(windows) / (8 * 31) == pytest.approx(expected.item(), rel=1e-5)
@@ -128,7 +128,7 @@ def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, st
     steps = [plan["steps_per_epoch"], plan["total_steps"]]
     assert names == [f"epoch-{n:04d}-step-{step:08d}-loss-{losses[step]:.4f}" for n, step in enumerate(steps, start=1)]
     best = json.loads((stocked / run / "checkpoint-best").read_text())
-    assert best["validation_loss"] == min(losses[step] for step in steps)
+    assert best["scores"]["loss"] == min(losses[step] for step in steps)
 
 
 def test_without_held_out_text_a_run_trains_all_the_same(raw: Path, tmp_path: Path) -> None:

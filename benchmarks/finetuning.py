@@ -1,0 +1,104 @@
+"""Fine-tuning on MRPC, against the plain loop of the Hugging Face course with the same seeds.
+
+    python -m benchmarks.finetuning DATA MODEL [SEEDS]
+
+DATA is a folder with MRPC's train.tsv and validation.tsv (columns sentence1, sentence2, label; quote characters are text),
+MODEL the folder of a pretrained model. Both sides run as whole processes in turn, from raw files to scores.
+"""
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import run_timed, say, spread
+
+RATE, BATCH, EPOCHS = 5e-5, 8, 3
+
+
+def write_job(folder: Path, data: str, model: str, seed: int) -> Path:
+    """The job of one seed, each with a store of its own."""
+    values = {
+        "store": str(folder / f"store-{seed}"),
+        "run": "mrpc",
+        "data": {
+            "name": "mrpc", "source": "csv", "quoting": False, "train": [f"{data}/train.tsv"],
+            "validation": [f"{data}/validation.tsv"], "text_columns": ["sentence1", "sentence2"],
+        },
+        "model": {"pretrained": model},
+        "training": {"epochs": EPOCHS, "global_batch": BATCH, "learning_rate": RATE, "seed": seed},
+    }  # fmt: skip
+    path = folder / f"job-{seed}.json"
+    path.write_text(json.dumps(values))
+    return path
+
+
+def plain_loop(data: str, model_folder: str, seed: int, out: str) -> None:
+    """The course's way: random batches of 8, padded to their longest, AdamW, a linear schedule, no clipping."""
+    import torch
+    from datasets import load_dataset
+    from sklearn.metrics import accuracy_score, f1_score
+    from torch.utils.data import DataLoader
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, get_scheduler
+
+    torch.manual_seed(seed)
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    files = {split: f"{data}/{split}.tsv" for split in ("train", "validation")}
+    raw = load_dataset("csv", data_files=files, sep="\t", quoting=3, cache_dir=f"{out}.cache")
+    sets = raw.map(lambda rows: tokenizer(rows["sentence1"], rows["sentence2"], truncation=True), batched=True)
+    sets = sets.remove_columns(["sentence1", "sentence2", "idx1", "idx2"]).rename_column("label", "labels")
+    collate = DataCollatorWithPadding(tokenizer)
+    train = DataLoader(sets["train"], batch_size=BATCH, shuffle=True, collate_fn=collate)
+    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=2, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
+    schedule = get_scheduler("linear", optimizer, 0, EPOCHS * len(train))
+    model.train()
+    for _ in range(EPOCHS):
+        for batch in train:
+            model(**batch).loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+    model.eval()
+    labels: list[int] = []
+    predicted: list[int] = []
+    for batch in DataLoader(sets["validation"], batch_size=BATCH, collate_fn=collate):
+        with torch.no_grad():
+            predicted += model(**batch).logits.argmax(dim=1).tolist()
+        labels += batch["labels"].tolist()
+    Path(out).write_text(json.dumps({"accuracy": accuracy_score(labels, predicted), "f1": f1_score(labels, predicted)}))
+
+
+def main(data: str, model: str, seeds: int = 3) -> None:
+    """Run both sides for each seed and print the figures."""
+    print("fine-tuning: MRPC, 1,377 steps, against the course's plain loop (whole processes)", flush=True)
+    ours: list[dict[str, Any]] = []
+    theirs: list[dict[str, Any]] = []
+    ratios = []
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        for seed in range(seeds):
+            mine, _ = run_timed(["-m", "trainer", str(write_job(folder, data, model, seed))])
+            run = folder / f"store-{seed}" / "runs" / "mrpc"
+            ours.append(json.loads((run / "eval.json").read_text())["scores"]["validation"])
+            steps = json.loads((run / "plan.json").read_text())["total_steps"]
+            out = folder / f"plain-{seed}.json"
+            other, _ = run_timed(["-m", "benchmarks.finetuning", "plain", data, model, str(seed), str(out)])
+            theirs.append(json.loads(out.read_text()))
+            ratios.append(mine / other)
+            figures = [f"{side['accuracy']:.3f}/{side['f1']:.3f}" for side in (ours[-1], theirs[-1])]
+            say(f"seed {seed}: headrace {figures[0]} in {mine:.0f} s", f"{figures[1]} in {other:.0f} s")
+    say("planned steps", str(steps), "1377")
+    for metric in ("accuracy", "f1"):
+        medians = [statistics.median(side[metric] for side in sides) for sides in (ours, theirs)]
+        say(f"median {metric}, headrace", f"{medians[0]:.3f}", f"at least the plain loop's {medians[1]:.3f}")
+    say("time, headrace / plain loop", spread(ratios), "at most 1.0, aim 0.5")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["plain"]:
+        plain_loop(sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])
+    else:
+        main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:4]))

@@ -1,0 +1,31 @@
+"""A labelled data set to a fine-tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.encoding import encode
+from tasks.evaluation import evaluate_run
+from tasks.planning import finetune_preflight, plan_finetuning
+from tasks.reporting import report
+from tasks.training import train
+from trainer.finetune_config import FinetuneJob
+from trainer.results import FinetuneOutcome
+
+
+@flow(name="finetune", log_prints=True)
+def finetune(job: FinetuneJob) -> FinetuneOutcome:
+    """Encode, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    ranks = finetune_preflight(job).ranks
+    data = encode(job, return_state=True).result()
+    plan = plan_finetuning(job, data, ranks)
+    run = train(job, data, plan, return_state=True).result()
+    evaluation = evaluate_run(job, run.key, ranks, return_state=True).result()
+    made = report(job.store, run.key, return_state=True).result()
+    return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key)
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_finetuned
+
+    sys.exit(main(finetune, FinetuneJob, show_finetuned))

@@ -1,0 +1,15 @@
+"""The task that encodes a labelled data set."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import worth_retrying
+from tasks.tokenization import publish
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import ArtifactRef
+
+
+@task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def encode(job: FinetuneJob) -> ArtifactRef:
+    """Read, check and encode the labelled data, unless it is published and intact."""
+    return publish("encode", {"job": job.model_dump(mode="json")})

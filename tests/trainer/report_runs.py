@@ -1,0 +1,66 @@
+"""The files of finished runs as the stages write them, made up, and a look at the pages that are made of them."""
+
+import json
+from html.parser import HTMLParser
+from typing import Any
+
+from trainer.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
+from trainer.storage import Store
+
+HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
+RUN = "runs/tiny"
+
+
+def publish(store: Store, key: str, kind: str, files: dict[str, bytes], details: dict) -> ArtifactRef:
+    for name, data in files.items():
+        store.write_bytes(f"{key}/{name}", data)
+    records = [digest_file(store.fetch(f"{key}/{name}"), name) for name in files]
+    manifest = make_manifest(kind, key.rsplit("-", 1)[-1], records, details)
+    manifest = manifest.model_copy(update={"created": "2026-01-02T03:04:05+00:00"})
+    write_manifest(store, key, manifest)
+    return ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size())
+
+
+def safetensors(shapes: dict[str, list[int]]) -> bytes:
+    header = json.dumps({name: {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()})
+    return len(header).to_bytes(8, "little") + header.encode()
+
+
+def step_record(step: int) -> dict:
+    speed = {"tokens_per_second": 1000.0 + step, "mfu": 0.25, "step_seconds": 0.5, "data_wait_seconds": 0.001}
+    values = {"loss": 5 - step / 100, "learning_rate": 1e-3, "grad_norm": 1.5, "attempts": step}
+    return {"kind": "train", "step": step, **values, **speed}
+
+
+def write_records(store: Store, records: list[dict[str, Any]]) -> None:
+    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+def publish_checkpoint(store: Store, step: int, scores: dict[str, float], pointers: tuple[str, ...]) -> None:
+    checkpoint, name = {"step": step, "scores": scores}, f"checkpoints/step-{step:08d}"
+    publish(store, f"{RUN}/{name}", "checkpoint", {"state.json": b"{}"}, checkpoint)
+    for pointer in pointers:
+        store.write_json(f"{RUN}/{pointer}", {"checkpoint": name, **checkpoint})
+
+
+def page(store: Store) -> str:
+    return store.read_bytes(f"{RUN}/report.html").decode()
+
+
+class Page(HTMLParser):
+    """What a page would fetch, its identifiers and its elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.ids: list[str] = []
+        self.elements: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        for name, value in attrs:
+            if name.rsplit(":", 1)[-1] in {"src", "srcset", "href", "data", "action", "poster"}:
+                self.links.append(value or "")
+            if name == "id":
+                self.ids.append(value or "")

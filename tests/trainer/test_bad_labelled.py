@@ -1,0 +1,166 @@
+"""Bad labelled data: one clear message that names the place and what was expected there, or a counted budget."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.trainer.labelled_data import (
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    read,
+    records,
+    saved_set,
+    written,
+)
+from trainer.errors import CorpusError, RecordError
+
+BAD_RECORDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "a null text": ("jsonl", '{"a": null, "b": "y", "label": 0}', {}),
+    "no such field": ("jsonl", '{"b": "y", "label": 0}', {}),
+    "a number for a text": ("jsonl", '{"a": 7, "b": "y", "label": 0}', {}),
+    "two blank texts": ("jsonl", '{"a": " ", "b": "", "label": 0}', {}),
+    "half a surrogate pair": ("jsonl", '{"a": "\\ud800", "b": "y", "label": 0}', {}),
+    "half a surrogate pair in a label": ("jsonl", '{"a": "x", "b": "y", "label": "\\ud800"}', {}),
+    "not JSON": ("jsonl", '{"a"', {}),
+    "not an object": ("jsonl", '["x", "y", 0]', {}),
+    "a missing label": ("jsonl", '{"a": "x", "b": "y", "label": null}', {}),
+    "GLUE's mark of no label": ("jsonl", '{"a": "x", "b": "y", "label": -1}', {}),
+    "a label beyond the classes": ("jsonl", '{"a": "x", "b": "y", "label": 2}', {"classes": ["p", "q"]}),
+    "an unknown class": ("jsonl", '{"a": "x", "b": "y", "label": "r"}', {"classes": ["0", "1"]}),
+    "a list for a label": ("jsonl", '{"a": "x", "b": "y", "label": [0]}', {}),
+    "an infinite number": ("jsonl", '{"a": "x", "b": "y", "label": Infinity}', {"task": "regression"}),
+    "a word for a number": ("jsonl", '{"a": "x", "b": "y", "label": "six"}', {"task": "regression"}),
+    "no number": ("jsonl", '{"a": "x", "b": "y", "label": NaN}', {"task": "regression"}),
+    "too few columns": ("csv", "x,y", {}),
+    "too many columns": ("csv", "x,y,0,0", {}),
+    "bytes that are not UTF-8": ("csv", "\udcff,y,0", {}),
+    "a stray quote": ("csv", '"x" x,y,0', {}),
+    "an empty label": ("csv", "x,y,", {}),
+    "a word among integers": ("csv", "x,y,z", {"classes": ["p", "q"]}),
+    "not a number": ("csv", "x,y,nan", {"task": "regression"}),
+}
+MESSAGES = {
+    "a null text": "column 'a' holds no text",
+    "no such field": "column 'a' holds no text",
+    "a number for a text": "column 'a' holds int, not text",
+    "two blank texts": "column 'a' is empty",
+    "half a surrogate pair": "column 'a' is not valid UTF-8 at character 0",
+    "half a surrogate pair in a label": "column 'label' is not valid UTF-8 at character 0",
+    "not JSON": "not valid JSON",
+    "not an object": "a JSON object was expected, found list",
+    "a missing label": "column 'label': no label; the classes are 0, 1",
+    "GLUE's mark of no label": "column 'label': -1 is no class; the classes are 0, 1",
+    "a label beyond the classes": "column 'label': 2 is no class; the classes are 0 .'p'., 1 .'q'.",
+    "an unknown class": "column 'label': 'r' is no class; the classes are 0, 1",
+    "a list for a label": "column 'label' holds list, not a label",
+    "an infinite number": "column 'label': inf is not a finite number",
+    "a word for a number": "column 'label': 'six' is not a finite number",
+    "no number": "column 'label': no number",
+    "too few columns": "2 columns, the first line names 3",
+    "too many columns": "4 columns, the first line names 3",
+    "bytes that are not UTF-8": "column 'a' is not valid UTF-8 at character 0",
+    "a stray quote": "not valid CSV: ',' expected after '\"'; if quote characters are text here, set quoting to false",
+    "an empty label": "column 'label': no label; the classes are 0, 1",
+    "a word among integers": "column 'label': 'z' is no class; the classes are 0 .'p'., 1 .'q'.",
+    "not a number": "column 'label': 'nan' is not a finite number",
+}
+
+
+@pytest.mark.parametrize("what", BAD_RECORDS)
+def test_a_bad_record_is_named_by_its_place_or_counted(what: str, tmp_path: Path) -> None:
+    kind, line, options = BAD_RECORDS[what]
+    good = [{"a": f"x{n}", "b": "y", "label": n % 2} for n in range(9)]
+    head, *lines = ((as_csv if kind == "csv" else as_jsonl)(good)).decode().replace("\r", "").splitlines(keepends=True)
+    broken = [head, *lines[:4], line + "\n", *lines[4:]]
+    clean = written(tmp_path / f"clean.{kind}", "".join([head, *lines]))
+    path = written(tmp_path / f"a.{kind}", "".join(broken).encode(errors="surrogateescape"))
+    options |= {"source": kind, "id_column": None}
+    for split in ("train", "validation"):
+        files = {"train": [clean], "validation": [clean], split: [path]}
+        with pytest.raises(RecordError, match=rf"'small', {split} split: {path}: line 6: {MESSAGES[what]}"):
+            read(**files, **options)
+        found = read(**files, **options, max_bad_records=1)
+        assert found.bad == {"train": 0, "validation": 0, split: 1}
+        assert found.texts[split] == [(row["a"], row["b"]) for row in good]
+        assert found.labels[split] == [row["label"] for row in good]
+
+
+def test_each_split_has_its_own_budget_of_bad_records(tmp_path: Path) -> None:
+    lines = as_jsonl(records(9)).decode()
+    one, two = written(tmp_path / "one.jsonl", lines + "{\n"), written(tmp_path / "two.jsonl", lines + '{\n{"a": "x"}\n')
+    assert read(source="jsonl", train=[one], validation=[one], max_bad_records=1).bad == {"train": 1, "validation": 1}
+    assert read(source="jsonl", train=[one], max_bad_records=1, validation_fraction=0.5).bad == {"train": 1, "validation": 0}
+    with pytest.raises(RecordError, match=r"line 11: column 'a' holds no text|line 11: column 'b'.*more than the 1"):
+        read(source="jsonl", train=[two], max_bad_records=1)
+
+
+def test_a_bad_row_of_a_table_is_named_by_its_number(tmp_path: Path) -> None:
+    rows = [*records(8), {**records(1)[0], "a": None}]
+    path = written(tmp_path / "a.parquet", as_parquet(rows))
+    with pytest.raises(RecordError, match=r"a\.parquet: row 8: column 'a' holds no text"):
+        read(source="parquet", train=[path])
+    with pytest.raises(RecordError, match="saved: train: row 8: column 'a' holds no text"):
+        read(source="disk", path=saved_set(tmp_path, {"train": rows}))
+
+
+def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
+    for kind, pack in (("csv", as_csv), ("jsonl", as_jsonl), ("parquet", as_parquet)):
+        path = written(tmp_path / f"a.{kind}", pack(records(4)))
+        for wrong in ({"text_columns": ["a", "c"]}, {"label_column": "c"}, {"id_column": "c"}):
+            with pytest.raises(CorpusError, match=rf"a\.{kind} has no column 'c'; it has id, a, b, label"):
+                read(source=kind, train=[path], **wrong)
+    with pytest.raises(CorpusError, match="saved: train has no column 'c'; it has id, a, b, label"):
+        read(source="disk", path=saved_set(tmp_path, {"train": records(4)}), label_column="c")
+
+
+def test_a_column_named_twice_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "id,a,b,label,a\n1,x,y,0,z\n")
+    with pytest.raises(CorpusError, match="the first line names the column 'a' twice"):
+        read(source="csv", train=[path])
+
+
+def test_an_empty_split_is_an_error(tmp_path: Path) -> None:
+    good = written(tmp_path / "good.csv", as_csv(records(4)))
+    bare = written(tmp_path / "bare.csv", "id,a,b,label\n")
+    for split in ("train", "validation", "test"):
+        with pytest.raises(CorpusError, match=rf"{split} split is empty: 0 records"):
+            read(source="csv", **{"train": [good], "validation": [good], split: [bare]})
+    with pytest.raises(CorpusError, match="validation split is empty: 1 records, 1 of them bad"):
+        bad = written(tmp_path / "bad.csv", "id,a,b,label\n1,x,y,\n")
+        read(source="csv", train=[good], validation=[bad], max_bad_records=1)
+
+
+def test_labels_that_cannot_be_classes_are_an_error(tmp_path: Path) -> None:
+    def error_of(labels: list[Any], **options: Any) -> str:
+        path = written(tmp_path / "a.jsonl", as_jsonl(records(len(labels), labels)))
+        with pytest.raises(CorpusError) as caught:
+            read(source="jsonl", train=[path], validation=[path], **options)
+        return str(caught.value)
+
+    assert "has only the class 'yes' in train; at least two classes are needed" in error_of(["yes", "yes"])
+    assert "integers up to 700,002 in 3 examples, so they are not ids of classes" in error_of([1, 700_002, 5])
+    assert "0.25 is no class (for numbers, set task to regression)" in error_of([0.25, 1.0])
+    assert "has no label in train" in error_of([None, None])
+
+
+@pytest.mark.parametrize("data", [b"text\n" * 100, b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_damaged_file_is_an_error(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(CorpusError, match=r"a\.parquet cannot be read"):
+        read(source="parquet", train=[written(tmp_path / "a.parquet", data)])
+    with pytest.raises(CorpusError, match=r"a\.csv\.gz cannot be read"):
+        read(source="csv", train=[written(tmp_path / "a.csv.gz", data)])
+
+
+def test_damage_within_a_table_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    table = pa.table({"a": [f"text {n} " * 20 for n in range(500)], "label": [0, 1] * 250})
+    pq.write_table(table, path)
+    data = bytearray(path.read_bytes())
+    data[100:300] = bytes(200)
+    path.write_bytes(data)
+    with pytest.raises(CorpusError, match=r"a\.parquet cannot be read"):
+        read(source="parquet", train=[str(path)], text_columns=["a"], id_column=None)

@@ -1,0 +1,54 @@
+"""The order of labelled examples."""
+
+import numpy as np
+import pytest
+
+from trainer.epoch_order import EpochOrder
+
+
+def lengths_of(size: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(5, 120, size)
+
+
+def epoch(order: EpochOrder, number: int, size: int, batch: int) -> list[np.ndarray]:
+    steps = -(-size // batch)
+    return [order.examples(number * steps + step) for step in range(steps)]
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+@pytest.mark.parametrize(("size", "batch"), [(3668, 8), (1000, 16), (7, 8), (401, 1), (1, 4)])
+def test_every_epoch_takes_each_example_exactly_once(size: int, batch: int, by_length: bool) -> None:
+    order = EpochOrder(3, lengths_of(size), batch, by_length)
+    for number in range(3):
+        batches = epoch(order, number, size, batch)
+        assert sorted(np.concatenate(batches).tolist()) == list(range(size))
+        assert sorted(map(len, batches))[1:] == [batch] * (len(batches) - 1), "only one batch is smaller"
+
+
+@pytest.mark.parametrize("by_length", [True, False])
+def test_epochs_and_seeds_differ_and_a_batch_depends_on_its_number_alone(by_length: bool) -> None:
+    lengths = lengths_of(500)
+    first, again, other = (EpochOrder(seed, lengths, 8, by_length) for seed in (1, 1, 2))
+    assert [b.tolist() for b in epoch(first, 0, 500, 8)] != [b.tolist() for b in epoch(first, 1, 500, 8)]
+    assert [b.tolist() for b in epoch(first, 0, 500, 8)] != [b.tolist() for b in epoch(other, 0, 500, 8)]
+    assert first.examples(97).tolist() == again.examples(97).tolist()
+    assert first.examples(10**6).shape == (8,)
+
+
+def test_batches_of_like_lengths_need_little_padding() -> None:
+    lengths = lengths_of(3668)
+    waste = {}
+    for by_length in (True, False):
+        batches = epoch(EpochOrder(0, lengths, 8, by_length), 0, 3668, 8)
+        read = sum(len(batch) * lengths[batch].max() for batch in batches)
+        waste[by_length] = read / lengths.sum() - 1
+    assert waste[True] < 0.06 < 0.5 < waste[False]
+
+
+def test_long_and_short_batches_come_in_no_order_of_length() -> None:
+    lengths = lengths_of(3668)
+    means = [lengths[batch].mean() for batch in epoch(EpochOrder(0, lengths, 8, True), 0, 3668, 8)]
+    correlation = np.corrcoef(means, np.arange(len(means)))[0, 1]
+    assert abs(correlation) < 0.15
+    halves = np.mean(means[: len(means) // 2]), np.mean(means[len(means) // 2 :])
+    assert abs(halves[0] - halves[1]) < 6

@@ -1,0 +1,245 @@
+"""Labelled data of every source: texts, labels and splits are as they stand there."""
+
+import logging
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import fsspec
+import pytest
+
+from tests.trainer.labelled_data import (
+    Record,
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    as_plain_tsv,
+    flat_records,
+    read,
+    records,
+    saved_set,
+    written,
+)
+from tests.trainer.raw_files import PACKINGS
+from trainer.errors import CorpusError, RecordError
+from trainer.shards import is_held_out
+
+ODD = ["None", "NA", "null", "nan", "007", "1e5", "2020-01-01 10:00:00", "true", " spaces ", "\\N", "[SEP]"]
+"""Texts that are often taken for something else."""
+
+SOURCES: dict[str, tuple[str, Callable[[list[Record]], bytes], dict[str, Any]]] = {
+    "csv": ("csv", as_csv, {}),
+    "quoted": ("tsv", lambda rows: as_csv(rows, "\t"), {}),
+    "plain": ("tsv", as_plain_tsv, {"quoting": False}),
+    "jsonl": ("jsonl", as_jsonl, {}),
+    "parquet": ("parquet", as_parquet, {}),
+}
+PACKED = [(name, ending) for name in SOURCES for ending in PACKINGS if name != "parquet" or not ending]
+
+
+def source_of(name: str) -> str:
+    return name if name in ("jsonl", "parquet") else "csv"
+
+
+@pytest.mark.parametrize(("name", "ending"), PACKED)
+def test_every_kind_of_file_gives_the_same_examples(name: str, ending: str, tmp_path: Path) -> None:
+    extension, pack, options = SOURCES[name]
+    rows = flat_records(40) if name == "plain" else records(40)
+    paths = {
+        split: [written(tmp_path / f"{split}.{extension}{ending}", PACKINGS[ending](pack(part)))]
+        for split, part in (("train", rows[:20]), ("validation", rows[20:30]), ("test", rows[30:]))
+    }
+    found = read(source=source_of(name), **paths, **options)
+    assert [each for split in found.texts.values() for each in split] == [(row["a"], row["b"]) for row in rows]
+    assert [each for split in found.ids.values() for each in split] == [row["id"] for row in rows]
+    assert [each for split in found.labels.values() for each in split] == [row["label"] for row in rows]
+    assert {split: len(each) for split, each in found.texts.items()} == {"train": 20, "validation": 10, "test": 10}
+    assert (found.classes, found.dropped) == (["0", "1"], [])
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_texts_that_look_like_something_else_stay_text(name: str, tmp_path: Path) -> None:
+    extension, pack, options = SOURCES[name]
+    pairs = list(zip(ODD, ODD[::-1], strict=True))
+    rows = [{"id": text, "a": text, "b": other, "label": n % 2} for n, (text, other) in enumerate(pairs)]
+    path = written(tmp_path / f"a.{extension}", pack(rows))
+    found = read(source=source_of(name), train=[path], validation=[path], **options)
+    assert found.texts["train"] == pairs
+    assert found.ids["train"] == ODD
+
+
+def test_bare_quotes_are_text_when_quoting_is_off(tmp_path: Path) -> None:
+    rows = [{"id": n, "a": f'"{n} he said', "b": 'so " what "', "label": n % 2} for n in range(6)]
+    path = written(tmp_path / "a.tsv", as_plain_tsv(rows))
+    found = read(source="csv", train=[path], validation=[path], quoting=False)
+    assert found.texts["train"] == [(row["a"], row["b"]) for row in rows]
+    with pytest.raises(RecordError, match=r"a\.tsv: line 2.*not valid CSV.*set quoting to false"):
+        read(source="csv", train=[path], validation=[path])
+
+
+def test_a_quote_that_never_ends_is_an_error_even_where_bad_records_may_be_skipped(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", 'id,a,b,label\n1,x,y,0\n2,"x,y,1\n3,x,y,1\n')
+    with pytest.raises(RecordError, match="line 3: not valid CSV: unexpected end of data"):
+        read(source="csv", train=[path], validation=[path], max_bad_records=5)
+
+
+def test_remote_and_compressed_files_are_read_like_others(tmp_path: Path) -> None:
+    rows, base = records(20), f"memory://{uuid.uuid4().hex}"
+    for number, part in enumerate((rows[:12], rows[12:])):
+        with fsspec.open(f"{base}/part-{number}.jsonl.zst", "wb") as file:
+            file.write(PACKINGS[".zst"](as_jsonl(part)))
+    found = read(source="jsonl", train=[f"{base}/part-*.jsonl.zst"], validation=[f"{base}/part-1.jsonl.zst"])
+    assert found.texts["train"] == [(row["a"], row["b"]) for row in rows]
+    with fsspec.open(f"{base}/bad.jsonl", "wb") as file:
+        file.write(as_jsonl(rows) + b"{\n")
+    with pytest.raises(RecordError, match=r"memory://.*/bad\.jsonl: line 21: not valid JSON"):
+        read(source="jsonl", train=[f"{base}/bad.jsonl"])
+
+
+def test_a_saved_data_set_gives_its_splits_and_class_names(tmp_path: Path) -> None:
+    rows = records(30)
+    parts = {"train": rows[:15], "validation": rows[15:20], "test": rows[20:25], "extra": rows[25:]}
+    folder = saved_set(tmp_path, parts, ["no", "yes"])
+    found = read(source="disk", path=folder)
+    assert found.classes == ["no", "yes"]
+    assert {split: len(each) for split, each in found.ids.items()} == {"train": 15, "validation": 5, "test": 5}
+    assert found.texts["test"] == [(row["a"], row["b"]) for row in parts["test"]]
+    found = read(source="disk", path=folder, train=["extra", "train"], validation=["test"], test=["validation"])
+    assert found.ids["train"] == [row["id"] for row in rows[25:] + rows[:15]]
+    assert found.ids["validation"] == [row["id"] for row in rows[20:25]]
+    found = read(source="disk", path=folder, train=["train", "validation"], validation_fraction=0.5)
+    assert sorted(found.ids["train"] + found.ids["validation"]) == [row["id"] for row in rows[:20]]
+
+
+def test_a_saved_data_set_without_splits_is_all_train(tmp_path: Path) -> None:
+    rows = records(30)
+    datasets.Dataset.from_list(rows).save_to_disk(str(tmp_path / "saved"))
+    found = read(source="disk", path=str(tmp_path / "saved"), validation_fraction=0.3)
+    assert sorted(found.ids["train"] + found.ids["validation"]) == [row["id"] for row in rows]
+
+
+def test_a_split_or_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    folder = saved_set(tmp_path, {"train": records(5), "dev": records(5)})
+    with pytest.raises(CorpusError, match="has no split 'validation'; it has train, dev"):
+        read(source="disk", path=folder, validation=["validation"])
+    with pytest.raises(CorpusError, match=r"no file matches '.*nowhere/"):
+        read(source="disk", path=str(tmp_path / "nowhere"))
+    written(tmp_path / "other" / "a.txt", "text")
+    with pytest.raises(CorpusError, match="other cannot be read as a folder that save_to_disk wrote"):
+        read(source="disk", path=str(tmp_path / "other"))
+
+
+def test_a_data_set_is_loaded_as_the_hub_library_loads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    rows = records(20)
+    written(tmp_path / "repository" / "train.jsonl", as_jsonl(rows[:12]))
+    written(tmp_path / "repository" / "validation.jsonl", as_jsonl(rows[12:]))
+    found = read(source="hub", path=str(tmp_path / "repository"))
+    assert found.texts == {
+        "train": [(row["a"], row["b"]) for row in rows[:12]], "validation": [(row["a"], row["b"]) for row in rows[12:]]
+    }  # fmt: skip
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(CorpusError, match=r"'no/such/mrpc' cannot be loaded from the Hugging Face hub: .*or take files"):
+        read(source="hub", path="no/such", subset="mrpc")
+
+
+def test_without_validation_data_a_hash_of_both_texts_decides_and_equal_texts_stay_together(tmp_path: Path) -> None:
+    rows = [*records(60), *({**row, "id": f"again-{row['id']}"} for row in records(60))]
+    path = written(tmp_path / "a.jsonl", as_jsonl(rows))
+    found = read(source="jsonl", train=[path], validation_fraction=0.3)
+    held = [row for row in rows if is_held_out(f"{row['a']}\0{row['b']}".encode(), 0.3)]
+    assert found.ids["validation"] == [row["id"] for row in held]
+    assert found.ids["train"] == [row["id"] for row in rows if row not in held]
+    assert found.labels["validation"] == [row["label"] for row in held]
+    assert not set(found.texts["train"]) & set(found.texts["validation"])
+    assert found.duplicates == 0
+    assert 0.1 < len(held) / len(rows) < 0.5
+
+
+def test_a_cut_that_leaves_a_side_empty_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", as_jsonl(records(4)))
+    with pytest.raises(CorpusError, match="leaves the validation split without an example, out of 4; give validation data"):
+        read(source="jsonl", train=[path], validation_fraction=1e-9)
+
+
+def test_an_example_without_an_id_column_is_named_by_its_row(tmp_path: Path) -> None:
+    parts = [written(tmp_path / f"{n}.csv", as_csv(records(3))) for n in range(2)]
+    found = read(source="csv", train=parts, validation=parts[:1], id_column=None)
+    assert found.ids == {"train": ["0", "1", "2", "3", "4", "5"], "validation": ["0", "1", "2"]}
+    assert found.dropped == ["id"]
+
+
+def test_integers_are_ids_and_texts_are_names_that_are_numbered_in_order(tmp_path: Path) -> None:
+    def classes_of(labels: list[Any], kind: str = "jsonl", **options: Any) -> tuple[list[str] | None, list[Any]]:
+        pack = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}[kind]
+        path = written(tmp_path / f"a.{kind}", pack(records(len(labels), labels)))
+        found = read(source=kind, train=[path], validation=[path], **options)
+        return found.classes, found.labels["train"]
+
+    for kind in ("csv", "jsonl", "parquet"):
+        assert classes_of([1, 0, 2, 1], kind) == (["0", "1", "2"], [1, 0, 2, 1])
+        assert classes_of([1, 0, 2, 1], kind, classes=["x", "y", "z"]) == (["x", "y", "z"], [1, 0, 2, 1])
+        assert classes_of(["no", "yes", "None"], kind) == (["None", "no", "yes"], [1, 2, 0])
+        assert classes_of(["no", "yes"], kind, classes=["yes", "maybe", "no"]) == (["yes", "maybe", "no"], [2, 0])
+        assert classes_of([5, 1, 3], kind, classes=["1", "3", "5"]) == (["1", "3", "5"], [2, 0, 1])
+        assert classes_of([-1, 1], kind, classes=["-1", "1"]) == (["-1", "1"], [0, 1])
+        assert classes_of([0.5, -2, 1e3], kind, task="regression") == (None, [0.5, -2.0, 1000.0])
+    assert classes_of(["01", "1"], "jsonl") == (["01", "1"], [0, 1])
+    assert classes_of([True, False]) == (["0", "1"], [1, 0])
+    assert classes_of([1.0, 0.0], "parquet") == (["0", "1"], [1, 0])
+
+
+def test_class_names_in_a_parquet_file_are_found(tmp_path: Path) -> None:
+    named = datasets.Dataset.from_list(records(6)).cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
+    named.to_parquet(str(tmp_path / "a.parquet"))
+    files = {"train": [str(tmp_path / "a.parquet")], "validation": [str(tmp_path / "a.parquet")]}
+    found = read(source="parquet", **files)
+    assert (found.classes, found.labels["train"]) == (["no", "yes"], [0, 1] * 3)
+    assert read(source="parquet", **files, classes=["n", "y"]).classes == ["n", "y"]
+    other = named.cast_column("label", datasets.ClassLabel(names=["yes", "no"]))
+    other.to_parquet(str(tmp_path / "b.parquet"))
+    with pytest.raises(
+        CorpusError, match=r"do not number the same classes alike: .*a\.parquet has no, yes; .*b\.parquet has yes, no"
+    ):
+        read(source="parquet", train=files["train"], validation=[str(tmp_path / "b.parquet")])
+
+
+@pytest.mark.parametrize("missing", [-1, None, ""])
+def test_a_test_split_may_be_unlabelled(missing: Any, tmp_path: Path) -> None:
+    paths = {
+        split: [written(tmp_path / f"{split}.jsonl", as_jsonl(records(6, labels)))]
+        for split, labels in (("train", ["no", "yes"]), ("validation", ["no", "yes"]), ("test", [missing, "yes"]))
+    }
+    assert read(source="jsonl", **paths).labels["test"] == [-1, 1] * 3
+    written(tmp_path / "test.jsonl", as_jsonl([{key: row[key] for key in ("id", "a", "b")} for row in records(6)]))
+    assert read(source="jsonl", **paths).labels["test"] == [-1] * 6
+
+
+def test_numbers_withheld_from_a_test_split_are_missing(tmp_path: Path) -> None:
+    train = [written(tmp_path / "train.csv", as_csv(records(6, [0.5, -1])))]
+    test = [written(tmp_path / "test.csv", as_csv(records(6, [-1])))]
+    found = read(source="csv", train=train, validation=train, test=test, task="regression")
+    assert found.labels["train"] == [0.5, -1.0] * 3
+    assert all(label != label for label in found.labels["test"])
+
+
+def test_what_makes_figures_doubtful_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    rows = records(10)
+    paths = {
+        "train": [written(tmp_path / "train.jsonl", as_jsonl(rows[:6]))],
+        "validation": [written(tmp_path / "validation.jsonl", as_jsonl([*rows[4:10:2], {**rows[0], "b": "other"}]))],
+    }
+    found = read(source="jsonl", **paths, classes=["p", "q", "r"])
+    assert found.duplicates == 1
+    assert caplog.messages == [
+        "data set small: every example of the validation split has the class 'p'",
+        "data set small: no example of the train split has the class 'r'",
+        "data set small: 1 of 4 validation examples are in train as well, so validation figures will flatter",
+    ]

@@ -1,0 +1,79 @@
+"""Models for labelled data: any sequence-classification model of `transformers`, from a pretrained one of any kind."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import logging as transformers_logging
+
+from trainer.errors import ConfigError, TokenizerError
+from trainer.finetune_config import FinetuneJob
+from trainer.models import fuse_activations
+from trainer.pretrained import find_model
+from trainer.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None) -> PreTrainedModel:
+    """A float32 model with a head for the data's labels: from a checkpoint, else from what the job starts with.
+
+    `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed, and
+    said so. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its embeddings.
+    """
+    source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
+    config = classifier_config(source, data)
+    torch.manual_seed(job.training.seed)
+    try:
+        with _quiet():
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=job.model.attention,
+                ignore_mismatched_sizes=checkpoint is None,
+                output_loading_info=True,
+            )
+    except Exception as error:  # hub, file system, format and architecture errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {error}") from error
+    made = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    if checkpoint is not None and made:
+        raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
+    if made:
+        log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
+    return fuse_activations(model)
+
+
+def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
+    """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(source)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded: {error}") from error
+    classes = data["classes"] or ["value"]
+    config.problem_type = "single_label_classification" if data["classes"] else "regression"
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    text = config.get_text_config()
+    text.pad_token_id = config.pad_token_id = data["pad_id"]
+    if data["vocab_size"] > text.vocab_size:
+        raise TokenizerError(
+            f"the data holds ids up to {data['vocab_size'] - 1}, but {source!r} has {text.vocab_size} embeddings; "
+            "its tokenizer is not its own"
+        )
+    return config
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from telling of the new head in its own way: it is said once, by us."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

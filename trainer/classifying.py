@@ -1,0 +1,138 @@
+"""Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
+
+runs/X/eval.json                          figures, confusion matrix, figures by class
+runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example
+runs/X/predictions/test.jsonl
+"""
+
+import json
+import logging
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch import nn
+
+from trainer.classifiers import load_classifier
+from trainer.encoded import EncodedSet, open_encoded
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
+from trainer.places import EVALUATION, FINAL, FINAL_KIND
+from trainer.predicting import Predictions, decide, gather_scores, label_count, predict, probabilities
+from trainer.pretrained import find_model
+from trainer.progress import Progress
+from trainer.results import Classification, ClassScore, FinetuneEvaluation
+from trainer.runtime import start_runtime
+from trainer.storage import Store
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+PREDICTED = ("validation", "test")
+
+
+def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> FinetuneEvaluation:
+    """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
+
+    Raises `ArtifactError` if the final model is missing or damaged.
+    """
+    store = Store(job.store)
+    found = find_model(store, f"{run_key}/{FINAL}")
+    manifest = read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
+    assert manifest is not None
+    encoded: str = manifest.details["encoded"]
+    name = fingerprint([FORMAT, found.files, encoded, job.training.precision, _metric_identity(job)])
+    runtime = start_runtime(job.training.precision, job.training.device)
+    earlier = runtime.on_first(lambda: _intact(store, f"{run_key}/{EVALUATION}", name))
+    if earlier is not None:
+        return earlier
+    data = open_encoded(store, encoded)
+    model = load_classifier(store, job, data.details, Path(found.folder))
+    cast(nn.Module, model).to(runtime.device)
+    scores: dict[str, dict[str, float]] = {}
+    details: dict[str, Classification] = {}
+    files: dict[str, FileRecord] = {}
+    splits = [split for split in PREDICTED if split in data.splits]
+    with progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example") as bar:
+        for split in splits:
+            logits = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
+            rounds = _noting(predict(model, data.splits[split], job.evaluation.batch, runtime, bar.advance), logits)
+            labels = data.splits[split].labels
+            if labels is None:
+                for _ in rounds:
+                    pass
+            else:
+                scores[split] = gather_scores(rounds, data, split, job, runtime)
+                if data.details["classes"]:
+                    details[split] = classify(decide(logits, data), labels, data.details["classes"])
+            files[split] = runtime.on_first(partial(_write, store, f"{run_key}/predictions/{split}.jsonl", data, split, logits))
+    result = FinetuneEvaluation(
+        format=FORMAT, fingerprint=name, key=f"{run_key}/{EVALUATION}", checkpoint=f"{run_key}/{FINAL}", encoded=encoded,
+        scores=scores, classification=details, predictions={record.name: record.sha256 for record in files.values()},
+    )  # fmt: skip
+    runtime.on_first(lambda: store.write_json(result.key, result.model_dump(exclude={"reused"})))
+    return result
+
+
+def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
+    """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support."""
+    classes = list(range(len(names)))
+    figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
+    return Classification(
+        confusion=confusion_matrix(labels, predicted, labels=classes).tolist(),
+        classes=[
+            ClassScore(name=name, precision=float(p), recall=float(r), f1=float(f), support=int(s))
+            for name, p, r, f, s in zip(names, *figures, strict=True)
+        ],
+    )
+
+
+def _metric_identity(job: FinetuneJob) -> list[str] | None:
+    """The metrics by name, those in files of the user's own by their content."""
+    metrics = job.evaluation.metrics
+    return metrics and [digest_file(Path(name)).sha256 if Path(name).is_file() else name for name in metrics]
+
+
+def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:
+    """Pass rounds on, and put their logits where they belong."""
+    for round_ in rounds:
+        logits[round_.examples] = round_.logits
+        yield round_
+
+
+def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> FileRecord:
+    """Write a split's predictions, one JSON object a line, in the split's order."""
+    classes: list[str] | None = data.details["classes"]
+    decided = decide(logits, data)
+    chances = probabilities(logits) if classes else None
+    with store.writing(key) as path:
+        with open(path, "w", encoding="utf-8") as file:
+            for place, name in enumerate(data.splits[split].ids):
+                line: dict[str, Any] = {"id": name}
+                if classes and chances is not None:
+                    line["prediction"] = classes[int(decided[place])]
+                    line["probabilities"] = {c: round(float(p), 6) for c, p in zip(classes, chances[place], strict=True)}
+                else:
+                    line["prediction"] = float(decided[place])
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+        return digest_file(path, key)
+
+
+def _intact(store: Store, key: str, name: str) -> FinetuneEvaluation | None:
+    """The evaluation already made of the same, if its predictions are as it left them."""
+    earlier = store.read_json(key)
+    if earlier is None or earlier["fingerprint"] != name:
+        return None
+    for file, sha256 in earlier["predictions"].items():
+        try:
+            if digest_file(store.fetch(file)).sha256 == sha256:
+                continue
+        except FileNotFoundError:
+            pass
+        log.warning("%s is missing or changed: evaluating again", store.path(file))
+        return None
+    return FinetuneEvaluation(**{**earlier, "reused": True})

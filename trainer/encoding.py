@@ -1,0 +1,158 @@
+"""A labelled data set to its published, encoded form, unless that is in the store already."""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.encoded import ENDING, KIND, EncodedSet, EncodedSplit, open_encoded, tokenizer_paths, unlabelled, write_split
+from trainer.errors import ArtifactError
+from trainer.finetune_config import FinetuneJob, LabelledDataConfig
+from trainer.labelled import LabelledSet, open_labelled
+from trainer.labelled_sources import LabelledSource, find_labelled
+from trainer.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.pretrained import find_model
+from trainer.progress import Progress
+from trainer.storage import Store
+from trainer.text_encoder import TextEncoder, load_text_encoder
+from trainer.tokenizer import TOKENIZER_FILE
+
+__all__ = [
+    "EncodedSet", "EncodedSplit", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+
+
+class _Recipe(NamedTuple):
+    """Everything that the bytes depend on, and the key that names it."""
+
+    source: LabelledSource
+    encoder: TextEncoder
+    key: str
+
+
+def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
+    """Publish the job's encoded data set, or find it published and intact."""
+    store = Store(job.store)
+    return prepare_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder, progress)
+
+
+def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
+    """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
+    return _find(store, job.data, _locate(store, job, model_folder).key)
+
+
+def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
+    """Encode the data set with the model's tokenizer and publish it, or find it published and intact.
+
+    Raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
+    for a length beyond the model's positions, `StorageError` if the store refuses.
+    """
+    data, recipe = job.data, _locate(store, job, model_folder)
+    if found := _find(store, data, recipe.key):
+        return found
+    store.sweep()
+    encoder = recipe.encoder
+    if encoder.pad_is_end:
+        log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
+    if encoder.divider is not None:
+        log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
+    with open_labelled(data, recipe.source, progress) as labelled, store.staging() as folder:
+        _warn_of_unlabelled(data, labelled)
+        encoder.save(folder)
+        total = sum(map(len, labelled.splits.values()))
+        with progress.bar(f"encode {data.name}", total, "example") as bar:
+            figures = {
+                split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance)
+                for split, examples in labelled.splits.items()
+            }
+        details = _describe(data, labelled, encoder, figures)
+        details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
+        details["source"] = {"identity": recipe.source.identity, "validation_cut": recipe.source.cut}
+        name = recipe.key[-16:]
+        manifest = publish_folder(store, folder, recipe.key, KIND, name, details)
+    log.info("%s: %s", data.name, describe_columns(details))
+    return ArtifactRef(key=recipe.key, fingerprint=name, size=manifest.size())
+
+
+def describe_columns(details: dict[str, Any]) -> str:
+    """What became of the data set's columns, in one line."""
+    texts, dropped = " and ".join(details["text_columns"]), ", ".join(details["dropped_columns"]) or "none"
+    return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
+
+
+def _locate(store: Store, job: FinetuneJob, model_folder: str | Path) -> _Recipe:
+    data = job.data
+    encoder = load_text_encoder(model_folder, data)
+    source = find_labelled(store, data)
+    places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "max_bad_records"}
+    options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
+    cut = data.validation_fraction if source.cut else None
+    name = fingerprint([FORMAT, options, source.identity, cut, encoder.digest, encoder.max_length])
+    return _Recipe(source, encoder, f"encoded/{data.name}-{name}")
+
+
+def _find(store: Store, data: LabelledDataConfig, key: str) -> ArtifactRef | None:
+    try:
+        manifest = read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
+    if manifest is None:
+        return None
+    if any(split["bad_records"] > data.max_bad_records for split in manifest.details["splits"].values()):
+        return None  # making it anew names the record that may no longer be passed over
+    for file, problem in (damage := find_damage(store, key, manifest)).items():
+        log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
+    return None if damage else ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
+
+
+def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:
+    for split, found in labelled.splits.items():
+        if 0 < (known := int((~unlabelled(found.labels)).sum())) < len(found):
+            log.warning(
+                "data set %s: only %d of %d examples of the %s split are labelled, so it is predicted but not scored",
+                data.name, known, len(found), split,
+            )  # fmt: skip
+
+
+def _describe(
+    data: LabelledDataConfig, labelled: LabelledSet, encoder: TextEncoder, figures: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    """The manifest's details: everything that a report needs."""
+    return {
+        "name": data.name,
+        "task": data.task,
+        "classes": labelled.classes,
+        "text_columns": data.text_columns,
+        "label_column": data.label_column,
+        "dropped_columns": labelled.dropped,
+        "max_length": encoder.max_length,
+        "pad_token": encoder.pad_token,
+        "pad_id": encoder.pad_id,
+        "vocab_size": encoder.vocab_size,
+        "duplicates_across": labelled.duplicates,
+        "splits": {
+            split: {**figures[split], "bad_records": found.bad_records, **_count_labels(found.labels, labelled.classes)}
+            for split, found in labelled.splits.items()
+        },
+    }
+
+
+def _count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
+    """How many examples are labelled; how many of each class, or the numbers' mean and range."""
+    known = labels[~unlabelled(labels)]
+    if classes is not None:
+        counts = np.bincount(known, minlength=len(classes))
+        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
+    if not len(known):
+        return {"labelled": 0, "target": None}
+    return {
+        "labelled": len(known),
+        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
+    }

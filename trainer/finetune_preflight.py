@@ -1,0 +1,44 @@
+"""The look at a fine-tuning job before long work starts: store, devices, batches, model, tokenizer, metrics."""
+
+from typing import Any
+
+from transformers import AutoModelForSequenceClassification
+
+from trainer.classifiers import classifier_config
+from trainer.encoded import open_encoded
+from trainer.encoding import find_encoded
+from trainer.finetune_config import FinetuneJob
+from trainer.measures import default_metrics, load_metrics
+from trainer.models import count_parameters
+from trainer.plan import make_finetune_plan
+from trainer.predicting import glue_task
+from trainer.preflight import check_optimization
+from trainer.pretrained import find_model
+from trainer.progress import Progress
+from trainer.results import FinetunePreflight
+from trainer.storage import Store
+
+
+def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    store = Store(job.store)
+    store.check_writable()
+    ranks = check_optimization(job.training)
+    source = find_model(store, job.model.pretrained, hub=True).folder
+    encoded = find_encoded(store, job, source)
+    data = open_encoded(store, encoded.key) if encoded else None
+    classes = job.data.classes or ["0", "1"] if job.data.task == "classification" else None
+    details: dict[str, Any] = data.details if data else {"classes": classes, "pad_id": 0, "vocab_size": 0}
+    parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
+    count = len(details["classes"] or [])
+    metrics = job.evaluation.metrics or default_metrics(job.data.task, count, glue_task(job))
+    load_metrics(metrics, job.data.task, count)
+    splits = {name: len(split) for name, split in data.splits.items()} if data else None
+    return FinetunePreflight(
+        model=job.model.pretrained,
+        parameters=parameters,
+        ranks=ranks,
+        metrics=metrics,
+        splits=splits,
+        plan=make_finetune_plan(job.training, splits, ranks) if splits else None,
+    )

@@ -1,0 +1,189 @@
+"""What a report says of fine-tuning: labelled examples by split, and the metrics of the job."""
+
+from typing import Any
+
+from trainer.account import Account, Block, Card, Section, Tile
+from trainer.curves import standard_curves
+from trainer.encoded import KIND as ENCODED
+from trainer.facts import RunFacts
+from trainer.finetuning_data import describe_data, in_order
+from trainer.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
+from trainer.formats import count, plural, score, short
+from trainer.particulars import checkpoint_table, model_pairs, plan_pairs
+from trainer.places import FINAL
+from trainer.plan import FinetunePlan
+from trainer.results import FinetuneEvaluation
+from trainer.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
+from trainer.tables import Pairs
+
+RECORD_FIELDS = {"kind", "step", "examples"}
+"""What an evaluation's record holds besides its figures."""
+
+TOLD = 3
+"""Figures that have a tile."""
+
+USE = """\
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+
+inputs = tokenizer({texts}, truncation=True, max_length={length}, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+print({answer})"""
+
+
+def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
+    """The account of a fine-tuning run."""
+    (encoded,) = facts.made_from(ENCODED)
+    details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
+    evaluation = _read_evaluation(facts)
+    figures = _figures(facts, evaluation)
+    unit = "nats an example" if details["classes"] else "squared error"
+    return Account(
+        verdict=_verdict(facts, figures, unit),
+        evaluated=_describe_evaluation(evaluation, figures, details),
+        tiles=_tiles(facts, plan, evaluation, figures),
+        curves=standard_curves(unit, [figure for figure in figures if figure != "loss"]),
+        results=[Section("Results by split", _results(facts, evaluation, figures, unit, details)), *_classes(evaluation)],
+        samples=[],
+        data=describe_data(facts, details),
+        plan=_plan(facts, plan, details),
+        model=_model(facts, encoded.key, details),
+        checkpoints=checkpoint_table(facts, figures, score),
+        card=_card(facts, plan, figures, details),
+    )
+
+
+def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:
+    if facts.evaluation is None:
+        return None
+    by_split = {field: in_order(facts.evaluation[field]) for field in ("scores", "classification")}
+    return FinetuneEvaluation(**{**facts.evaluation, **by_split})
+
+
+def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str]:
+    """The names of the validation figures: the one that decides which checkpoint is best, then the loss, then the others."""
+    records = facts.of_kind("evaluation")
+    found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
+    scores = evaluation.scores["validation"] if evaluation else {}
+    named = dict.fromkeys([facts.job["evaluation"]["best_by"], "loss", *found, *scores])
+    return [name for name in named if name in scores or name in found]
+
+
+def _verdict(facts: RunFacts, figures: list[str], unit: str) -> str:
+    """One line: what training did to the two first figures."""
+    compared = find_comparison(facts)
+    if compared is None:
+        return verdict_unmeasured(facts, unit)
+    before, after = compared
+    changes = [f"{figure} {score(before.get(figure))} → {score(after.get(figure))}" for figure in figures[:2]]
+    return f"Validation {', '.join(changes)} {tell_length(facts)}."
+
+
+def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]) -> str:
+    """One line: how the finished model was measured."""
+    if evaluation is None:
+        return "The finished model has not been evaluated: there is no evaluation in the store."
+    measured = [
+        f"{count(details['splits'][split]['examples'])} {split} examples: "
+        + ", ".join(f"{figure} {score(scores.get(figure))}" for figure in figures)
+        for split, scores in evaluation.scores.items()
+    ]
+    return f"Finished model on {'; on '.join(measured)}."
+
+
+def _tiles(facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str]) -> list[Tile]:
+    compared = find_comparison(facts)
+    scores = evaluation.scores["validation"] if evaluation else {}
+    before = compared.before if compared else {}
+    test = f", {count(plan.test_examples)} test" if plan.test_examples else ""
+    return [
+        *(Tile(f"Validation {name}", score(scores.get(name)), _note(before.get(name), evaluation)) for name in figures[:TOLD]),
+        *size_tiles(facts),
+        Tile("Training examples", count(plan.examples), f"{count(plan.validation_examples)} validation{test}"),
+        *speed_tiles(facts),
+    ]
+
+
+def _note(before: float | None, evaluation: FinetuneEvaluation | None) -> str:
+    return f"{score(before)} before training" if evaluation else "not evaluated"
+
+
+def _results(
+    facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], unit: str, details: dict[str, Any]
+) -> list[Block]:
+    """The finished model's figures by split and where its predictions are, and validation figures before and after."""
+    blocks = [Block("There is no evaluation of the finished model in the store.")]
+    if evaluation is not None:
+        files = " and ".join(evaluation.predictions)
+        examples = {split: each["examples"] for split, each in details["splits"].items() if split != "train"}
+        note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
+        blocks = [Block(note, split_table(evaluation, figures, unit, examples))]
+    if compared := find_comparison(facts):
+        steps = f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
+        examples_seen = plural(compared.after["examples"], "validation example")
+        blocks.append(Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, figures)))
+    return blocks
+
+
+def _classes(evaluation: FinetuneEvaluation | None) -> list[Section]:
+    """Which class was taken for which, and how well each is told: a section for every split that is labelled."""
+    sections = []
+    for split, found in (evaluation.classification if evaluation else {}).items():
+        few = len(found.classes) <= MOST_CLASSES
+        note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
+        blocks = [Block(note, confusion_table(found)), Block("How well each class is told.", class_table(found))]
+        sections.append(Section(f"Classes: {split}", blocks))
+    return sections
+
+
+def _plan(facts: RunFacts, plan: FinetunePlan, details: dict[str, Any]) -> Pairs:
+    job = facts.job
+    order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
+    patience = job["training"]["early_stopping"]
+    stop = f"; training ends after {plural(patience, 'evaluation')} without a better one" if patience else ""
+    own = [
+        ("Tokens an epoch", count(details["splits"]["train"]["tokens"])),
+        ("Best checkpoint", f"by {job['evaluation']['best_by']}{stop}"),
+    ]
+    return plan_pairs(facts, "example", f"{count(plan.examples)}, {order}", own)
+
+
+def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
+    origin = f"{facts.job['model']['pretrained']}, fine-tuned"
+    classes: list[str] = details["classes"] or []
+    named = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:MOST_CLASSES]))
+    more = f" and {count(len(classes) - MOST_CLASSES)} more" if len(classes) > MOST_CLASSES else ""
+    output = ("Classes", named + more) if classes else ("Output", "one number")
+    return [*model_pairs(facts, origin, details["vocab_size"], encoded), output]
+
+
+def _card(facts: RunFacts, plan: FinetunePlan, figures: list[str], details: dict[str, Any]) -> Card:
+    job, start = facts.job, facts.job["model"]["pretrained"]
+    what = "text classification" if details["classes"] else "text regression"
+    summary = (
+        f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(sum(facts.parameters.values()))} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
+        f"{plural(facts.steps, 'optimizer step')}"
+    )
+    metrics = [figure for figure in figures if figure != "loss"]
+    on_hub = isinstance(facts.config["identity"]["model"], str)
+    matter = {
+        **({"base_model": start} if on_hub else {}),
+        **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
+        **({"metrics": metrics} if metrics else {}),
+    }
+    use = USE.format(
+        folder=f"{facts.key}/{FINAL}",
+        texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
+        length=details["max_length"],
+        answer=(
+            "{model.config.id2label[i]: p for i, p in enumerate(logits.softmax(-1).tolist())}" if details["classes"]
+            else "logits.item()"
+        ),
+    )  # fmt: skip
+    return Card("text-classification", what.replace(" ", "-"), matter, summary, use)

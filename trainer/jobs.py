@@ -1,0 +1,104 @@
+"""A whole training job in this process: what `python -m trainer` does, and what a notebook launches.
+
+from accelerate import notebook_launcher
+from trainer.jobs import train
+
+notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
+"""
+
+import logging
+import os
+
+from trainer.config import EvaluateJob, PipelineJob
+from trainer.config_file import read_values, validate_job
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import ArtifactRef
+from trainer.progress import Progress, for_people, silent
+from trainer.storage import Store
+
+
+def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
+    """Prepare, train or continue, evaluate and report; returns the run's key. Called by every rank.
+
+    `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
+    wrong, `Preempted` if training was asked to stop and saved its state.
+    """
+    from trainer.runtime import leave_group
+    from trainer.training import train as train_run
+
+    rank = int(os.environ.get("RANK", "0"))
+    if not logging.root.handlers:
+        level = logging.INFO if rank == 0 else logging.ERROR
+        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+    job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
+    progress = for_people() if rank == 0 else silent()
+    if rank == 0:
+        check(job)
+    run = train_run(job, progress)
+    evaluate(job, run, progress, rank)
+    leave_group()
+    if rank == 0:
+        from trainer.report import make_report
+
+        store = Store(job.store)
+        report = make_report(store, run.key)
+        print(f"model: {store.path(run.key)}/final\nreport: {store.path(report.key)}")
+    return run.key
+
+
+def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> PipelineJob | FinetuneJob:
+    """The job of a YAML file: of labelled data if `data` names a `source`, else of corpora. Raises `ConfigError`."""
+    values = read_values(path, overrides)
+    data = values.get("data")
+    if isinstance(data, dict) and "source" in data:
+        return validate_job(FinetuneJob, values, path)
+    return validate_job(PipelineJob, values, path)
+
+
+def heed_launcher(job: PipelineJob | FinetuneJob) -> PipelineJob | FinetuneJob:
+    """The job with the precision of accelerate's configuration, where the job itself does not choose one."""
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched == "no" or "precision" in job.training.model_fields_set:
+        return job
+    values = job.model_dump()
+    values["training"]["precision"] = launched
+    return type(job).model_validate(values)
+
+
+def check(job: PipelineJob | FinetuneJob) -> None:
+    """Look at everything before long work starts."""
+    from trainer.finetune_preflight import finetune_preflight
+    from trainer.preflight import preflight
+
+    if isinstance(job, FinetuneJob):
+        finetune_preflight(job, silent())
+    else:
+        preflight(job, silent())
+
+
+def evaluate(job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progress, rank: int) -> None:
+    """Measure the final model, if anything is held out, and say the result."""
+    from trainer.classifying import evaluate_run
+    from trainer.measuring import evaluate_checkpoint
+    from trainer.places import PLAN
+    from trainer.plan import StepPlan
+
+    if isinstance(job, FinetuneJob):
+        result = evaluate_run(job, run.key, progress)
+        if rank == 0:
+            print(", ".join(f"{name} {value:.4f}" for name, value in result.scores["validation"].items()))
+    elif StepPlan(**Store(job.store).read_json(f"{run.key}/{PLAN}")).holds_out:
+        total = evaluate_checkpoint(measurement(job, run.key), progress).scores.total
+        if rank == 0:
+            print(f"held-out loss {total.loss:.4f}, perplexity {total.perplexity:.1f}")
+
+
+def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
+    """How a pipeline's own final model is measured."""
+    return EvaluateJob(
+        store=job.store,
+        checkpoint=f"{run_key}/final",
+        precision=job.training.precision,
+        device=job.training.device,
+        evaluation=job.evaluation,
+    )

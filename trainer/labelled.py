@@ -1,0 +1,187 @@
+"""Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
+
+One look at the rows of each split keeps a few bytes a row; the texts are read again when they are needed, in blocks.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import CorpusError
+from trainer.finetune_config import LabelledDataConfig
+from trainer.labelled_rows import Part, columns_of, open_table
+from trainer.labelled_scan import BAD, Scan, bad_record, rows_of, scan_rows
+from trainer.labelled_sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
+from trainer.labels import UNLABELLED, Labels, find_labels, read_label
+from trainer.progress import Progress
+
+log = logging.getLogger(__name__)
+
+
+class Example(NamedTuple):
+    """What is encoded: the example's name, and its text or the two of a pair."""
+
+    id: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """The good examples of one split.
+
+    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none.
+    `kept` has the shape [rows], `bad_records` counts rows that were passed over.
+    """
+
+    data: LabelledDataConfig
+    parts: Sequence[Part]
+    kept: NDArray[np.bool_]
+    labels: NDArray[Any]
+    bad_records: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def examples(self) -> Iterator[Example]:
+        """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
+        texts = len(self.data.text_columns)
+        for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
+            if self.kept[number]:
+                name = row.values[-1] if self.data.id_column is not None else None
+                yield Example(str(number if name is None else name), tuple(row.values[:texts]))
+
+
+class LabelledSet(NamedTuple):
+    """Checked data: the names of the classes (None: regression), the splits, and the columns that are left out.
+
+    `duplicates` counts the validation examples whose texts are in train as well.
+    """
+
+    classes: list[str] | None
+    splits: dict[str, LabelledSplit]
+    dropped: list[str]
+    duplicates: int
+
+
+@contextmanager
+def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
+    """Check all rows; the set can be read for the length of the block.
+
+    Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for the
+    first bad row of a split that may not be passed over.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
+        dropped, named = _check_columns(data, parts)
+        with progress.bar(f"read {data.name}", None, "row") as bar:
+            scans = {
+                split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
+            }
+        for split, scan in scans.items():
+            _require_examples(data, split, scan, scan.codes != BAD)
+        train = scans[TRAIN]
+        labels = find_labels(data, train.values, named, len(train.codes))
+        splits = {}
+        for split, scan in scans.items():
+            meant, good = _read_labels(data, labels, split, scan)
+            _require_examples(data, split, scan, good)
+            splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
+        if source.cut:
+            splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
+        _warn_of_classes(data, labels, splits)
+        held_out = scans.get(VALIDATION, train).digests[splits[VALIDATION].kept]
+        duplicates = int(np.isin(held_out, train.digests[splits[TRAIN].kept]).sum())
+        if duplicates:
+            log.warning(
+                "data set %s: %d of %d validation examples are in train as well, so validation figures will flatter",
+                data.name, duplicates, len(held_out),
+            )  # fmt: skip
+        order = [split for split in (TRAIN, VALIDATION, TEST) if split in splits]
+        yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
+
+
+def _check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
+    """The columns that are left out, and the data set's own class names. Raises `CorpusError` if a column is missing."""
+    wanted = columns_of(data)
+    dropped: dict[str, None] = {}
+    names: dict[str, list[str]] = {}
+    for split, each in parts.items():
+        for part in each:
+            table = open_table(part, data)
+            needed = [column for column in wanted if split != TEST or column != data.label_column]
+            if missing := [column for column in needed if column not in table.columns]:
+                raise CorpusError(f"{part.name} has no column {missing[0]!r}; it has {', '.join(table.columns) or 'none'}")
+            dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
+            if table.class_names is not None:
+                names[part.name] = table.class_names
+    if len({tuple(each) for each in names.values()}) > 1:
+        found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
+        raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
+    return list(dropped), next(iter(names.values()), None)
+
+
+def _read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """What each row's label means, and which rows are good. Raises `RecordError` for a label that means nothing."""
+    classifies = labels.classes is not None
+    missing = UNLABELLED if classifies else np.nan
+    meanings: list[float | int] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
+    good, bad = scan.codes != BAD, scan.bad
+    for code, value in enumerate(scan.values):
+        try:
+            found = read_label(labels, value, optional=split == TEST)
+        except ValueError as error:
+            wrong = np.flatnonzero(scan.codes == code)
+            bad += len(wrong)
+            if bad > data.max_bad_records:
+                # Its place is looked for anew, as only errors ask for it.
+                place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == wrong[0])
+                raise bad_record(data, split, place(), f"column {data.label_column!r}: {error}") from error
+            good[wrong] = False
+        else:
+            meanings[code] = missing if found is None else found
+    meant = np.array(meanings, dtype=np.int64 if classifies else np.float64)[scan.codes]
+    if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
+        meant[:] = np.nan  # how GLUE withholds numbers
+    return meant, good
+
+
+def _require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
+    if not good.any():
+        raise CorpusError(
+            f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check that "
+            f"{', '.join(part.name for part in scan.parts)} is the right data"
+        )
+
+
+def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]) -> tuple[LabelledSplit, LabelledSplit]:
+    """Train and validation out of one split, by the hash of the texts; equal texts stay together."""
+
+    def side(split: str, kept: NDArray[np.bool_]) -> LabelledSplit:
+        if not kept.any():
+            raise CorpusError(
+                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} split "
+                f"without an example, out of {len(whole)}; give validation data, or another validation_fraction than "
+                f"{data.validation_fraction}"
+            )
+        return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
+
+    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad_records=0)
+
+
+def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
+    if labels.classes is None:
+        return
+    for split in (TRAIN, VALIDATION):
+        if len(found := np.unique(splits[split].labels)) == 1:
+            name = labels.classes[int(found[0])]
+            log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
+    present = set(splits[TRAIN].labels.tolist())
+    if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
+        log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))

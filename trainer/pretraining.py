@@ -1,0 +1,71 @@
+"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.checkpoint import Criterion
+from trainer.config import PipelineJob
+from trainer.dataset import Dataset, open_dataset, read_batch
+from trainer.evaluation import evaluate
+from trainer.loop import Measured
+from trainer.losses import CausalLMLoss
+from trainer.models import build_model, load_model, resolve_config
+from trainer.plan import make_plan
+from trainer.preparation import PreparedData, shard_manifests
+from trainer.runtime import Runtime
+from trainer.step import Batch
+from trainer.storage import Store
+from trainer.throughput import flops_per_token
+from trainer.tokenizer import load_tokenizer, tokenizer_files
+
+
+class Pretraining:
+    """The `Workload` of a `PipelineJob`."""
+
+    criterion = Criterion("loss", greater_is_better=False)
+
+    def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
+        self._job, self._store, self._data = job, store, data
+        self.plan = make_plan(job.training, shard_manifests(store, data), ranks)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return tokenizer_files(self._store, self._data.tokenizer.key)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"context": self._job.training.context, "shards": [ref.key for ref in self._data.shards]}
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        job = self._job
+        return open_dataset(self._store, self._data, job.training, self.plan, job.evaluation.during_training)
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        job = self._job
+        if folder is not None:
+            return load_model(folder, job.model.attention)
+        config = resolve_config(job.model, load_tokenizer(self._store, self._data.tokenizer.key), job.training.context)
+        return build_model(job.model, config, job.training.seed)
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        return CausalLMLoss(model)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        held_out = self._dataset.held_out
+        if not any(corpus.windows for corpus in held_out):
+            return None
+        scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
+        by_corpus = {name: score.loss for name, score in scores.corpora.items()}
+        return Measured({"loss": scores.total.loss}, {"tokens": scores.total.tokens, "corpora": by_corpus})
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, self._job.training.context)
