@@ -11,7 +11,8 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.data_to_model import data_to_model
-from tasks.evaluation import evaluate
+from tasks.encoding import encode
+from tasks.evaluation import evaluate, evaluate_run
 from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
@@ -58,7 +59,7 @@ def server() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session", autouse=True)
 def quick_retries() -> Iterator[None]:
     """No waiting before a task is tried again."""
-    tasks = (prepare_tokenizer, tokenize_corpus, train, evaluate, report)
+    tasks = (prepare_tokenizer, tokenize_corpus, encode, train, evaluate, evaluate_run, report)
     before = [task.retry_delay_seconds for task in tasks]
     for task in tasks:
         task.retry_delay_seconds = 0

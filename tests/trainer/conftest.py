@@ -10,6 +10,7 @@ import torch
 
 from tests.processes import start_warm
 from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
+from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.preparation import PreparedData, prepare
 from trainer.progress import silent
 from trainer.runtime import Runtime
@@ -18,6 +19,10 @@ LONG = {
     "training__max_steps": 64, "training__micro_batch": 4, "training__evaluate_every": 9, "training__save_every": 1,
 }  # fmt: skip
 """Changes for a run that has time to be interrupted: it saves each step, accumulates, and goes into a second epoch."""
+
+
+OFTEN = {"training__save_every": 1, "training__micro_batch": 3, "training__global_batch": 9}
+"""Changes for a fine-tuning run that has time to be interrupted; its epochs end with a smaller batch."""
 
 
 class Finished(NamedTuple):
@@ -60,6 +65,28 @@ def finished(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: p
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended.stderr
     return Finished(store, only_run(store))
+
+
+@pytest.fixture(scope="session")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled pairs of real text."""
+    return write_pairs(tmp_path_factory.mktemp("pairs"))
+
+
+@pytest.fixture(scope="session")
+def pretrained(finished: Finished) -> Path:
+    """The final model of the long run: a GPT-2 of 32 positions, trained here."""
+    return finished.store / finished.run / "final"
+
+
+@pytest.fixture(scope="session")
+def tuned(pairs: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A fine-tuning run that saves each step and accumulates, uninterrupted; not to be written to."""
+    folder = tmp_path_factory.mktemp("tuned")
+    config = write_config(folder / "job.yaml", finetune_values(pairs, folder / "store", pretrained, **OFTEN))
+    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    return Finished(folder / "store", only_run(folder / "store"))
 
 
 @pytest.fixture

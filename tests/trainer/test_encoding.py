@@ -81,6 +81,9 @@ def test_the_manifest_says_what_the_set_holds(files: dict[str, list[str]], bert:
     found = opened(job, bert)
     tokenizer = load(bert)
     splits = found.details.pop("splits")
+    source = found.details.pop("source")
+    assert not source["validation_cut"]
+    assert [len(source["identity"][split]) for split in splits] == [1, 1, 1]
     assert found.details.pop("tokenizer_sha256") == digests(tmp_path / "store" / "encoded")[
         next(name for name in digests(tmp_path / "store" / "encoded") if name.endswith("tokenizer.json"))
     ]  # fmt: skip

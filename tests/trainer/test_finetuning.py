@@ -1,0 +1,308 @@
+"""Fine-tuning: the loss, the same loop, and what comes out, against transformers and scikit-learn."""
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import accuracy_score, confusion_matrix, f1_score, log_loss
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from tests.processes import start_ranks, start_warm
+from tests.support import NO_DROPOUT, ROOT, final_bytes, records, steps_recorded, write_config
+from tests.trainer.conftest import OFTEN, Finished
+from tests.trainer.labelled_pairs import finetune_job, finetune_values
+from tests.trainer.test_refusals import message_of
+from trainer.classifying import evaluate_run
+from trainer.encoding import encode
+from trainer.finetune_config import FinetuneJob
+from trainer.finetuning import Finetuning, read_inputs
+from trainer.pretrained import find_model
+from trainer.progress import silent
+from trainer.runtime import Runtime
+from trainer.storage import Store
+from trainer.training import train
+
+TOLERANCE = 2e-4
+"""Of losses, absolute: float32 sums taken in another order, carried through AdamW."""
+
+
+def workload(pairs: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Finetuning:
+    job = finetune_job(pairs, store, model, **changes)
+    return Finetuning(job, Store(str(store)), encode(job, silent()).key, ranks)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def losses(store: Path) -> list[float]:
+    return [record["loss"] for record in records(store, "train")]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_loss_is_the_one_that_transformers_computes_from_labels(
+    pairs: Path, pretrained: Path, tmp_path: Path, task: str
+) -> None:
+    changes = {}
+    if task == "regression":
+        rows = [{**row, "label": 0.25 * len(row["summary"])} for row in lines(pairs / "train.jsonl")]
+        (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        changes = {"data__train": [str(tmp_path / "train.jsonl")], "data__validation": None, "data__test": None}
+        changes |= {"data__task": "regression", "data__classes": None}
+    work = workload(pairs, tmp_path / "store", pretrained, **changes)
+    model = work.load_model(None).eval()
+    batch = work.read_batch(0, 0)
+    (inputs,) = batch.micro_batches
+    ours = work.make_objective(model)(**inputs) / batch.targets
+    labels = inputs["labels"].float() if task == "regression" else inputs["labels"]
+    theirs = model(**{k: v for k, v in inputs.items() if k not in ("labels", "weights")}, labels=labels).loss
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_ranks_shares_together_are_the_batch_and_a_rank_without_examples_weighs_nothing(
+    pairs: Path, pretrained: Path, tmp_path: Path, ranks: int
+) -> None:
+    whole, divided = (workload(pairs, tmp_path / "store", pretrained, count, training__global_batch=4) for count in (1, ranks))
+    idle = 0
+    for number in range(whole.plan.steps_per_epoch):
+        expected = whole.read_batch(number, 0)
+        shares = [divided.read_batch(number, rank) for rank in range(ranks)]
+        assert {(share.targets, share.tokens) for share in shares} == {(expected.targets, expected.tokens)}
+        rows = [row for batch in [expected] for row in _texts(batch)]
+        assert sorted(row for share in shares for row in _texts(share)) == sorted(rows)
+        idle += sum(not _texts(share) for share in shares)
+    assert idle == (ranks - whole.plan.examples % 4) % ranks if ranks == 4 else idle == 0
+
+
+def _texts(batch: Any) -> list[tuple[list[int], int]]:
+    found = []
+    for inputs in batch.micro_batches:
+        for ids, mask, label, weight in zip(
+            inputs["input_ids"], inputs["attention_mask"], inputs["labels"], inputs["weights"], strict=True
+        ):
+            if weight:
+                found.append((ids[mask.bool()].tolist(), int(label)))
+    return found
+
+
+def test_padding_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    work = workload(pairs, tmp_path / "store", pretrained, data__text_columns=["summary"])
+    model = work.load_model(None).eval()
+    split = work._train
+    order = np.argsort(split.lengths)
+    together = read_inputs(split, np.array([order[0], order[-1]]))
+    alone = read_inputs(split, np.array([order[0]]))
+    assert together["input_ids"].shape[1] > alone["input_ids"].shape[1]
+    with torch.no_grad():
+        a, b = (model(input_ids=i["input_ids"], attention_mask=i["attention_mask"]).logits[0] for i in (together, alone))
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_file_says(tuned: Finished) -> None:
+    final = tuned.store / tuned.run / "final"
+    model = AutoModelForSequenceClassification.from_pretrained(final)
+    assert model.config.id2label == {0: "other", 1: "match"}
+    assert model.config.problem_type == "single_label_classification"
+    tokenizer = AutoTokenizer.from_pretrained(final)
+    job = json.loads((tuned.store / tuned.run / "config.json").read_text())["job"]
+    rows = lines(Path(job["data"]["test"][0]))
+    predicted = lines(tuned.store / tuned.run / "predictions" / "test.jsonl")
+    assert [line["id"] for line in predicted] == [row["id"] for row in rows]
+    classify = pipeline("text-classification", model=model, tokenizer=tokenizer, device="cpu")
+    said = classify([{"text": row["summary"], "text_pair": row["code"]} for row in rows], truncation=True, max_length=32)
+    assert [answer["label"] for answer in said] == [line["prediction"] for line in predicted]
+    for answer, line in zip(said, predicted, strict=True):
+        assert line["probabilities"][answer["label"]] == pytest.approx(answer["score"], abs=1e-4)
+        assert sum(line["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 64])
+def test_the_figures_are_scikit_learns_on_the_predictions_whatever_the_batch_size(
+    tuned: Finished, batch: int, runtime: Runtime
+) -> None:
+    job = _job_of(tuned, evaluation={"batch": batch, "metrics": ["accuracy", "f1"]})
+    (tuned.store / tuned.run / "eval.json").unlink()
+    assert not evaluate_run(job, tuned.run, silent()).reused
+    assert evaluate_run(job, tuned.run, silent()).reused
+    assert job.data.validation is not None
+    _assert_figures(tuned.store / tuned.run, Path(job.data.validation[0]))
+
+
+def _job_of(run: Finished, **changes: Any) -> FinetuneJob:
+    """The job of a run as its folder holds it."""
+    settings = json.loads((run.store / run.run / "config.json").read_text())["job"]
+    return FinetuneJob.model_validate({**settings, **changes})
+
+
+def _assert_figures(run: Path, validation: Path) -> None:
+    truth = [row["label"] for row in lines(validation)]
+    predicted = lines(run / "predictions" / "validation.jsonl")
+    answers = [line["prediction"] for line in predicted]
+    found = json.loads((run / "eval.json").read_text())
+    assert set(found["scores"]) == {"validation"}, "the test split has no labels"
+    scores = found["scores"]["validation"]
+    assert scores["accuracy"] == pytest.approx(accuracy_score(truth, answers), abs=1e-12)
+    assert scores["f1"] == pytest.approx(f1_score(truth, answers, pos_label="match"), abs=1e-12)
+    chances = [[line["probabilities"]["match"], line["probabilities"]["other"]] for line in predicted]
+    assert scores["loss"] == pytest.approx(log_loss(truth, chances, labels=["match", "other"]), abs=1e-5)
+    confusion = confusion_matrix(truth, answers, labels=["other", "match"]).tolist()
+    assert found["classification"]["validation"]["confusion"] == confusion
+
+
+def test_damaged_predictions_are_written_again(tuned: Finished, runtime: Runtime, caplog: pytest.LogCaptureFixture) -> None:
+    job = _job_of(tuned)
+    path = tuned.store / tuned.run / "predictions" / "test.jsonl"
+    evaluate_run(job, tuned.run, silent())
+    before = path.read_bytes()
+    path.write_bytes(before[:-10])
+    assert not evaluate_run(job, tuned.run, silent()).reused
+    assert "test.jsonl is missing or changed: evaluating again" in caplog.text
+    assert path.read_bytes() == before
+
+
+def test_two_ranks_train_as_one_and_measure_the_same(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    found = {}
+    for ranks in (1, 2):
+        store = tmp_path / f"store-{ranks}"
+        no_dropout = _without_dropout(pretrained, tmp_path / f"model-{ranks}")
+        config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, no_dropout, run="pairs"))
+        said = tmp_path / f"said-{ranks}"
+        running = start_ranks(said, ranks, "trainer.__main__", config) if ranks > 1 else None
+        ended = [rank.wait() for rank in running] if running else [start_warm(said, "trainer.__main__", config).wait()]
+        assert [rank.status for rank in ended] == [0] * ranks, ended
+        _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
+        evaluation = json.loads((store / "runs" / "pairs" / "eval.json").read_text())
+        found[ranks] = (losses(store), evaluation["scores"]["validation"])
+    np.testing.assert_allclose(found[1][0], found[2][0], atol=TOLERANCE)
+    assert found[1][1]["loss"] == pytest.approx(found[2][1]["loss"], abs=TOLERANCE)
+
+
+def _without_dropout(model: Path, folder: Path) -> Path:
+    """A copy of a model, so that ranks, which drop out other units, can be compared."""
+    folder.mkdir()
+    for path in model.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((model / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **NO_DROPOUT}))
+    return folder
+
+
+def test_accumulation_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime) -> None:
+    model = _without_dropout(pretrained, tmp_path / "model")
+    found = []
+    for micro_batch in (None, 2):
+        store = tmp_path / str(micro_batch)
+        train(
+            finetune_job(pairs, store, model, training__micro_batch=micro_batch, training__max_steps=20, training__epochs=None),
+            silent(),
+        )
+        found.append(losses(store))
+    np.testing.assert_allclose(found[0], found[1], atol=TOLERANCE)
+
+
+def test_a_new_head_is_said_once_and_follows_from_the_seed(
+    pairs: Path, pretrained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    heads = [
+        workload(pairs, tmp_path / "store", pretrained, training__seed=seed).load_model(None).score.weight for seed in (1, 1, 2)
+    ]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+    said = [record.getMessage() for record in caplog.records if "newly initialised" in record.getMessage()]
+    assert said == [f"{pretrained} has no such head: newly initialised are score.weight"] * 3
+
+
+def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Path) -> None:
+    store = Store(str(pretrained.parents[2]))
+    run = pretrained.parent.name
+    assert find_model(store, run, hub=True).folder == str(pretrained)
+
+
+def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final(
+    pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    store = tmp_path / "store"
+    job = finetune_job(
+        pairs, store, pretrained, training__evaluate_every=4, training__early_stopping=3, training__final="best",
+        training__learning_rate=5e-2, training__epochs=20, evaluation__best_by="loss",
+    )  # fmt: skip
+    run = train(job, silent())
+    measured = [(record["step"], record["loss"]) for record in records(store, "evaluation")][1:]
+    best = min(measured, key=lambda pair: pair[1])
+    assert [step for step, _ in measured][-1] < 20 * 30
+    assert measured.index(best) == len(measured) - 4, "three evaluations without a new best, and no more"
+    final = json.loads((store / run.key / "final" / "manifest.json").read_text())
+    assert final["details"]["step"] == best[0]
+    weights = {
+        name: (store / run.key / name / "model.safetensors").read_bytes()
+        for name in ("final", f"checkpoints/step-{best[0]:08d}")
+    }
+    assert len(set(weights.values())) == 1
+    assert json.loads((store / run.key / "checkpoint-best").read_text())["step"] == best[0]
+    assert train(job, silent()).reused
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluation__best_by": "bleu"}, "evaluation.best_by is 'bleu', but what is measured are loss, accuracy, f1"),
+        ({"evaluation__metrics": ["pearsonr"]}, "pearsonr"),
+        ({"evaluation__metrics": ["acuracy"]}, "acuracy"),
+        ({"training__schedule_options": {"num_cycle": 2}}, "training.schedule_options do not fit the schedule 'linear'"),
+        ({"training__early_stopping": 0}, "training.early_stopping"),
+        ({"model__pretrained": "no/such/model/here"}, "no checkpoint 'no/such/model/here'"),
+        ({"data__label_column": "code"}, "the column 'code' is named twice"),
+        ({"data__max_length": 33}, "33"),
+        ({"data__classes": ["yes", "no"]}, "match"),
+    ],
+)
+def test_bad_settings_are_refused_with_one_message_before_training(
+    pairs: Path, pretrained: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", pretrained, **changes))
+    assert message in message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+    assert not list((tmp_path / "store").glob("runs/*/checkpoints"))
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
+    tuned: Finished, pairs: Path, pretrained: Path, tmp_path: Path
+) -> None:
+
+    store = tmp_path / "store"
+    config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, pretrained, **OFTEN))
+    for number, step in enumerate((9, 33)):
+        running = start_warm(tmp_path / str(number), "trainer.__main__", config)
+        ended = running.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
+        assert ended.status == -signal.SIGKILL
+    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended
+    assert "continuing from" in ended.stderr
+    assert final_bytes(store) == final_bytes(tuned.store)
+    assert losses(store) == losses(tuned.store)
+    for name in ("validation", "test"):
+        files = [next(root.glob(f"runs/*/predictions/{name}.jsonl")).read_bytes() for root in (store, tuned.store)]
+        assert files[0] == files[1]
+
+
+@pytest.mark.slow
+def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, pretrained, run="pairs"))
+    cell = (
+        "from accelerate import notebook_launcher\nfrom trainer.jobs import train\n"
+        f"notebook_launcher(train, ({str(config)!r},), num_processes=2)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", cell], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads((store / "runs" / "pairs" / "plan.json").read_text())["ranks"] == 2
+    _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
