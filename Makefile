@@ -1,6 +1,7 @@
 # Everything a newcomer or CI does. `make run` needs Python 3.11 or newer and nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+N ?= 200
 CONFIG ?= configs/quickstart.yaml
 STAMP := .venv/installed
 
@@ -8,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run corpora finetune pairs test check bench clean
+.PHONY: run corpora finetune pairs test test-long soak check bench clean
 
 run: $(STAMP) corpora
 	$(BIN)/python -m flows.data_to_model $(CONFIG)
@@ -25,6 +26,12 @@ pairs: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long
+
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak $(N)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

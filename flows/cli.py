@@ -163,7 +163,8 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
     print()
     before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
     for name, value in outcome.evaluation.scores["validation"].items():
-        print(f"validation {name} {before[name]:.4f} -> {value:.4f}")
+        start = f"{before[name]:.4f} -> " if name in before else ""
+        print(f"validation {name} {start}{value:.4f}")
     for split, figures in outcome.evaluation.scores.items():
         print(f"{split:<10} " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:

@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.config import PipelineJob
-from trainer.encoded import open_encoded
+from trainer.encoded import encoded_details
 from trainer.encoding import describe_columns
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef
@@ -47,9 +47,9 @@ def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
 @task(name="plan-steps", cache_policy=NO_CACHE)
 def plan_finetuning(job: FinetuneJob, data: ArtifactRef, ranks: int) -> FinetunePlan:
     """Compute the steps from the number of examples, and show them."""
-    encoded = open_encoded(Store(job.store), data.key)
-    plan = make_finetune_plan(job.training, {name: len(split) for name, split in encoded.splits.items()}, ranks)
-    create_table_artifact(split_table(encoded.details), key="labelled-data", description=describe_columns(encoded.details))
+    details = encoded_details(Store(job.store), data.key)
+    plan = make_finetune_plan(job.training, {name: split["examples"] for name, split in details["splits"].items()}, ranks)
+    create_table_artifact(split_table(details), key="labelled-data", description=describe_columns(details))
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
     TaskLogger().info(
         "plan: %s examples, %s steps an epoch; %s steps of %d examples (%d ranks x %d x %d)",

@@ -1,4 +1,4 @@
-"""Checkpoints: taken at a step boundary, written by a background thread, committed by their manifest.
+"""Checkpoints: taken at a step boundary, committed by their manifest, found again and restored.
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
@@ -12,28 +12,27 @@ The generator state of dropout is not in it: it follows from seed, attempt and r
 import json
 import logging
 import math
-import re
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 from transformers import PreTrainedModel
 
 from trainer.errors import ArtifactError, StorageError
-from trainer.manifest import MANIFEST, find_damage, publish_folder, read_manifest
-from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
+from trainer.manifest import MANIFEST, find_damage, read_manifest
+from trainer.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True)
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
+"""Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
 
 
 class Criterion(NamedTuple):
@@ -54,6 +53,7 @@ class TrainState(BaseModel):
     step: int = 0
     attempts: int = 0
     scores: dict[str, float] | None = None
+    best_figure: str | None = None
     best_score: float | None = None
     best_step: int | None = None
     worse: int = 0
@@ -61,6 +61,8 @@ class TrainState(BaseModel):
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
         """Take in the scores of this step. One that is not a number is never the best."""
         self.scores = scores
+        if self.best_figure != criterion.figure:
+            self.best_figure, self.best_score, self.worse = criterion.figure, None, 0
         score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1
         if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
             self.best_score, self.best_step, self.worse = score, self.step, 0
@@ -115,109 +117,61 @@ def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler:
 def find_checkpoint(store: Store, run: str) -> str | None:
     """The newest intact checkpoint of a run, or None if it never committed one.
 
-    A damaged one is passed over with a warning. Raises `ArtifactError` if there are checkpoints but none is intact.
+    Damaged ones are set aside, renamed and kept, with one warning. Raises `ArtifactError` if none is intact.
     """
-    pointer: dict[str, str] | None
+    names = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
+    last = _last_step(store, run)
+    damaged: dict[str, str] = {}
+    if last is not None and folder_name(last).rsplit("/", 1)[-1] not in names:
+        damaged[folder_name(last)] = f"{store.path(f'{run}/{folder_name(last)}')} is missing, which {LAST} names"
+    for name in names:
+        key = f"{CHECKPOINTS}/{name}"
+        if not store.exists(f"{run}/{key}/{MANIFEST}") and (last is None or key != folder_name(last)):
+            continue  # a save, or a deletion, that was interrupted
+        problem = _find_problem(store, f"{run}/{key}")
+        if problem is None:
+            if damaged:
+                _set_aside(store, run, damaged)
+                log.warning(
+                    "%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{key}")
+                )
+            return key
+        damaged[key] = problem
+    if damaged:
+        raise ArtifactError(
+            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
+            "another name for `run` to start anew"
+        )
+    return None
+
+
+def _find_problem(store: Store, key: str) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    except ArtifactError as error:
+        return str(error)
+    if manifest is None:
+        return f"{store.path(key)}/{MANIFEST} is missing"
+    damage = find_damage(store, key, manifest)
+    return "; ".join(f"{store.path(key)}/{file} {problem}" for file, problem in damage.items()) or None
+
+
+def _last_step(store: Store, run: str) -> int | None:
+    """The step of the last commit as the pointer has it; None if there is none, or it cannot be read."""
     try:
         pointer = store.read_json(f"{run}/{LAST}")
     except StorageError as error:
         log.warning("%s: looking at the checkpoints themselves", error)
-        pointer = None
-    steps = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
-    names = ([pointer["checkpoint"]] if pointer else []) + [f"{CHECKPOINTS}/{name}" for name in steps]
-    damaged = []
-    for name in dict.fromkeys(names):
-        key = f"{run}/{name}"
-        try:
-            manifest = read_manifest(store, key, CHECKPOINT_KIND)
-        except ArtifactError as error:
-            damaged.append(str(error))
-            continue
-        if manifest is None:
-            if pointer and name == pointer["checkpoint"]:
-                damaged.append(f"{store.path(key)}/{MANIFEST} is missing")
-            continue
-        damage = find_damage(store, key, manifest)
-        if not damage:
-            for problem in damaged:
-                log.warning("%s: continuing from %s instead", problem, store.path(key))
-            return name
-        damaged += [f"{store.path(key)}/{file} {problem}" for file, problem in damage.items()]
-    if damaged:
-        raise ArtifactError(f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged)}")
-    return None
+        return None
+    return pointer and int(pointer["step"])
 
 
-class Saver:
-    """Writes snapshots in a background thread, one at a time, and keeps what is to be kept."""
-
-    def __init__(
-        self,
-        store: Store,
-        run: str,
-        model: PreTrainedModel,
-        extra: Sequence[Path],
-        fingerprint: str,
-        keep_last: int,
-        figure: str = "loss",
-    ) -> None:
-        self._store, self._run, self._model, self._extra = store, run, model, extra
-        self._fingerprint, self._keep_last, self._figure = fingerprint, keep_last, figure
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._pending: Future[None] | None = None
-
-    def save(self, snapshot: Snapshot) -> None:
-        """Start writing; waits for the save before it. An error of an earlier save is raised here."""
-        self.drain()
-        self._pending = self._pool.submit(self._write, snapshot)
-
-    def drain(self) -> None:
-        """Wait until nothing is in flight."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        try:
-            self.drain()
-        finally:
-            self._pool.shutdown()
-
-    def _write(self, snapshot: Snapshot) -> None:
-        state, name = snapshot.state, folder_name(snapshot.state.step)
-        with self._store.staging() as folder:
-            self._model.save_pretrained(folder, state_dict=snapshot.weights)
-            for path in self._extra:
-                (folder / path.name).write_bytes(path.read_bytes())
-            save_file(snapshot.optimizer, folder / OPTIMIZER)
-            saved = {"state": state.model_dump(), "settings": snapshot.settings}
-            (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
-            publish_folder(self._store, folder, f"{self._run}/{name}", CHECKPOINT_KIND, self._fingerprint, details)
-        self._point(LAST, snapshot)
-        if state.best_step == state.step:
-            self._point(BEST, snapshot)
-        if snapshot.epoch is not None:
-            score = f"-{self._figure}-{state.scores[self._figure]:.4f}" if state.scores else ""
-            self._point(f"{EPOCHS}/epoch-{snapshot.epoch:04d}-step-{state.step:08d}{score}", snapshot)
-        self._retire()
-
-    def _point(self, pointer: str, snapshot: Snapshot) -> None:
-        state = snapshot.state
-        target = {"checkpoint": folder_name(state.step), "step": state.step, "scores": state.scores}
-        self._store.write_json(f"{self._run}/{pointer}", target)
-
-    def _retire(self) -> None:
-        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's."""
-        pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
-        kept = {target["checkpoint"] for p in pointers if (target := self._store.read_json(f"{self._run}/{p}"))}
-        names = [f"{CHECKPOINTS}/{n}" for n in self._store.names(f"{self._run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", n)]
-        for name in names[: -self._keep_last]:
-            if name not in kept:
-                self._store.delete(f"{self._run}/{name}", first=MANIFEST)
+def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
+    for key in damaged:
+        folder, name = f"{run}/{key}".rsplit("/", 1)
+        number = sum(other.startswith(f"damaged-{name}") for other in store.names(folder))
+        store.rename(f"{run}/{key}", f"{folder}/damaged-{name}-{number}")
 
 
 def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

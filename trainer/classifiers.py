@@ -43,6 +43,12 @@ def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkp
     made = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
     if checkpoint is not None and made:
         raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
+    body = f"{model.base_model_prefix}."
+    if lacking := [name for name in made if name.startswith(body) and not name.startswith(f"{body}pooler.")]:
+        raise ConfigError(
+            f"model {source!r} lacks {len(lacking)} weights of its own configuration, or has them in another size: "
+            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+        )
     if made:
         log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
     return fuse_activations(model)

@@ -21,6 +21,7 @@ from trainer.classifiers import load_classifier
 from trainer.encoded import EncodedSet, open_encoded
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
+from trainer.measures import metric_identity
 from trainer.places import EVALUATION, FINAL, FINAL_KIND
 from trainer.predicting import Predictions, decide, gather_scores, label_count, predict, probabilities
 from trainer.pretrained import find_model
@@ -93,8 +94,7 @@ def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) ->
 
 def _metric_identity(job: FinetuneJob) -> list[str] | None:
     """The metrics by name, those in files of the user's own by their content."""
-    metrics = job.evaluation.metrics
-    return metrics and [digest_file(Path(name)).sha256 if Path(name).is_file() else name for name in metrics]
+    return job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
 
 
 def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:

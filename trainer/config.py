@@ -6,13 +6,30 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
+Schedule = Literal[
+    "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
+    "inverse_sqrt", "warmup_stable_decay",
+]  # fmt: skip
+
 MIB = 2**20
+
+RESUME = (
+    "exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run beside it from the "
+    "weights of its newest checkpoint"
+)
 
 
 class Schema(BaseModel):
     """Frozen, and refuses keys that it does not know."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def check_fork(job: Any) -> Any:
+    """Raise `ValueError` if a job is to fork from no named run."""
+    if job.resume == "fork" and job.run is None:
+        raise ValueError("resume: fork needs `run`, the name of the run to start from")
+    return job
 
 
 class CorpusConfig(Schema):
@@ -130,10 +147,9 @@ class OptimizationConfig(Schema):
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
     beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the gradient's square")
     epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon")
-    schedule: Literal[
-        "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
-        "inverse_sqrt", "warmup_stable_decay",
-    ] = Field(default="cosine", description="learning-rate schedule, by its name in transformers.get_scheduler")  # fmt: skip
+    schedule: Schedule = Field(
+        default="cosine", description="learning-rate schedule, by its name in transformers.get_scheduler"
+    )
     schedule_options: dict[str, float | int | str] = Field(
         default={}, description="the schedule's own settings, such as num_cycles, min_lr_rate or num_decay_steps"
     )
@@ -212,6 +228,7 @@ class PipelineJob(PrepareJob):
     run: Name | None = Field(
         default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
     )
+    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
     model: ModelConfig = Field(description="the model to train")
     training: TrainingConfig = Field(description="optimisation")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
@@ -219,6 +236,11 @@ class PipelineJob(PrepareJob):
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""
         return PrepareJob(store=self.store, name=self.name, data=self.data)
+
+    @model_validator(mode="after")
+    def _fork_has_a_name(self) -> Self:
+        checked: Self = check_fork(self)
+        return checked
 
     @model_validator(mode="after")
     def _held_out_text(self) -> Self:

@@ -79,12 +79,18 @@ class EncodedSet(NamedTuple):
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none."""
+    details = encoded_details(store, key)
+    pad_id: int = details["pad_id"]
+    splits = {split: EncodedSplit(_map(store.fetch(f"{key}/{split}{ENDING}")), pad_id) for split in details["splits"]}
+    return EncodedSet(details, splits, pad_id)
+
+
+def encoded_details(store: Store, key: str) -> dict[str, Any]:
+    """What the manifest of a published data set says of it. Raises `ArtifactError` if there is none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no encoded data set; encode it first")
-    pad_id: int = manifest.details["pad_id"]
-    splits = {split: EncodedSplit(_map(store.fetch(f"{key}/{split}{ENDING}")), pad_id) for split in manifest.details["splits"]}
-    return EncodedSet(manifest.details, splits, pad_id)
+    return manifest.details
 
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:

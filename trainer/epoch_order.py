@@ -15,7 +15,7 @@ GROUP = 50
 
 
 class EpochOrder:
-    """Which examples make up a global batch; the last one of an epoch may be smaller."""
+    """Which examples make up a global batch; one batch of an epoch may be smaller."""
 
     def __init__(self, seed: int, lengths: NDArray[np.int64], global_batch: int, by_length: bool) -> None:
         self._seed, self._lengths, self._batch, self._by_length = seed, lengths, global_batch, by_length
@@ -27,7 +27,8 @@ class EpochOrder:
         first = index - index % GROUP if self._by_length else index
         places = np.arange(first * batch, min((first + GROUP if self._by_length else first + 1) * batch, size), dtype=np.uint64)
         examples = permute(places, size, stable_key(self._seed, "example", epoch)).astype(np.int64)
-        examples = examples[np.lexsort((examples, -self._lengths[examples]))]
+        # Stable, so that examples of one length stay in the permuted order, not in that of the file.
+        examples = examples[np.argsort(-self._lengths[examples], kind="stable")]
         batches = -(-len(examples) // batch)
         turn = np.array([index - first], dtype=np.uint64)
         chosen = int(permute(turn, batches, stable_key(self._seed, "batch", epoch, first))[0])

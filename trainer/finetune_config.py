@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainer.config import Name, OptimizationConfig, Schema
+from trainer.config import RESUME, Name, OptimizationConfig, Schedule, Schema, check_fork
 
 
 class LabelledDataConfig(Schema):
@@ -101,10 +101,9 @@ class FinetuneTrainingConfig(OptimizationConfig):
     learning_rate: float = Field(default=5e-5, gt=0, description="peak learning rate")
     weight_decay: float = Field(default=0.01, ge=0, description="decay of weight matrices; biases and norms are spared")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW's decay of the gradient's square")
-    schedule: Literal[
-        "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
-        "inverse_sqrt", "warmup_stable_decay",
-    ] = Field(default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler")  # fmt: skip
+    schedule: Schedule = Field(
+        default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"
+    )
     group_by_length: bool = Field(default=True, description="batches of texts of about the same length, in a fixed order")
 
 
@@ -131,7 +130,13 @@ class FinetuneJob(Schema):
     run: Name | None = Field(
         default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
     )
+    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
     data: LabelledDataConfig = Field(description="the labelled data set")
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: FinetuneTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
+
+    @model_validator(mode="after")
+    def _fork_has_a_name(self) -> Self:
+        checked: Self = check_fork(self)
+        return checked

@@ -8,10 +8,9 @@ from trainer.classifiers import classifier_config
 from trainer.encoded import open_encoded
 from trainer.encoding import find_encoded
 from trainer.finetune_config import FinetuneJob
-from trainer.measures import default_metrics, load_metrics
-from trainer.models import count_parameters
+from trainer.models import check_weights, count_parameters
 from trainer.plan import make_finetune_plan
-from trainer.predicting import glue_task
+from trainer.predicting import check_best_by, metric_names
 from trainer.preflight import check_optimization
 from trainer.pretrained import find_model
 from trainer.progress import Progress
@@ -29,16 +28,16 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     data = open_encoded(store, encoded.key) if encoded else None
     classes = job.data.classes or ["0", "1"] if job.data.task == "classification" else None
     details: dict[str, Any] = data.details if data else {"classes": classes, "pad_id": 0, "vocab_size": 0}
+    check_weights(source)
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
     count = len(details["classes"] or [])
-    metrics = job.evaluation.metrics or default_metrics(job.data.task, count, glue_task(job))
-    load_metrics(metrics, job.data.task, count)
+    check_best_by(job, count)
     splits = {name: len(split) for name, split in data.splits.items()} if data else None
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,
         ranks=ranks,
-        metrics=metrics,
+        metrics=metric_names(job, count),
         splits=splits,
         plan=make_finetune_plan(job.training, splits, ranks) if splits else None,
     )

@@ -75,7 +75,7 @@ class Finetuning:
         examples = self._order.examples(number)
         mine = examples[rank :: self.plan.ranks]
         weights = np.ones(len(mine), dtype=np.float32)
-        if not len(mine):  # an epoch's last batch may have fewer examples than ranks, and all ranks must take part
+        if not len(mine):  # an epoch's smaller batch may have fewer examples than ranks, and all ranks must take part
             mine, weights = examples[:1], np.zeros(1, dtype=np.float32)
         size = self.plan.micro_batch
         parts = [slice(start, start + size) for start in range(0, len(mine), size)]

@@ -23,7 +23,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.runtime import leave_group
+    from trainer.runtime import leave_group, start_runtime
     from trainer.training import train as train_run
 
     rank = int(os.environ.get("RANK", "0"))
@@ -31,13 +31,13 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
         level = logging.INFO if rank == 0 else logging.ERROR
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
-    progress = for_people() if rank == 0 else silent()
-    if rank == 0:
-        check(job)
+    runtime = start_runtime(job.training.precision, job.training.device)
+    progress = for_people() if runtime.rank == 0 else silent()
+    runtime.on_first(lambda: check(job))  # however long it takes, the others wait
     run = train_run(job, progress)
-    evaluate(job, run, progress, rank)
+    evaluate(job, run, progress, runtime.rank)
     leave_group()
-    if rank == 0:
+    if runtime.rank == 0:
         from trainer.report import make_report
 
         store = Store(job.store)
@@ -62,7 +62,7 @@ def heed_launcher(job: PipelineJob | FinetuneJob) -> PipelineJob | FinetuneJob:
         return job
     values = job.model_dump()
     values["training"]["precision"] = launched
-    return type(job).model_validate(values)
+    return validate_job(type(job), values, "with the mixed precision of accelerate's configuration")
 
 
 def check(job: PipelineJob | FinetuneJob) -> None:

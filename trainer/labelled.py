@@ -95,6 +95,10 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
             splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
         if source.cut:
             splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
+            log.info(
+                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of their text",
+                data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
+            )  # fmt: skip
         _warn_of_classes(data, labels, splits)
         held_out = scans.get(VALIDATION, train).digests[splits[VALIDATION].kept]
         duplicates = int(np.isin(held_out, train.digests[splits[TRAIN].kept]).sum())

@@ -9,21 +9,20 @@ from typing import Any, NamedTuple
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import Criterion, Saver, TrainState, take_snapshot
+from trainer.checkpoint import Criterion, TrainState, take_snapshot
 from trainer.config import OptimizationConfig
-from trainer.errors import Preempted, RunError
+from trainer.divergence import Divergence
+from trainer.errors import Preempted
 from trainer.plan import Plan
 from trainer.progress import Bar
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
+from trainer.saver import Commit, Saver
 from trainer.step import Batch, Outcome, train_step
 from trainer.stopping import StopSignal
 from trainer.throughput import Meter
 
 log = logging.getLogger(__name__)
-
-MAX_SKIPS = 100
-"""Steps in a row whose gradients may overflow in fp16; the loss scale halves at each, so a sound run needs far fewer."""
 
 
 class Measured(NamedTuple):
@@ -52,6 +51,7 @@ class Session:
     meter: Meter
     bar: Bar
     stop: StopSignal
+    roll_back: Callable[[], None]
 
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
@@ -61,7 +61,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     if state.step == 0:
         evaluate_now(session)
     meter.reset()
-    skips = 0
+    divergence = Divergence(plan.global_batch)
     while not (state.step >= plan.total_steps or stops_early(session)):
         asked = time.perf_counter()
         batch = next(batches)
@@ -71,32 +71,36 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime
         )
         state.attempts += 1
-        meter.add(outcome.loss, batch.tokens, waited)
+        meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
+        if divergence.note(outcome.skipped, state):
+            log.warning("%s: going back to the last checkpoint, past them", divergence.describe())
+            session.roll_back()
+            meter.reset()
         if outcome.skipped:
-            skips += 1
-            if skips >= MAX_SKIPS:
-                raise RunError(
-                    f"the gradients overflowed in {skips} steps in a row after step {state.step}: training has diverged; "
-                    "lower training.learning_rate, or use bf16 or fp32"
-                )
             continue
-        skips = 0
         state.step += 1
         state.scores = None
         at_end = state.step == plan.total_steps
         if at_end or state.step % training.log_every == 0:
             record_step(session, outcome)
         paused = time.perf_counter()
-        epoch_ends = state.step % plan.steps_per_epoch == 0
+        epoch_ends = ended_epoch(state.step, plan) is not None
         if at_end or epoch_ends or due(state.step, training.evaluate_every):
             evaluate_now(session)
             at_end = at_end or stops_early(session)
         saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
         if saves:
-            save_now(session, state.step // plan.steps_per_epoch if epoch_ends else None)
+            save_now(session, ended_epoch(state.step, plan))
         meter.pause(time.perf_counter() - paused)
         if not at_end and session.runtime.any(session.stop.requested):
             raise stopped(session, saves)
+    finish_saving(session)
+
+
+def finish_saving(session: Session) -> None:
+    """Wait for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
+    if session.saver is not None:
+        record_commit(session, session.saver.drain())
 
 
 def stopped(session: Session, saved: bool) -> Preempted:
@@ -104,8 +108,7 @@ def stopped(session: Session, saved: bool) -> Preempted:
     state = session.state
     if not saved:
         save_now(session, None)
-    if session.saver is not None:
-        session.saver.drain()
+    finish_saving(session)
     return Preempted(f"asked to stop: saved at step {state.step} of {session.plan.total_steps}; run it again to continue")
 
 
@@ -113,6 +116,12 @@ def stops_early(session: Session) -> bool:
     """Whether too many evaluations in a row have found nothing better."""
     patience = session.training.early_stopping
     return patience is not None and session.state.worse >= patience
+
+
+def ended_epoch(step: int, plan: Plan) -> int | None:
+    """The epoch that ends with a step, counted from 1, if one does."""
+    epoch, rest = divmod(step, plan.steps_per_epoch)
+    return epoch if rest == 0 else None
 
 
 def due(step: int, every: int | None) -> bool:
@@ -123,7 +132,7 @@ def due(step: int, every: int | None) -> bool:
 def record_step(session: Session, outcome: Outcome) -> None:
     """Log the mean over the steps since the last record. Waits for the device."""
     state, meter, runtime = session.state, session.meter, session.runtime
-    loss = float(runtime.sum(meter.loss.cpu())) / meter.attempts
+    loss = float(runtime.sum(meter.loss.cpu())) / meter.steps
     figures = meter.read()
     rate = session.schedule.get_last_lr()[0]
     if session.log is not None:
@@ -158,8 +167,15 @@ def save_now(session: Session, epoch: int | None) -> None:
     snapshot = take_snapshot(state, session.model, session.objective, optimizer, session.schedule, accelerator.scaler, epoch)
     if session.saver is None or session.log is None:
         return
-    session.saver.save(snapshot)
+    committed = session.saver.save(snapshot)
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
+    record_commit(session, committed)
     session.log.publish()
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)
+
+
+def record_commit(session: Session, commit: Commit | None) -> None:
+    """Log how long a checkpoint took to be safe; it is known only once a later step has been reached."""
+    if commit is not None and session.log is not None:
+        session.log.write("commit", session.state.step, checkpoint=commit.step, seconds=commit.seconds)

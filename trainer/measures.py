@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from trainer.errors import ConfigError
+from trainer.manifest import digest_file
 
 FOLDER = Path(__file__).parent / "metrics"
 HUB = "hub:"
@@ -106,6 +107,11 @@ def greater_is_better(name: str) -> bool:
     """Whether a greater figure of this name is better: not if it is a loss or an error."""
     words = re.split(r"[^a-z]+", name.lower())
     return not any(word in SMALLER_IS_BETTER or word.endswith(("loss", "error", "errors")) for word in words)
+
+
+def metric_identity(name: str) -> str:
+    """A metric's name, or the digest of the file that a path means: another figure if its content changes."""
+    return name if name in METRICS or name.startswith(HUB) else digest_file(_find_file(name)).sha256
 
 
 def _load(name: str, task: Task, classes: int) -> Measure:

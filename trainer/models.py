@@ -137,9 +137,14 @@ def _pretrained_config(name: str) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(name)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {error}") from error
+    check_weights(name)
+    return config
+
+
+def check_weights(name: str) -> None:
+    """Raise `ConfigError` if a local folder holds no weights."""
     if Path(name).is_dir() and not any(Path(name, weights).is_file() for weights in WEIGHTS):
         raise ConfigError(f"pretrained model {name!r} has no weights: expected {' or '.join(WEIGHTS)} beside its config.json")
-    return config
 
 
 def _check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:

@@ -66,7 +66,7 @@ def gather_scores(
     """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
     labels = data.splits[split].labels
     assert labels is not None
-    metrics = open_metrics(job, data) if runtime.rank == 0 else None
+    metrics = open_metrics(job, len(data.details["classes"] or [])) if runtime.rank == 0 else None
     total = 0.0
     for round_ in rounds:
         references = labels[round_.examples]
@@ -75,16 +75,31 @@ def gather_scores(
             metrics.add_batch(decide(round_.logits, data), references)
     figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
     scores = {"loss": total / len(labels), **figures}
-    if job.evaluation.best_by not in scores:
-        raise ConfigError(f"evaluation.best_by is {job.evaluation.best_by!r}, but what is measured are {', '.join(scores)}")
+    _require_figure(job, scores)
     return scores
 
 
-def open_metrics(job: FinetuneJob, data: EncodedSet) -> Metrics:
-    """The job's metrics, or those that fit its data. Raises `ConfigError` for one that is unknown or does not fit."""
-    classes = len(data.details["classes"] or [])
-    names = job.evaluation.metrics or default_metrics(job.data.task, classes, glue_task(job))
-    return load_metrics(names, job.data.task, classes)
+def open_metrics(job: FinetuneJob, classes: int) -> Metrics:
+    """The job's metrics. Raises `ConfigError` for one that is unknown or does not fit."""
+    return load_metrics(metric_names(job, classes), job.data.task, classes)
+
+
+def metric_names(job: FinetuneJob, classes: int) -> list[str]:
+    """The metrics that the job names, or those that fit its data."""
+    return job.evaluation.metrics or default_metrics(job.data.task, classes, glue_task(job))
+
+
+def check_best_by(job: FinetuneJob, classes: int) -> None:
+    """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
+    metrics = open_metrics(job, classes)
+    made_up = np.array([0, 1] if classes else [0.0, 1.0])
+    metrics.add_batch(made_up, made_up)
+    _require_figure(job, {"loss": 0.0, **metrics.compute()})
+
+
+def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
+    if job.evaluation.best_by not in scores:
+        raise ConfigError(f"evaluation.best_by is {job.evaluation.best_by!r}, but what is measured are {', '.join(scores)}")
 
 
 def glue_task(job: FinetuneJob) -> str | None:

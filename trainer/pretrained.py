@@ -51,5 +51,5 @@ def _runs_of(store: Store, job: str) -> list[str]:
     """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
     runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
     if len(runs) > 1:
-        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one to evaluate")
+        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one is meant")
     return runs

@@ -37,6 +37,12 @@ class RunLog:
         self._file.flush()
         self._show(kind, step, **values)
 
+    def rewind(self, step: int) -> None:
+        """Drop the records from after a step that training goes back to."""
+        self._file.close()
+        self._store.write_bytes(f"{self._run}/{METRICS}", _up_to(self._store, f"{self._run}/{METRICS}", step))
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong."""
         if self._store.local is None:

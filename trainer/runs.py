@@ -8,6 +8,7 @@ from trainer.config import ModelConfig, PipelineJob
 from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.measures import metric_identity
 from trainer.places import CONFIG, FINAL, FINAL_KIND
 from trainer.preparation import PreparedData
 from trainer.pretrained import find_model
@@ -34,6 +35,8 @@ class Run(NamedTuple):
     key: str
     fingerprint: str
     identity: dict[str, Any]
+    origin: str | None = None
+    """The run that this one is a fork of."""
 
 
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:
@@ -45,13 +48,26 @@ def identify_run(job: TrainingJob, data: TrainingData) -> Run:
         **(_finetuning(job, data) if isinstance(job, FinetuneJob) else _pretraining(job, data)),
     }
     if training.early_stopping is not None or training.final == "best":
-        identity["selection"] = {"evaluate_every": training.evaluate_every, **job.evaluation.model_dump()}
+        identity["selection"] = {"evaluate_every": training.evaluate_every, **_measurement(job)}
     name = fingerprint(identity)
-    return Run(f"runs/{job.run or f'{job.name}-{name[:8]}'}", name, identity)
+    key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
+    return _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
 
 
-def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
-    """Write the run's config.json, or check that it is this run's.
+def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
+    """The run itself if its settings are those, else one beside it that starts from its weights."""
+    earlier = store.read_json(f"{key}/{CONFIG}")
+    if earlier is None or earlier["fingerprint"] == name:
+        return Run(key, name, identity)
+    fixed = ("model", "tokenizer")
+    before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
+    if before != now:
+        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(difference(before, now))}")
+    return Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
+
+
+def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:
+    """Write the run's config.json, or check that it is this run's. `fork` is where a new run takes its weights from.
 
     Raises `RunError` with the differences if the folder holds a run of other settings or data.
     """
@@ -60,7 +76,7 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> N
         differences = "; ".join(difference(earlier["identity"], run.identity)) or "its format"
         raise RunError(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
-            "out to have one made, or set the settings back"
+            "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
     store.write_json(
         f"{run.key}/{CONFIG}",
@@ -69,6 +85,7 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> N
             "identity": run.identity,
             "job": job.model_dump(mode="json"),
             "data": _without_reused(data.model_dump()),
+            "fork": earlier["fork"] if earlier else fork,
         },
     )
 
@@ -117,6 +134,14 @@ def _finetuning(job: FinetuneJob, data: TrainingData) -> dict[str, Any]:
     assert isinstance(data, ArtifactRef)
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
     return {"data": {job.data.name: data.fingerprint}, "model": found.files or job.model.pretrained}
+
+
+def _measurement(job: TrainingJob) -> dict[str, Any]:
+    """The evaluation's settings, with the contents of metric files in place of their paths."""
+    settings = job.evaluation.model_dump()
+    if isinstance(job, FinetuneJob) and job.evaluation.metrics:
+        settings["metrics"] = [metric_identity(name) for name in job.evaluation.metrics]
+    return settings
 
 
 def _without_reused(values: Any) -> Any:

@@ -105,6 +105,10 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
     if on_cpu and device == "gpu":
         raise ConfigError("accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same")
     cpu = on_cpu or not count_gpus(device)
+    if device == "cpu" and os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("0", "false") and torch.cuda.is_available():
+        raise ConfigError(
+            "accelerate's configuration says use_cpu false, the job's training.device is 'cpu'; make them the same"
+        )
     ranked = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"} & os.environ.keys()
     if "ACCELERATE_USE_CPU" in os.environ and "MASTER_ADDR" in os.environ and not ranked:
         # accelerate sets an address for several processes, and then starts only one where there is no mpirun.

@@ -86,8 +86,11 @@ def train_step(
         loss += share.detach()
     limit = float("inf") if max_grad_norm is None else max_grad_norm
     grad_norm = accelerator.clip_grad_norm_(objective.parameters(), limit)
-    optimizer.step()
-    skipped = bool(accelerator.optimizer_step_was_skipped)
+    # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to that.
+    skipped = not bool(torch.isfinite(grad_norm))
+    if not skipped or accelerator.scaler is not None:
+        optimizer.step()
+        skipped = skipped or bool(accelerator.optimizer_step_was_skipped)
     if not skipped:
         schedule.step()
     optimizer.zero_grad(set_to_none=True)

@@ -5,6 +5,7 @@ renamed into place; remote objects are uploaded whole, so they appear all at onc
 """
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import socket
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,49 @@ class Store:
                 sync_file(target)
             sync_folder(target.parent)
 
+    def create(self, key: str, data: bytes) -> bool:
+        """Write a file that must not exist yet; returns whether this call made it. Of several at once, one does."""
+        if self.local is None:
+            with self._explained("write", key):
+                try:
+                    self.fs.pipe_file(f"{self.root}/{key}", data, mode="create")
+                except FileExistsError:
+                    return False
+                return True
+        with self.staging() as folder, self._explained("write", key):
+            path, target = folder / "new", self.local / key
+            path.write_bytes(data)
+            sync_file(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, target)
+            except FileExistsError:
+                return False
+            sync_folder(target.parent)
+            return True
+
+    def rename(self, key: str, new: str) -> None:
+        """Give a file or folder another name; nothing happens if it is gone."""
+        with self._explained("rename", key), suppress(FileNotFoundError):
+            if self.local is None:
+                self.fs.mv(f"{self.root}/{key}", f"{self.root}/{new}", recursive=True)
+                return
+            os.rename(self.local / key, self.local / new)
+            sync_folder((self.local / new).parent)
+
+    @contextmanager
+    def exclusive(self, key: str) -> Iterator[None]:
+        """Keep other processes out of the same block, for a folder of a local store. A process that dies lets go."""
+        if self.local is None:
+            yield
+            return
+        descriptor = os.open(self.local / key, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
     def delete(self, key: str, first: str | None = None) -> None:
         """Remove a file or a folder, if it is there; of a folder, the file named `first` before the rest."""
         with self._explained("delete", key):
@@ -147,7 +191,12 @@ class Store:
         path = Path(tempfile.gettempdir(), "headrace-cache", self.url.replace("/", "_"), key)
         with self._explained("read", key):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self.fs.get_file(f"{self.root}/{key}", str(path))
+            partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+            try:
+                self.fs.get_file(f"{self.root}/{key}", str(partial))
+                os.replace(partial, path)  # whoever has the older file open or mapped keeps it
+            finally:
+                partial.unlink(missing_ok=True)
         return path
 
     def fetch_folder(self, key: str) -> Path:

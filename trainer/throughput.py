@@ -72,13 +72,15 @@ class Meter:
     def reset(self) -> None:
         """Start a new interval."""
         self.loss = torch.zeros((), device=self._device)
-        self.attempts = self._tokens = 0
+        self.attempts = self.steps = self._tokens = 0
         self._waited = self._paused = 0.0
         self._started = time.perf_counter()
 
-    def add(self, loss: torch.Tensor, tokens: int, waited: float) -> None:
-        """Count a step over so many tokens, and the seconds for which it waited for data."""
-        self.loss += loss
+    def add(self, loss: torch.Tensor, tokens: int, waited: float, skipped: bool = False) -> None:
+        """Count a step over so many tokens, and the seconds for which it waited for data. A skipped one adds no loss."""
+        if not skipped:
+            self.loss += loss
+            self.steps += 1
         self.attempts += 1
         self._tokens += tokens
         self._waited += waited

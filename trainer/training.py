@@ -8,14 +8,15 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from trainer.batches import batches_from
-from trainer.checkpoint import Saver, TrainState, find_checkpoint, restore
+from trainer.checkpoint import TrainState, find_checkpoint, restore
 from trainer.config import PipelineJob
 from trainer.encoding import encode
 from trainer.environment import describe_environment
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
-from trainer.loop import Session, run_loop
+from trainer.lease import Lease
+from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, publish_folder
 from trainer.models import checkpoint_activations
 from trainer.places import BEST, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
@@ -24,9 +25,11 @@ from trainer.preparation import PreparedData, prepare
 from trainer.pretrained import find_model
 from trainer.pretraining import Pretraining
 from trainer.progress import Progress
+from trainer.recovery import find_fork, fork_weights, roll_back
 from trainer.runlog import RunLog
 from trainer.runs import Run, TrainingData, TrainingJob, claim_run, difference, finished_run, identify_run
 from trainer.runtime import Runtime, compile_objective, start_runtime
+from trainer.saver import Saver
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
 from trainer.storage import Store
@@ -58,10 +61,17 @@ def train(
     if expected is not None and workload.plan != expected:
         differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
-    runtime.on_first(lambda: _claim(store, run, job, prepared, workload, runtime))
-    with store.explained_when_full(run.key):
-        model = _train(job, store, run, workload, runtime, progress)
-        return runtime.on_first(lambda: _publish(job, store, run, workload, model))
+    with ExitStack() as stack:
+        lease = Lease(store, run.key)
+        runtime.on_first(lambda: _hold(lease, stack))
+        stack.enter_context(store.explained_when_full(run.key))
+        runtime.on_first(lambda: _claim(store, run, job, prepared, workload, runtime))
+        model = _train(job, store, run, workload, runtime, progress, lease)
+        return runtime.on_first(lambda: _publish(job, store, run, workload, model, lease))
+
+
+def _hold(lease: Lease, stack: ExitStack) -> None:
+    stack.enter_context(lease)
 
 
 def _prepare(job: TrainingJob, progress: Progress) -> TrainingData:
@@ -77,19 +87,19 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
     store.sweep()
-    claim_run(store, run, job, data)
+    claim_run(store, run, job, data, find_fork(store, run))
     store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
     environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
     store.write_json(f"{run.key}/{ENVIRONMENT}", environment)
 
 
 def _train(
-    job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress
+    job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
 ) -> PreTrainedModel:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key))
     folder = store.fetch_folder(f"{run.key}/{checkpoint}") if checkpoint else None
-    model = workload.load_model(folder)
+    model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
     objective = accelerator.prepare_model(workload.make_objective(model))
@@ -107,20 +117,24 @@ def _train(
         runlog = saver = None
         if runtime.rank == 0:
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
-            saver = stack.enter_context(
-                Saver(store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure)
-            )
+            saver = stack.enter_context(Saver(
+                store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
+                lease.check,
+            ))  # fmt: skip
+            if folder:
+                saver.complete(state, ended_epoch(state.step, plan))
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
             training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
             lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
             Meter(runtime.device, workload.flops_per_token(model), peak), bar, stop,
+            lambda: roll_back(session, store, run.key, workload),
         )  # fmt: skip
         run_loop(session, batches)
     return model
 
 
-def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel) -> ArtifactRef:
+def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, lease: Lease) -> ArtifactRef:
     """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
     best = store.read_json(f"{run.key}/{BEST}") if job.training.final == "best" else None
     if best is not None:
@@ -131,5 +145,6 @@ def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
         details = {"run": run.fingerprint, "step": best and best["step"], **workload.details}
+        lease.check()
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

@@ -12,12 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support import SMALL_MODEL
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import Saver, TrainState, find_checkpoint, restore, take_snapshot
+from trainer.checkpoint import TrainState, find_checkpoint, restore, take_snapshot
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.errors import ArtifactError
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, load_model, resolve_config
 from trainer.runtime import Runtime
+from trainer.saver import Saver
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo

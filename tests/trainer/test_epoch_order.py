@@ -52,3 +52,11 @@ def test_long_and_short_batches_come_in_no_order_of_length() -> None:
     assert abs(correlation) < 0.15
     halves = np.mean(means[: len(means) // 2]), np.mean(means[len(means) // 2 :])
     assert abs(halves[0] - halves[1]) < 6
+
+
+@pytest.mark.parametrize("lengths", [np.full(2000, 64), np.random.default_rng(0).integers(5, 15, 2000)])
+def test_texts_of_one_length_are_mixed_however_the_file_is_sorted(lengths: np.ndarray) -> None:
+    labels = np.arange(2000) // 1000
+    first, second = (epoch(EpochOrder(0, lengths, 8, True), number, 2000, 8) for number in (0, 1))
+    assert np.mean([len(set(labels[batch].tolist())) == 1 for batch in first]) < 0.05
+    assert len({frozenset(b.tolist()) for b in first} & {frozenset(b.tolist()) for b in second}) < 5

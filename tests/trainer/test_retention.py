@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer.checkpoint import Criterion, Saver, Snapshot, TrainState
+from trainer.checkpoint import Criterion, Snapshot, TrainState
 from trainer.config import ModelConfig
 from trainer.errors import StorageError
 from trainer.models import build_model, resolve_config
+from trainer.saver import Saver
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
 
@@ -27,6 +28,10 @@ class Keeper:
         self.state = TrainState()
 
     def save(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:
+        self.submit(step, loss, epoch)
+        self.saver.drain()
+
+    def submit(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:
         state = self.state
         state.step = state.attempts = step
         if loss is not None:
@@ -34,7 +39,6 @@ class Keeper:
         weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         weights["transformer.wte.weight"] = weights["lm_head.weight"]
         self.saver.save(Snapshot(state.model_copy(), weights, {"moment": torch.zeros(1)}, {}, epoch))
-        self.saver.drain()
 
 
 def kept(store: Store) -> list[int]:

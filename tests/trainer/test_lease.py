@@ -1,0 +1,155 @@
+"""One process a run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import start_warm, wait_until
+from tests.support import ROOT, final_bytes, small_values, steps_recorded, write_config
+from tests.trainer.conftest import LONG, Finished
+from tests.trainer.test_refusals import message_of
+from trainer import lease as leases
+from trainer.errors import RunError
+from trainer.lease import Lease
+from trainer.storage import Store
+
+RUN = "runs/one"
+
+HOLDER = """
+import sys, time
+from trainer.lease import Lease
+from trainer.storage import Store
+with Lease(Store(sys.argv[1]), "runs/one"):
+    print("holding", flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.fixture
+def holder(empty_store: Store) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the run."""
+    command = [sys.executable, "-c", HOLDER, str(empty_store.local)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "holding\n"
+        yield process
+        process.kill()
+
+
+def held(store: Store) -> dict[str, Any]:
+    found: dict[str, Any] = store.read_json(f"{RUN}/lease.json")
+    return found
+
+
+def test_a_run_that_is_held_is_refused_with_who_holds_it_and_since_when(
+    empty_store: Store, holder: subprocess.Popen[str]
+) -> None:
+    since = held(empty_store)["since"]
+    with (
+        pytest.raises(RunError, match=rf"process {holder.pid} on .* since {since[:10]}.*last sign of life"),
+        Lease(empty_store, RUN),
+    ):
+        pass
+    assert held(empty_store)["pid"] == holder.pid
+
+
+def test_a_holder_that_was_killed_is_replaced_at_once(
+    empty_store: Store, holder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with Lease(empty_store, RUN):
+        assert held(empty_store)["pid"] == os.getpid()
+    assert f"taking over from process {holder.pid}" in caplog.text
+    assert empty_store.names(RUN) == []
+
+
+def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(empty_store: Store, holder: subprocess.Popen[str]) -> None:
+    holder.send_signal(signal.SIGKILL)
+    wait_until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(") ")[2][0] == "Z")
+    with Lease(empty_store, RUN):
+        assert held(empty_store)["pid"] == os.getpid()
+
+
+@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (60, False), (120, True)])
+def test_a_holder_on_another_machine_is_replaced_after_a_long_silence_only(
+    empty_store: Store, seconds: int, taken: bool
+) -> None:
+    beat = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
+    other = {"id": "x", "since": beat, "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
+    empty_store.write_json(f"{RUN}/lease.json", other)
+    if taken:
+        with Lease(empty_store, RUN):
+            assert held(empty_store)["pid"] == os.getpid()
+    else:
+        with pytest.raises(RunError, match="process 1 on far"), Lease(empty_store, RUN):
+            pass
+
+
+def test_a_process_id_that_was_given_to_another_process_does_not_hold(empty_store: Store) -> None:
+    with Lease(empty_store, RUN):
+        mine = held(empty_store)
+    empty_store.write_json(f"{RUN}/lease.json", {**mine, "started": "1"})
+    with Lease(empty_store, RUN):
+        assert held(empty_store)["id"] != mine["id"]
+
+
+def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.02)
+    with Lease(empty_store, RUN) as lease:
+        first = held(empty_store)["beat"]
+        wait_until(lambda: held(empty_store)["beat"] > first)
+        lease.check()
+        empty_store.write_json(f"{RUN}/lease.json", {**held(empty_store), "id": "another"})
+
+        def refused() -> bool:
+            try:
+                lease.check()
+            except RunError as error:
+                return "taken over by another process" in str(error)
+            return False
+
+        wait_until(refused)
+    assert held(empty_store)["id"] == "another", "what is another's stays"
+
+
+@pytest.mark.slow
+def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
+    raw: Path, stocked: Path, finished: Finished, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, **LONG))
+    first = start_warm(tmp_path / "first", "trainer.__main__", config)
+    wait_until(lambda: steps_recorded(stocked) > 2)
+    message = message_of(start_warm(tmp_path / "second", "trainer.__main__", config).wait())
+    assert f"is being written by process {first.pid} on" in message
+    assert first.wait().status == 0
+    assert final_bytes(stocked) == final_bytes(finished.store)
+    assert not list(stocked.glob("runs/*/lease.json*"))
+
+
+def test_a_race_for_a_dead_lease_has_one_winner(empty_store: Store) -> None:
+    dead = {"id": "x", "since": "2026-01-01T00:00:00+00:00", "host": "far", "pid": 1, "machine": "m", "started": "5"}
+    empty_store.write_json(f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
+    command = [sys.executable, "-c", HOLDER, str(empty_store.local)]
+    racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
+    try:
+        wait_until(lambda: sum(racer.poll() is not None for racer in racers) == 3)
+        time.sleep(0.2)
+        (winner,) = [racer for racer in racers if racer.poll() is None]
+        assert held(empty_store)["pid"] == winner.pid
+        assert (
+            json.loads((empty_store.local / RUN / "lease.json").read_text())["pid"] == winner.pid if empty_store.local else True
+        )
+    finally:
+        for racer in racers:
+            racer.kill()
+            racer.communicate()

@@ -1,0 +1,151 @@
+"""What goes wrong while training goes on: saves that fail, gradients that are not finite; and runs forked from others."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.support import records, small_job
+from tests.trainer.conftest import Finished
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.test_retention import Keeper, kept
+from trainer import divergence, saver
+from trainer.errors import RunError, StorageError
+from trainer.progress import silent
+from trainer.runtime import Runtime
+from trainer.storage import Store
+from trainer.training import train
+
+RUN = "runs/tiny"
+
+
+def block(store: Store) -> Path:
+    """Put a file where the checkpoints belong, so that saving fails as it does on any refusing disk."""
+    assert store.local is not None
+    path = store.local / RUN / "checkpoints"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("in the way")
+    return path
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saver, "SAVE_PAUSES", (0.0, 0.0))
+
+
+def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
+    empty_store: Store, no_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper, obstacle = Keeper(empty_store, keep_last=2), block(empty_store)
+    keeper.submit(1)
+    keeper.submit(2)
+    keeper.submit(3)
+    with pytest.raises(StorageError):
+        keeper.saver.drain()
+    assert sum("to be tried again in 0 s" in record.getMessage() for record in caplog.records) == 6
+    assert sum("could not be saved, training goes on" in record.getMessage() for record in caplog.records) == 2
+    obstacle.unlink()
+    keeper.submit(4)
+    commit = keeper.saver.drain()
+    assert commit is not None and commit.step == 4 and commit.seconds > 0
+    assert kept(empty_store) == [4]
+
+
+def test_three_saves_in_a_row_that_fail_stop_training(empty_store: Store, no_pauses: None) -> None:
+    keeper = Keeper(empty_store, keep_last=2)
+    block(empty_store)
+    for step in (1, 2, 3):
+        keeper.submit(step)
+    with pytest.raises(StorageError, match=r"3 checkpoints in a row could not be saved: cannot .*checkpoints"):
+        keeper.submit(4)
+
+
+def test_a_commit_and_its_time_are_recorded(finished: Finished) -> None:
+    commits = records(finished.store, "commit")
+    saved = [record["step"] for record in records(finished.store, "checkpoint")]
+    assert [commit["checkpoint"] for commit in commits] == saved
+    assert all(commit["seconds"] > 0 and commit["step"] >= commit["checkpoint"] for commit in commits)
+
+
+@pytest.fixture
+def poisoned(pairs: Path, tmp_path: Path) -> dict[str, Any]:
+    """Changes for a regression with one target so large that the gradients of its batch are not finite."""
+    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][:40]
+    lines = [json.dumps({**row, "label": 3e38 if number == 7 else 0.5}) for number, row in enumerate(rows)]
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    (tmp_path / "validation.jsonl").write_text("\n".join(lines[20:30]) + "\n")
+    return {
+        "data__train": [str(tmp_path / "train.jsonl")], "data__validation": [str(tmp_path / "validation.jsonl")],
+        "data__test": None, "data__task": "regression", "data__classes": None, "training__save_every": 1,
+        "training__early_stopping": None,
+    }  # fmt: skip
+
+
+def test_a_batch_whose_gradients_are_not_finite_is_skipped_and_counted(
+    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime
+) -> None:
+    run = train(finetune_job(pairs, tmp_path / "store", pretrained, **poisoned, training__epochs=3), silent())
+    steps = records(tmp_path / "store", "train", run.key)
+    assert [record["step"] for record in steps] == list(range(1, 16))
+    assert steps[-1]["attempts"] in (15 + 3, 15 + 4), "once an epoch, and the steps that made up for it are of a fourth"
+    weights = load_file(tmp_path / "store" / run.key / "final" / "model.safetensors")
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())
+    assert all(abs(record["loss"]) < 100 for record in steps), "what is skipped is in no mean"
+
+
+def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_stop_with_its_samples(
+    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(divergence, "MAX_SKIPS", 1)
+    poisoned["training__save_every"] = 2
+    store = tmp_path / "store"
+    job = finetune_job(pairs, store, pretrained, **poisoned, training__epochs=6, run="bad", training__learning_rate=1e-4)
+    with pytest.raises(RunError, match=r"training has diverged: after step \d+ .* \(samples \d+ to \d+\)"):
+        train(job, silent())
+    went_back = records(store, "rollback", "runs/bad")
+    assert len(went_back) == divergence.MAX_ROLLBACKS
+    assert sum("going back to the last checkpoint" in record.getMessage() for record in caplog.records) == 3
+    steps = [record["step"] for record in records(store, "train", "runs/bad")]
+    assert steps == sorted(set(steps)), "what was gone back over is recorded once"
+    assert all(record["step"] % 2 == 0 or record["step"] % 5 == 0 for record in went_back)
+
+
+def test_divergence_before_any_checkpoint_is_an_error_that_says_so(
+    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergence, "MAX_SKIPS", 1)
+    job = finetune_job(pairs, tmp_path / "store", pretrained, **{**poisoned, "training__save_every": None}, training__epochs=1)
+    with pytest.raises(RunError, match="diverged before its first checkpoint: the gradients of 1 batches were not finite"):
+        train(job, silent())
+
+
+def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_checkpoint(
+    raw: Path, stocked: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = train(small_job(raw, stocked, run="one"), silent())
+    changed = {"run": "one", "training__learning_rate": 2e-3, "training__max_steps": 8}
+    with pytest.raises(RunError, match=r"training.learning_rate: 0.001 -> 0.002.*resume: fork"):
+        train(small_job(raw, stocked, **changed), silent())
+    caplog.set_level(logging.INFO)
+    fork = train(small_job(raw, stocked, **changed, resume="fork"), silent())
+    assert fork.key.startswith("runs/one-fork-")
+    assert json.loads((stocked / fork.key / "config.json").read_text())["fork"] == {
+        "run": "runs/one", "checkpoint": "checkpoints/step-00000006",
+    }  # fmt: skip
+    assert "starting from the weights of runs/one/checkpoints/step-00000006" in caplog.text
+    last, start = records(stocked, "evaluation", first.key)[-1], records(stocked, "evaluation", fork.key)[0]
+    assert (start["step"], start["loss"]) == (0, last["loss"])
+    assert records(stocked, "train", fork.key)[-1]["step"] == 8
+    assert train(small_job(raw, stocked, **changed, resume="fork"), silent()).reused
+    assert train(small_job(raw, stocked, run="one", resume="fork"), silent()).key == first.key, "nothing differs"
+
+
+def test_a_fork_keeps_its_model(raw: Path, stocked: Path, runtime: Runtime) -> None:
+    train(small_job(raw, stocked, run="one"), silent())
+    with pytest.raises(RunError, match=r"cannot be forked with another model: model.config.n_layer: 2 -> 3"):
+        train(small_job(raw, stocked, run="one", resume="fork", model__config__n_layer=3), silent())

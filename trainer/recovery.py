@@ -1,0 +1,58 @@
+"""Going back to a commit while training goes on, and starting a new run from another run's weights."""
+
+import logging
+from pathlib import Path
+
+from trainer.checkpoint import find_checkpoint, restore
+from trainer.errors import RunError
+from trainer.loop import Session, finish_saving
+from trainer.places import CONFIG
+from trainer.pretrained import find_model
+from trainer.runs import Run
+from trainer.storage import Store
+from trainer.workload import Workload
+
+log = logging.getLogger(__name__)
+
+
+def roll_back(session: Session, store: Store, run: str, workload: Workload) -> None:
+    """Take weights, optimizer and step from the last commit; the data goes on from where it is.
+
+    Raises `RunError` if there is no commit yet.
+    """
+    state, runtime = session.state, session.runtime
+    finish_saving(session)
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run))
+    if checkpoint is None:
+        raise RunError(
+            f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} batches were "
+            "not finite; lower training.learning_rate"
+        )
+    folder = store.fetch_folder(f"{run}/{checkpoint}")
+    session.model.load_state_dict(workload.load_model(folder).state_dict())
+    optimizer = getattr(session.optimizer, "optimizer", session.optimizer)
+    saved = restore(folder, session.objective, optimizer, session.schedule, runtime.accelerator.scaler)
+    for name, value in saved.model_dump(exclude={"attempts"}).items():
+        setattr(state, name, value)
+    if session.log is not None:
+        session.log.rewind(state.step)
+        session.log.write("rollback", state.step, attempts=state.attempts)
+
+
+def find_fork(store: Store, run: Run) -> dict[str, str] | None:
+    """The checkpoint that a fork starts from; None if the run is none. Raises `RunError` if the other run has none."""
+    if run.origin is None:
+        return None
+    checkpoint = find_checkpoint(store, run.origin)
+    if checkpoint is None:
+        raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from; train it first, or leave `resume` out")
+    return {"run": run.origin, "checkpoint": checkpoint}
+
+
+def fork_weights(store: Store, run: str) -> Path | None:
+    """The folder of the weights that a forked run starts with, or None if it is no fork."""
+    fork = store.read_json(f"{run}/{CONFIG}")["fork"]
+    if fork is None:
+        return None
+    log.info("starting from the weights of %s/%s", fork["run"], fork["checkpoint"])
+    return Path(find_model(store, f"{fork['run']}/{fork['checkpoint']}").folder)

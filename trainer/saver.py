@@ -1,0 +1,151 @@
+"""The background writer of checkpoints: their commit, what points to them, and which are kept."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from safetensors.torch import save_file
+from transformers import PreTrainedModel
+
+from trainer.checkpoint import OPTIMIZER, STATE, Snapshot, TrainState, folder_name
+from trainer.errors import StorageError
+from trainer.manifest import MANIFEST, publish_folder
+from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
+from trainer.storage import Store
+
+log = logging.getLogger(__name__)
+
+SAVE_PAUSES = (1.0, 5.0)
+"""Seconds to wait before a failed save is tried again."""
+
+MAX_FAILED_SAVES = 3
+
+
+class Commit(NamedTuple):
+    """A checkpoint that was committed: its step, and the seconds from the snapshot to the commit."""
+
+    step: int
+    seconds: float
+
+
+class Saver:
+    """Writes snapshots in a background thread, one at a time, and keeps what is to be kept.
+
+    A save that fails is tried again after a moment, in the background; if it goes on failing, it is reported and training
+    goes on to the next one. `MAX_FAILED_SAVES` of them in a row, or the last one of all, are an error.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        model: PreTrainedModel,
+        extra: Sequence[Path],
+        fingerprint: str,
+        keep_last: int,
+        figure: str = "loss",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called before each commit, and raises if this process may no longer write to the run."""
+        self._store, self._run, self._model, self._extra = store, run, model, extra
+        self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._pending: Future[Commit] | None = None
+        self._failures = 0
+
+    def save(self, snapshot: Snapshot) -> Commit | None:
+        """Start writing, after the save before it, whose commit is returned; None if it failed or there was none.
+
+        Raises `StorageError` once too many in a row have failed.
+        """
+        try:
+            commit = self.drain()
+        except StorageError as error:
+            self._failures += 1
+            if self._failures >= MAX_FAILED_SAVES:
+                raise StorageError(f"{self._failures} checkpoints in a row could not be saved: {error}") from error
+            log.warning("a checkpoint could not be saved, training goes on: %s", error)
+            commit = None
+        self._pending = self._pool.submit(self._write_patiently, snapshot)
+        return commit
+
+    def drain(self) -> Commit | None:
+        """Wait until nothing is in flight. Raises `StorageError` if it failed."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        commit = pending.result()
+        self._failures = 0
+        return commit
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            self.drain()
+        except StorageError as failure:
+            if error is None:
+                raise
+            log.warning("the last checkpoint could not be saved: %s", failure)  # the error that ends training tells more
+        finally:
+            self._pool.shutdown()
+
+    def _write_patiently(self, snapshot: Snapshot) -> Commit:
+        started = time.monotonic()
+        for pause in SAVE_PAUSES:
+            try:
+                self._write(snapshot)
+                break
+            except StorageError as error:
+                log.warning("step %d: saving failed, to be tried again in %g s: %s", snapshot.state.step, pause, error)
+                time.sleep(pause)
+        else:
+            self._write(snapshot)
+        return Commit(snapshot.state.step, time.monotonic() - started)
+
+    def _write(self, snapshot: Snapshot) -> None:
+        state, name = snapshot.state, folder_name(snapshot.state.step)
+        with self._store.staging() as folder:
+            self._model.save_pretrained(folder, state_dict=snapshot.weights)
+            for path in self._extra:
+                (folder / path.name).write_bytes(path.read_bytes())
+            save_file(snapshot.optimizer, folder / OPTIMIZER)
+            saved = {"state": state.model_dump(), "settings": snapshot.settings}
+            (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
+            self._check()
+            publish_folder(self._store, folder, f"{self._run}/{name}", CHECKPOINT_KIND, self._fingerprint, details)
+        self._point_out(state, snapshot.epoch)
+        self._retire()
+
+    def complete(self, state: TrainState, epoch: int | None) -> None:
+        """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
+        self._point_out(state, epoch)
+        self._retire()
+
+    def _point_out(self, state: TrainState, epoch: int | None) -> None:
+        self._point(LAST, state)
+        if state.best_step == state.step:
+            self._point(BEST, state)
+        if epoch is not None:
+            score = f"-{self._figure}-{state.scores[self._figure]:.4f}" if state.scores else ""
+            self._point(f"{EPOCHS}/epoch-{epoch:04d}-step-{state.step:08d}{score}", state)
+
+    def _point(self, pointer: str, state: TrainState) -> None:
+        target = {"checkpoint": folder_name(state.step), "step": state.step, "scores": state.scores}
+        self._store.write_json(f"{self._run}/{pointer}", target)
+
+    def _retire(self) -> None:
+        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's."""
+        pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
+        kept = {target["checkpoint"] for p in pointers if (target := self._store.read_json(f"{self._run}/{p}"))}
+        names = [f"{CHECKPOINTS}/{n}" for n in self._store.names(f"{self._run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", n)]
+        for name in names[: -self._keep_last]:
+            if name not in kept:
+                self._store.delete(f"{self._run}/{name}", first=MANIFEST)
