@@ -86,6 +86,13 @@ class Lease:
         return json.dumps({**self._mine, "beat": _now()}, indent=2).encode()
 
 
+def clear_dead_lease(store: Store, run: str) -> None:
+    """Remove the lease that a process left behind which was killed after its work was done."""
+    held = store.read_json(f"{run}/{LEASE}")
+    if held is not None and not _is_alive(held):
+        store.delete(f"{run}/{LEASE}")
+
+
 def _identity() -> dict[str, Any]:
     """What tells this process from any other, on any machine: process ids are counted anew in every namespace."""
     return {

@@ -15,7 +15,7 @@ from trainer.environment import describe_environment
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
-from trainer.lease import Lease
+from trainer.lease import Lease, clear_dead_lease
 from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, publish_folder
 from trainer.models import checkpoint_activations
@@ -56,6 +56,7 @@ def train(
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
+        runtime.on_first(lambda: clear_dead_lease(store, run.key))
         return finished
     workload = _open(job, store, prepared, runtime.ranks)
     if expected is not None and workload.plan != expected:

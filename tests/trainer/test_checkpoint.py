@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from tests.support import SMALL_MODEL
+from tests.support import SMALL_MODEL, digests
 from tests.trainer.conftest import Finished
 from trainer.checkpoint import TrainState, find_checkpoint, restore, take_snapshot
 from trainer.config import ModelConfig, TrainingConfig
@@ -173,6 +173,21 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_th
     assert any(str(newest / file) in record.getMessage() and str(before) in record.getMessage() for record in caplog.records)
 
 
+def test_a_damaged_checkpoint_is_set_aside_and_kept_and_warned_of_once(
+    copied: tuple[Store, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    store, run = copied
+    assert store.local is not None
+    before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
+    flip(newest / "optimizer.safetensors")
+    content = digests(newest)
+    for _ in range(2):
+        assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
+        (warned,) = [record for record in caplog.records if "set aside" in record.getMessage()]
+    assert "does not match its checksum" in warned.getMessage()
+    assert digests(newest.with_name(f"damaged-{newest.name}-0")) == content
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_by_their_files(copied: tuple[Store, str], damage: str) -> None:
     store, run = copied
@@ -195,9 +210,7 @@ def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, 
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"
 
 
-def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_no_reason_to_fail(
-    learner: Learner, empty_store: Store
-) -> None:
+def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_used(learner: Learner, empty_store: Store) -> None:
     save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
     empty_store.write_json(f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None})
-    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000001"
+    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000002"
