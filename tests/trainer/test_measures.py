@@ -61,10 +61,11 @@ class Foreign(evaluate.Metric):
 def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Everything that `evaluate` keeps is kept in a folder of the test's own, and temporary files beside it."""
     folder = tmp_path / "caches"
+    others = str(evaluate.config.HF_MODULES_CACHE)  # on the path if a metric was loaded before in this process
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != others])
     for name in ("HF_MODULES_CACHE", "HF_METRICS_CACHE", "HF_EVALUATE_CACHE", "DOWNLOADED_EVALUATE_PATH"):
         monkeypatch.setattr(evaluate.config, name, folder / name)
     monkeypatch.setattr(evaluate.config, "HF_UPDATE_DOWNLOAD_COUNTS", False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     forget_copies()
