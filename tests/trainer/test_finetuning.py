@@ -173,7 +173,8 @@ def test_two_ranks_train_as_one_and_measure_the_same(pairs: Path, pretrained: Pa
     for ranks in (1, 2):
         store = tmp_path / f"store-{ranks}"
         no_dropout = _without_dropout(pretrained, tmp_path / f"model-{ranks}")
-        config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, no_dropout, run="pairs"))
+        values = finetune_values(pairs, store, no_dropout, run="pairs", evaluation__batch=7)
+        config = write_config(tmp_path / "job.yaml", values)
         said = tmp_path / f"said-{ranks}"
         running = start_ranks(said, ranks, "trainer.__main__", config) if ranks > 1 else None
         ended = [rank.wait() for rank in running] if running else [start_warm(said, "trainer.__main__", config).wait()]
@@ -306,3 +307,31 @@ def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, 
     assert ended.returncode == 0, ended.stderr
     assert json.loads((store / "runs" / "pairs" / "plan.json").read_text())["ranks"] == 2
     _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
+
+
+@pytest.mark.slow
+def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    values = finetune_values(pairs, store, pretrained, run="pairs", training__epochs=1)
+    config = write_config(tmp_path / "job.yaml", values)
+    settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "NO", "mixed_precision": "bf16", "use_cpu": True}
+    accelerate = write_config(tmp_path / "accelerate.yaml", {**settings, "num_processes": 1, "num_machines": 1})
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--config_file",
+        str(accelerate),
+        "-m",
+        "trainer",
+        str(config),
+    ]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stderr
+    environment = json.loads((store / "runs" / "pairs" / "environment.json").read_text())
+    assert environment["precision"] == "bf16"
+    _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
+    contrary = subprocess.run(
+        [*command, "training.precision=fp32"], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert "accelerate's configuration says mixed precision 'bf16', the job's training.precision is 'fp32'" in contrary.stderr
