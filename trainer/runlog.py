@@ -1,14 +1,18 @@
 """The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
 
 import json
+import logging
 import os
 import shutil
+import threading
 from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
 from trainer.places import METRICS
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 TENSORBOARD = "tensorboard"
 
@@ -51,14 +55,23 @@ class RunLog:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
     def __enter__(self) -> Self:
+        self._hook, threading.excepthook = threading.excepthook, self._report
         return self
 
     def __exit__(self, *error: object) -> None:
+        threading.excepthook = self._hook
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._board.close()
         self.publish()
+
+    def _report(self, failure: threading.ExceptHookArgs) -> None:
+        """Say in one line that TensorBoard's own thread has failed: its files are a second record, and training goes on."""
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            self._hook(failure)
+            return
+        log.warning("TensorBoard's files can no longer be written: %s", failure.exc_value)
 
     def _show(self, kind: str, step: int, **values: Any) -> None:
         for name, value in values.items():
