@@ -13,10 +13,11 @@ from tests.support import small_values
 from tests.tasks.running import Prepared, run
 
 
-def start_parent(stage: str, arguments: dict[str, Any], ranks: int, folder: Path) -> Running:
+def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int = 1, count: int = 1) -> Running:
+    """A process that waits for a stage of so many ranks, on so many cores."""
     path = folder / "request.json"
     path.write_text(json.dumps({"stage": stage, "arguments": arguments, "ranks": ranks}))
-    return start_module(folder / "said", "tests.tasks.stage_parent", path, count=ranks)
+    return start_module(folder / "said", "tests.tasks.stage_parent", path, count=count)
 
 
 def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
@@ -42,7 +43,7 @@ def assert_all_end(found: dict[int, str]) -> None:
 def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tmp_path: Path, ranks: int) -> None:
     name = f"orphaned-{ranks}"
     job = {**prepared.values, "run": name, "training": {**prepared.values["training"], "max_steps": 100_000}}
-    parent = start_parent("train", {"job": job, "data": prepared.data}, ranks, tmp_path)
+    parent = start_parent("train", {"job": job, "data": prepared.data}, tmp_path, ranks, ranks)
     trains = Path(prepared.values["store"]) / "runs" / name / "metrics.jsonl"
     found = kill_when(parent, lambda commands: trains.exists())
     assert sum("trainer.child" in command for command in found.values()) == (1 if ranks == 1 else 3), "torchrun and its ranks"
@@ -59,7 +60,7 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     values["data"]["tokenizer"] |= {"engine": "tokenizers", "sample_bytes": 10_000}
     job = {key: values[key] for key in ("store", "name", "data")}
     tokenizer = run("tokenizer", {"job": job})
-    parent = start_parent("corpus", {"job": job, "name": "large", "tokenizer_key": tokenizer["key"]}, 2, tmp_path)
+    parent = start_parent("corpus", {"job": job, "name": "large", "tokenizer_key": tokenizer["key"]}, tmp_path, count=2)
     staged = tmp_path / "store" / ".staging"
     found = kill_when(parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin")))
     assert_all_end(found)
