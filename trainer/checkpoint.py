@@ -132,6 +132,7 @@ def find_checkpoint(store: Store, run: str) -> str | None:
         if problem is None:
             if damaged:
                 _set_aside(store, run, damaged)
+                _point_back(store, run, key)
                 log.warning(
                     "%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{key}")
                 )
@@ -172,6 +173,14 @@ def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
         folder, name = f"{run}/{key}".rsplit("/", 1)
         number = sum(other.startswith(f"damaged-{name}") for other in store.names(folder))
         store.rename(f"{run}/{key}", f"{folder}/damaged-{name}-{number}")
+
+
+def _point_back(store: Store, run: str, key: str) -> None:
+    """Let the pointer to the last commit name this one, as the one that it named is gone."""
+    manifest = read_manifest(store, f"{run}/{key}", CHECKPOINT_KIND)
+    assert manifest is not None
+    details = manifest.details
+    store.write_json(f"{run}/{LAST}", {"checkpoint": key, "step": details["step"], "scores": details["scores"]})
 
 
 def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
