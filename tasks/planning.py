@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.config import PipelineJob
-from trainer.encoded import encoded_details
+from trainer.encoded import encoded_details, split_sizes
 from trainer.encoding import describe_columns
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef
@@ -48,7 +48,7 @@ def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
 def plan_finetuning(job: FinetuneJob, data: ArtifactRef, ranks: int) -> FinetunePlan:
     """Compute the steps from the number of examples, and show them."""
     details = encoded_details(Store(job.store), data.key)
-    plan = make_finetune_plan(job.training, {name: split["examples"] for name, split in details["splits"].items()}, ranks)
+    plan = make_finetune_plan(job.training, split_sizes(details), ranks)
     create_table_artifact(split_table(details), key="labelled-data", description=describe_columns(details))
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
     TaskLogger().info(

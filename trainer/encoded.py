@@ -93,6 +93,11 @@ def encoded_details(store: Store, key: str) -> dict[str, Any]:
     return manifest.details
 
 
+def split_sizes(details: dict[str, Any]) -> dict[str, int]:
+    """The number of examples of each split, from the manifest's details: no split is opened."""
+    return {name: split["examples"] for name, split in details["splits"].items()}
+
+
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
     manifest = read_manifest(store, key, KIND)

@@ -5,7 +5,7 @@ from typing import Any
 from transformers import AutoModelForSequenceClassification
 
 from trainer.classifiers import classifier_config
-from trainer.encoded import open_encoded
+from trainer.encoded import encoded_details, split_sizes
 from trainer.encoding import find_encoded
 from trainer.finetune_config import FinetuneJob
 from trainer.models import check_weights, count_parameters
@@ -25,14 +25,14 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     ranks = check_optimization(job.training)
     source = find_model(store, job.model.pretrained, hub=True).folder
     encoded = find_encoded(store, job, source)
-    data = open_encoded(store, encoded.key) if encoded else None
+    known = encoded_details(store, encoded.key) if encoded else None
     classes = job.data.classes or ["0", "1"] if job.data.task == "classification" else None
-    details: dict[str, Any] = data.details if data else {"classes": classes, "pad_id": 0, "vocab_size": 0}
+    details: dict[str, Any] = known or {"classes": classes, "pad_id": 0, "vocab_size": 0}
     check_weights(source)
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
     count = len(details["classes"] or [])
     check_best_by(job, count)
-    splits = {name: len(split) for name, split in data.splits.items()} if data else None
+    splits = split_sizes(known) if known else None
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,

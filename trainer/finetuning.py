@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from trainer.checkpoint import Criterion
 from trainer.classifiers import load_classifier
-from trainer.encoded import EncodedSplit, open_encoded, tokenizer_paths
+from trainer.encoded import EncodedSplit, open_encoded, split_sizes, tokenizer_paths
 from trainer.epoch_order import EpochOrder
 from trainer.finetune_config import FinetuneJob
 from trainer.loop import Measured
@@ -51,7 +51,7 @@ class Finetuning:
         self._job, self._store, self._key = job, store, key
         self._set = open_encoded(store, key)
         self._train = self._set.splits["train"]
-        self.plan = make_finetune_plan(job.training, {name: len(split) for name, split in self._set.splits.items()}, ranks)
+        self.plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
         self.criterion: Criterion = make_criterion(job.evaluation)
         training = job.training
         self._order = EpochOrder(training.seed, self._train.lengths, training.global_batch, training.group_by_length)

@@ -53,6 +53,11 @@ class Session:
     stop: StopSignal
     roll_back: Callable[[], None]
 
+    @property
+    def bare_optimizer(self) -> Any:
+        """The optimizer that accelerate wraps: whose state is saved and restored."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     """Train to the plan's last step, evaluating and saving on the way."""
@@ -162,9 +167,10 @@ def evaluate_now(session: Session) -> None:
 def save_now(session: Session, epoch: int | None) -> None:
     """Take a snapshot and hand it to the background writer."""
     state, accelerator = session.state, session.runtime.accelerator
-    optimizer = getattr(session.optimizer, "optimizer", session.optimizer)
     started = time.perf_counter()
-    snapshot = take_snapshot(state, session.model, session.objective, optimizer, session.schedule, accelerator.scaler, epoch)
+    snapshot = take_snapshot(
+        state, session.model, session.objective, session.bare_optimizer, session.schedule, accelerator.scaler, epoch
+    )
     if session.saver is None or session.log is None:
         return
     committed = session.saver.save(snapshot)

@@ -30,8 +30,7 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
         )
     folder = store.fetch_folder(f"{run}/{checkpoint}")
     session.model.load_state_dict(workload.load_model(folder).state_dict())
-    optimizer = getattr(session.optimizer, "optimizer", session.optimizer)
-    saved = restore(folder, session.objective, optimizer, session.schedule, runtime.accelerator.scaler)
+    saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
     for name, value in saved.model_dump(exclude={"attempts"}).items():
         setattr(state, name, value)
     if session.log is not None:

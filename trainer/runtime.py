@@ -101,11 +101,12 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
             f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
             "make them the same"
         )
-    on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower()
+    on_cpu = use_cpu in ("1", "true", "yes")
     if on_cpu and device == "gpu":
         raise ConfigError("accelerate's configuration says use_cpu, the job's training.device is 'gpu'; make them the same")
     cpu = on_cpu or not count_gpus(device)
-    if device == "cpu" and os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("0", "false") and torch.cuda.is_available():
+    if device == "cpu" and use_cpu in ("0", "false") and torch.cuda.is_available():
         raise ConfigError(
             "accelerate's configuration says use_cpu false, the job's training.device is 'cpu'; make them the same"
         )

@@ -10,6 +10,7 @@ import torch
 
 from tests.processes import start_warm
 from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
+from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.preparation import PreparedData, prepare
 from trainer.progress import silent
@@ -87,6 +88,18 @@ def tuned(pairs: Path, pretrained: Path, tmp_path_factory: pytest.TempPathFactor
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended.stderr
     return Finished(folder / "store", only_run(folder / "store"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small WordPiece tokenizer and a BERT's configuration."""
+    return bert_folder(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small byte-level tokenizer and a GPT-2's configuration."""
+    return gpt2_folder(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture

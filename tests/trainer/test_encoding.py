@@ -13,9 +13,7 @@ from tests.trainer.labelled_data import (
     Record,
     as_csv,
     as_jsonl,
-    bert_folder,
     encoded_rows,
-    gpt2_folder,
     job_of,
     load,
     opened,
@@ -31,16 +29,6 @@ from trainer.encoding import encode, find_encoded, open_encoded, tokenizer_paths
 from trainer.errors import ArtifactError, CorpusError, RecordError
 from trainer.progress import silent
 from trainer.storage import Store
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert_folder(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gpt2_folder(tmp_path_factory.mktemp("models") / "gpt2")
 
 
 @pytest.fixture

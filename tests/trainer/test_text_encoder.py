@@ -30,16 +30,6 @@ from trainer.storage import Store
 from trainer.text_encoder import load_text_encoder
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert_folder(tmp_path_factory.mktemp("models") / "bert")
-
-
-@pytest.fixture(scope="module")
-def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return gpt2_folder(tmp_path_factory.mktemp("models") / "gpt2")
-
-
 @pytest.mark.parametrize("columns", [["a", "b"], ["b"]])
 @pytest.mark.parametrize("max_length", [None, 5, 8, 9, 64])
 def test_ids_types_and_padding_are_those_of_the_models_tokenizer(
