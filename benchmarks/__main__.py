@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-BENCHMARKS = ["tokenization", "training", "pipeline", "restart"]
+BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints"]
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 
 

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, cast
 
+import httpx
 from prefect import Flow
+from prefect.settings import PREFECT_API_URL
 
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config_file import Job, explain, read_values, validate_job
@@ -23,7 +25,7 @@ from trainer.storage import Store
 def main(
     flow: Flow[[Any], Any], schema: type[Job], show: Callable[[Job, Any], None], arguments: list[str] | None = None
 ) -> int:
-    """Run a flow on this machine and print what it made. Returns 0, 2 on bad input, 75 if it was asked to stop."""
+    """Run a flow on this machine and print what it made. Returns 0, 2 on bad input, 75 if it is to be run again."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {flow.fn.__module__ if flow.fn.__module__ != '__main__' else 'flows.' + flow.fn.__name__}",
         description=flow.description,
@@ -47,6 +49,13 @@ def main(
     except PipelineError as error:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except httpx.TransportError as error:
+        print(
+            f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in the store; "
+            "once the server is back, run it again to continue",
+            file=sys.stderr,
+        )
+        return EXIT_PREEMPTED
     return 0
 
 

@@ -1,10 +1,13 @@
 """What tests of all packages share: an empty store, and one into which a small corpus was prepared."""
 
 import shutil
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.s3 import S3Server, s3_server
 from tests.trainer.preparing import job_of, run, write_raw
 from trainer.storage import Store
 
@@ -13,6 +16,46 @@ from trainer.storage import Store
 def empty_store(tmp_path: Path) -> Store:
     """An empty local store."""
     return Store(str(tmp_path / "store"))
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A real S3 server."""
+    with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copies of remote files are put where the tests' own files are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def make_store(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """An empty store: `local`, in `memory` (any file system of fsspec), or on `s3`."""
+    if kind == "local":
+        return Store(str(tmp_path / "store"))
+    return Store(request.getfixturevalue("s3").new_store() if kind == "s3" else f"memory://{uuid.uuid4().hex}")
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store of each kind."""
+    return make_store(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["memory", "s3"])
+def remote_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store that is not local."""
+    return make_store(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["local", "s3"])
+def atomic_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store where one of several writers wins."""
+    return make_store(request.param, request, tmp_path)
 
 
 @pytest.fixture(scope="session")

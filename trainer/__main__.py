@@ -13,6 +13,7 @@ from trainer.config_file import explain
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
 from trainer.jobs import train
+from trainer.stopping import interruptible
 
 
 def main(arguments: list[str]) -> int:
@@ -27,7 +28,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parsed = parser.parse_args(arguments)
     try:
-        train(parsed.config, *parsed.overrides)
+        with interruptible():
+            train(parsed.config, *parsed.overrides)
     except Preempted as stop:
         print(stop, file=sys.stderr)
         return EXIT_PREEMPTED

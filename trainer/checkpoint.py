@@ -80,6 +80,11 @@ class Snapshot:
     settings: dict[str, Any]
     epoch: int | None
 
+    def size(self) -> int:
+        """Bytes of its tensors, which are nearly all that it takes on disk; tied weights count once."""
+        tensors = {tensor.data_ptr(): tensor.nbytes for tensor in [*self.weights.values(), *self.optimizer.values()]}
+        return sum(tensors.values())
+
 
 def folder_name(step: int) -> str:
     return f"{CHECKPOINTS}/step-{step:08d}"
@@ -106,8 +111,12 @@ def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler:
     for key, tensor in load_file(folder / OPTIMIZER).items():
         name, _, moment = key.rpartition("/")
         moments.setdefault(name, {})[moment] = tensor
-    gathered: Any = {"state": moments, "param_groups": saved["settings"]["optimizer"]}
-    set_optimizer_state_dict(objective, optimizer, gathered, options=FULL)
+    groups = saved["settings"]["optimizer"]
+    if moments:
+        set_optimizer_state_dict(objective, optimizer, {"state": moments, "param_groups": groups}, options=FULL)
+    else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+        for group, settings in zip(optimizer.param_groups, groups, strict=True):
+            group.update({name: value for name, value in settings.items() if name != "params"})
     schedule.load_state_dict(saved["settings"]["schedule"])
     if scaler is not None:
         scaler.load_state_dict(saved["settings"]["scaler"])

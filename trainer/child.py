@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.logs import start_logging
 from trainer.process import die_with_parent
 from trainer.progress import as_events, emit, silent
+from trainer.stopping import interruptible
 
 
 class EventHandler(logging.Handler):
@@ -33,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return launch(request["ranks"], arguments[0])
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0:
-        logging.basicConfig(level=logging.INFO, handlers=[EventHandler()])
+        start_logging(logging.INFO, EventHandler())
     status = run(request["stage"], request["arguments"], rank)
     if launched and status == 0:
         from trainer.runtime import leave_group
@@ -63,7 +65,8 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     from trainer.stages import stage
 
     try:
-        result = stage(name)(**arguments, progress=as_events() if rank == 0 else silent())
+        with interruptible():
+            result = stage(name)(**arguments, progress=as_events() if rank == 0 else silent())
     except Preempted as stop:
         if rank == 0:
             emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))

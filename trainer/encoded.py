@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import ArtifactError, RecordError
 from trainer.labelled import Example, LabelledSplit
-from trainer.manifest import read_manifest
+from trainer.manifest import Manifest, read_manifest
 from trainer.storage import Store
 from trainer.text_encoder import Encoding, TextEncoder
 
@@ -79,18 +79,16 @@ class EncodedSet(NamedTuple):
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none."""
-    details = encoded_details(store, key)
+    manifest = _manifest(store, key)
+    details, digests = manifest.details, {record.name: record.sha256 for record in manifest.files}
     pad_id: int = details["pad_id"]
-    splits = {split: EncodedSplit(_map(store.fetch(f"{key}/{split}{ENDING}")), pad_id) for split in details["splits"]}
-    return EncodedSet(details, splits, pad_id)
+    paths = {split: store.fetch(f"{key}/{split}{ENDING}", digests[f"{split}{ENDING}"]) for split in details["splits"]}
+    return EncodedSet(details, {split: EncodedSplit(_map(path), pad_id) for split, path in paths.items()}, pad_id)
 
 
 def encoded_details(store: Store, key: str) -> dict[str, Any]:
     """What the manifest of a published data set says of it. Raises `ArtifactError` if there is none."""
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no encoded data set; encode it first")
-    return manifest.details
+    return _manifest(store, key).details
 
 
 def split_sizes(details: dict[str, Any]) -> dict[str, int]:
@@ -100,10 +98,9 @@ def split_sizes(details: dict[str, Any]) -> dict[str, int]:
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
-    manifest = read_manifest(store, key, KIND)
-    if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no encoded data set; encode it first")
-    return [store.fetch(f"{key}/{record.name}") for record in manifest.files if not record.name.endswith(ENDING)]
+    digests = {r.name: r.sha256 for r in _manifest(store, key).files if not r.name.endswith(ENDING)}
+    folder = store.fetch_folder(key, digests)
+    return [folder / name for name in digests]
 
 
 def write_split(
@@ -160,6 +157,13 @@ class _Lists:
         for row, (chunk, start, length) in zip(rows, wanted, strict=True):
             row[:length] = self._values[chunk][start : start + length]
         return rows
+
+
+def _manifest(store: Store, key: str) -> Manifest:
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} holds no encoded data set; encode it first")
+    return manifest
 
 
 def _map(path: Path) -> pa.Table:

@@ -25,7 +25,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Recipe(NamedTuple):
@@ -135,6 +135,8 @@ def _describe(
         "max_length": encoder.max_length,
         "pad_token": encoder.pad_token,
         "pad_id": encoder.pad_id,
+        "pad_is_end": encoder.pad_is_end,
+        "divider": encoder.divider,
         "vocab_size": encoder.vocab_size,
         "duplicates_across": labelled.duplicates,
         "splits": {

@@ -57,4 +57,4 @@ class RunError(PipelineError):
 
 
 class Preempted(Exception):
-    """Training was asked to stop, saved its state at a step boundary, and can be continued."""
+    """A stage was asked to stop, and can be continued; training has saved its state at a step boundary."""

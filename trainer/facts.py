@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trainer.encoded import KIND as ENCODED
-from trainer.errors import ArtifactError, RunError
+from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, PLAN
 from trainer.plan import FinetunePlan, StepPlan
@@ -149,13 +149,13 @@ def _count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]
     for record in final.files:
         if not record.name.endswith(".safetensors"):
             continue
-        path = f"{store.root}/{key}/{record.name}"
+        path = f"{key}/{record.name}"
         try:
-            size = int.from_bytes(store.fs.cat_file(path, start=0, end=8), "little")
+            size = int.from_bytes(store.read_bytes(path, 0, 8), "little")
             if size > min(record.size, MAX_HEADER_BYTES):
                 raise ValueError(f"a header of {size} bytes")
-            header = json.loads(store.fs.cat_file(path, start=8, end=8 + size))
-        except (OSError, ValueError) as error:
+            header = json.loads(store.read_bytes(path, 8, 8 + size))
+        except (FileNotFoundError, StorageError, ValueError) as error:
             raise ArtifactError(
                 f"{store.path(key)}/{record.name} is missing or damaged ({error}); train the run again"
             ) from error

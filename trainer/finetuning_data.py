@@ -33,7 +33,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
     else:
         origin = f"data set {details['name']}, {'from ' + data['path'] if data['path'] else data['source'] + ' files'}"
     notes = [f"{details['task'].capitalize()}: {origin}."]
-    if data["path"] is None and data["validation"] is None:
+    if details["source"]["validation_cut"]:
         fraction = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
     if across:
@@ -46,8 +46,10 @@ def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
     length = f", at most {count(details['max_length'])} tokens" if details["max_length"] else ""
     pair = "a pair" if len(details["text_columns"]) > 1 else "a text"
     name, kind = facts.job["data"]["id_column"], "ids of classes" if details["classes"] else "numbers"
+    divider = f"; {details['divider']!r} between its texts" if details["divider"] else ""
     return [
-        ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}"),
+        ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}{divider}"),
+        ("Padding", f"{details['pad_token']!r}{', its end token: it has no other' if details['pad_is_end'] else ''}"),
         ("Label", f"{details['label_column']} → labels: {kind}"),
         ("Id", f"{name} → id" if name else "the number of the row → id"),
         ("Dropped", ", ".join(details["dropped_columns"]) or "none"),

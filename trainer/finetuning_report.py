@@ -171,9 +171,8 @@ def _card(facts: RunFacts, plan: FinetunePlan, figures: list[str], details: dict
         f"{plural(facts.steps, 'optimizer step')}"
     )
     metrics = [figure for figure in figures if figure != "loss"]
-    on_hub = isinstance(facts.config["identity"]["model"], str)
     matter = {
-        **({"base_model": start} if on_hub else {}),
+        **({"base_model": start} if facts.config["start"]["origin"] == "hub" else {}),
         **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
         **({"metrics": metrics} if metrics else {}),
     }

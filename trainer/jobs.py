@@ -12,6 +12,7 @@ import os
 from trainer.config import EvaluateJob, PipelineJob
 from trainer.config_file import read_values, validate_job
 from trainer.finetune_config import FinetuneJob
+from trainer.logs import for_terminals, start_logging
 from trainer.manifest import ArtifactRef
 from trainer.progress import Progress, for_people, silent
 from trainer.storage import Store
@@ -28,8 +29,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
 
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
-        level = logging.INFO if rank == 0 else logging.ERROR
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", datefmt="%H:%M:%S")
+        start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
     runtime = start_runtime(job.training.precision, job.training.device)
     progress = for_people() if runtime.rank == 0 else silent()

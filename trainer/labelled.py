@@ -136,20 +136,22 @@ def _read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Sca
     classifies = labels.classes is not None
     missing = UNLABELLED if classifies else np.nan
     meanings: list[float | int] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
-    good, bad = scan.codes != BAD, scan.bad
+    problems: dict[int, ValueError] = {}
     for code, value in enumerate(scan.values):
         try:
             found = read_label(labels, value, optional=split == TEST)
         except ValueError as error:
-            wrong = np.flatnonzero(scan.codes == code)
-            bad += len(wrong)
-            if bad > data.max_bad_records:
-                # Its place is looked for anew, as only errors ask for it.
-                place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == wrong[0])
-                raise bad_record(data, split, place(), f"column {data.label_column!r}: {error}") from error
-            good[wrong] = False
+            problems[code] = error
         else:
             meanings[code] = missing if found is None else found
+    wrong = np.isin(scan.codes, list(problems))
+    if wrong.any() and scan.bad + int(wrong.sum()) > data.max_bad_records:
+        # Its place is looked for anew, as only errors ask for it.
+        first = int(np.argmax(wrong))
+        place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == first)
+        problem = problems[int(scan.codes[first])]
+        raise bad_record(data, split, place(), f"column {data.label_column!r}: {problem}") from problem
+    good = (scan.codes != BAD) & ~wrong
     meant = np.array(meanings, dtype=np.int64 if classifies else np.float64)[scan.codes]
     if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
         meant[:] = np.nan  # how GLUE withholds numbers

@@ -31,11 +31,11 @@ class Lease:
     def __init__(self, store: Store, run: str) -> None:
         self._store, self._key, self._path = store, f"{run}/{LEASE}", store.path(run)
         self._mine: dict[str, Any] = {"id": uuid.uuid4().hex, "since": _now(), **_identity()}
-        self._ended, self._lost = threading.Event(), False
+        self._ended, self._lost, self._written = threading.Event(), False, b""
         self._beat = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        while not (self._store.create(self._key, self._encoded()) or self._take_over()):
+        while not (self._create() or self._take_over()):
             pass
         self._beat.start()
         return self
@@ -44,23 +44,31 @@ class Lease:
         self._ended.set()
         self._beat.join()
         held = self._read()
-        if held is not None and held["id"] == self._mine["id"]:
+        if held is not None and _meaning(held)["id"] == self._mine["id"]:
             self._store.delete(self._key)
 
+    def _create(self) -> bool:
+        self._written = self._encoded()
+        return self._store.create(self._key, self._written)
+
     def _take_over(self) -> bool:
-        """Put this lease in the place of a dead one; returns False if there is none any more."""
-        with self._store.exclusive(self._key.rpartition("/")[0]):
-            held = self._read()
-            if held is None:
-                return False
-            if _is_alive(held):
-                raise RunError(
-                    f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
-                    f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
-                )
+        """Put this lease in the place of a dead one; returns False if that has changed, or is gone."""
+        raw = self._read()
+        if raw is None:
+            return False
+        held = _meaning(raw)
+        if held["id"] == self._mine["id"]:
+            return True  # a remote store's answer to its creation was lost, and the request repeated
+        if _is_alive(held):
+            raise RunError(
+                f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
+                f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
+            )
+        self._written = self._encoded()
+        taken = self._store.swap(self._key, raw, self._written)
+        if taken:
             log.warning("%s: taking over from process %s on %s, which is gone", self._path, held["pid"], held["host"])
-            self._store.write_bytes(self._key, self._encoded())
-            return True
+        return taken
 
     def check(self) -> None:
         """Raise `RunError` if another process has taken the run over, as it may from one that was suspended for long."""
@@ -70,26 +78,46 @@ class Lease:
     def _keep(self) -> None:
         while not self._ended.wait(BEAT_SECONDS):
             try:
-                held = self._read()
-                if held is None or held["id"] != self._mine["id"]:
-                    self._lost = True
+                self._show_life()
+                if self._lost:
                     return
-                self._store.write_bytes(self._key, self._encoded())
             except PipelineError as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
                 log.warning("%s: no sign of life could be written: %s", self._path, error)
 
-    def _read(self) -> dict[str, Any] | None:
-        held: dict[str, Any] | None = self._store.read_json(self._key)
-        return held
+    def _show_life(self) -> None:
+        """Write a new sign of life in the place of the last one, unless another process has put its lease there."""
+        written = self._encoded()
+        if self._store.swap(self._key, self._written, written):
+            self._written = written
+            return
+        raw = self._read()  # after a request that was repeated, it may be the one just written
+        self._lost = raw is None or _meaning(raw)["id"] != self._mine["id"]
+        self._written = raw or b""
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._store.read_bytes(self._key)
+        except FileNotFoundError:
+            return None
 
     def _encoded(self) -> bytes:
         return json.dumps({**self._mine, "beat": _now()}, indent=2).encode()
 
 
+def _meaning(raw: bytes) -> dict[str, Any]:
+    held: dict[str, Any] = json.loads(raw)
+    return held
+
+
+def is_held(store: Store, run: str) -> bool:
+    """Whether a living process holds the run."""
+    held = store.read_json(f"{run}/{LEASE}")
+    return held is not None and _is_alive(held)
+
+
 def clear_dead_lease(store: Store, run: str) -> None:
     """Remove the lease that a process left behind which was killed after its work was done."""
-    held = store.read_json(f"{run}/{LEASE}")
-    if held is not None and not _is_alive(held):
+    if store.exists(f"{run}/{LEASE}") and not is_held(store, run):
         store.delete(f"{run}/{LEASE}")
 
 

@@ -98,9 +98,12 @@ def _describe_encoded(source: Source) -> dict[str, Any]:
 
 
 def _describe_pretrained(facts: RunFacts) -> dict[str, Any]:
-    """The model that training started from; of one of the hub nothing but its name is known."""
-    files = facts.config["identity"]["model"]
-    return {"name": facts.job["model"]["pretrained"], "files": files if isinstance(files, dict) else None}
+    """The model that training started from: its name, where that was found, and its files' digests."""
+    return {
+        "name": facts.job["model"]["pretrained"],
+        **facts.config["start"],
+        "files": facts.config["identity"]["model"],
+    }
 
 
 def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from trainer import __version__
+from trainer.blob_cache import WrongContent
 from trainer.errors import ArtifactError
 from trainer.storage import Store
 
@@ -147,6 +148,14 @@ def find_damage(store: Store, key: str, manifest: Manifest, only: Iterable[str] 
         return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
 
 
+def fetch_artifact(store: Store, key: str, kind: str) -> Path:
+    """A local folder with the artifact's files: its own folder, or verified copies. Raises `ArtifactError` if there is none."""
+    manifest = read_manifest(store, key, kind)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} holds no published {kind}")
+    return store.fetch_folder(key, {record.name: record.sha256 for record in manifest.files})
+
+
 def require_intact(store: Store, key: str, manifest: Manifest) -> None:
     """Raise `ArtifactError` naming the first damaged file, if any."""
     for name, damage in find_damage(store, key, manifest).items():
@@ -159,9 +168,11 @@ def _sealed(manifest: Manifest) -> bytes:
 
 def _damage(store: Store, key: str, record: FileRecord) -> str | None:
     try:
-        found = digest_file(store.fetch(f"{key}/{record.name}"), record.name)
+        found = digest_file(store.fetch(f"{key}/{record.name}", record.sha256), record.name)
     except FileNotFoundError:
         return "is missing"
+    except WrongContent as error:
+        return str(error)
     if found.size != record.size:
         return f"has {found.size} bytes, its manifest says {record.size}"
     if found.sha256 != record.sha256:

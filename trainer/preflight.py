@@ -13,13 +13,11 @@ from trainer.preparation import find_prepared, shard_manifests
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
 from trainer.runtime import check_devices, planned_ranks
+from trainer.shards import BYTES_PER_TOKEN
 from trainer.sources import find_sources
 from trainer.step import make_schedule
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer, preview_tokenizer
-
-GUESSED_BYTES_PER_TOKEN = 4
-"""For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
 
 ADAM_BYTES_PER_PARAMETER = 16
 """float32 weight, gradient, and AdamW's two means."""
@@ -81,7 +79,7 @@ def _preview(name: str, sizes: list[int], manifests: list[Manifest]) -> CorpusPr
 
 
 def _tokens(previews: list[CorpusPreview]) -> int:
-    return sum(c.raw_bytes // GUESSED_BYTES_PER_TOKEN if c.tokens is None else c.tokens for c in previews)
+    return sum(c.raw_bytes // BYTES_PER_TOKEN if c.tokens is None else c.tokens for c in previews)
 
 
 def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:

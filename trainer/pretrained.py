@@ -1,31 +1,33 @@
 """Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainer.errors import ArtifactError, ConfigError
-from trainer.manifest import digest_file, read_manifest, require_intact
+from trainer.manifest import MANIFEST, digest_file, fetch_artifact, read_manifest, require_intact
 from trainer.places import CARD, CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.storage import Store
 
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+OLD_WEIGHTS = ("pytorch_model*.bin*",)
+
 
 class Checkpoint(NamedTuple):
-    """A checkpoint found: where its files are, the digests of all of them, and its key if it is in the store.
-
-    Of a pretrained name only the name is known: the libraries find its files.
-    """
+    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its origin."""
 
     folder: str
     files: dict[str, str]
     key: str | None
+    origin: Literal["store", "folder", "hub"]
 
 
 def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     """A run's name, a pointer such as runs/NAME/checkpoint-best, a folder in the store, or a pretrained folder.
 
-    With `hub`, what is none of these and looks like it is taken for the name of a pretrained model. Raises `ArtifactError`
-    if there is no such model or it is damaged.
+    With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
+    Raises `ArtifactError` if there is no such model or it is damaged.
     """
     candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in _runs_of(store, name))]
     if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
@@ -36,15 +38,51 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
             require_intact(store, key, manifest)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {record.name: record.sha256 for record in manifest.files if record.name != CARD}
-            return Checkpoint(str(store.fetch_folder(key)), files, key)
+            return Checkpoint(str(fetch_artifact(store, key, kind)), files, key, "store")
     if Path(name, "config.json").is_file():
-        files = {path.name: digest_file(path).sha256 for path in Path(name).iterdir() if path.is_file()}
-        return Checkpoint(name, files, None)
+        return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
-        return Checkpoint(name, {}, None)
-    raise ArtifactError(
-        f"no checkpoint {name!r}: neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
-    )
+        folder = _fetch_from_hub(store, name)
+        return Checkpoint(str(folder), digest_files(folder), None, "hub")
+    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
+
+
+def digest_files(folder: Path) -> dict[str, str]:
+    """The digests of a model folder's files, by name: of those that libraries load, not of what is told about them.
+
+    What has not changed since the last time is not read again.
+    """
+    loaded = sorted({path for pattern in (*HUB_FILES, *OLD_WEIGHTS) for path in folder.glob(pattern)})
+    found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
+    return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, size: int, modified: int) -> str:
+    return digest_file(path).sha256
+
+
+def _fetch_from_hub(store: Store, name: str) -> Path:
+    """The files of a model of the hub in its local cache: of the newest revision, or, without network, of the cached one."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    def fetch(patterns: tuple[str, ...]) -> Path:
+        return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
+
+    try:
+        folder = fetch(HUB_FILES)
+        if not any(folder.glob("*.safetensors")):
+            fetch(OLD_WEIGHTS)
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ArtifactError(
+            f"no checkpoint {name!r}: {_not_here(store)}; and it cannot be fetched from the Hugging Face hub: {error}"
+        ) from error
+    return folder
+
+
+def _not_here(store: Store) -> str:
+    return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
 
 
 def _runs_of(store: Store, job: str) -> list[str]:

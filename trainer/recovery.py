@@ -6,7 +6,8 @@ from pathlib import Path
 from trainer.checkpoint import find_checkpoint, restore
 from trainer.errors import RunError
 from trainer.loop import Session, finish_saving
-from trainer.places import CONFIG
+from trainer.manifest import fetch_artifact
+from trainer.places import CHECKPOINT_KIND, CONFIG
 from trainer.pretrained import find_model
 from trainer.runs import Run
 from trainer.storage import Store
@@ -28,7 +29,7 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
             f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} batches were "
             "not finite; lower training.learning_rate"
         )
-    folder = store.fetch_folder(f"{run}/{checkpoint}")
+    folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
     session.model.load_state_dict(workload.load_model(folder).state_dict())
     saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
     for name, value in saved.model_dump(exclude={"attempts"}).items():

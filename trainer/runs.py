@@ -11,12 +11,12 @@ from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fi
 from trainer.measures import metric_identity
 from trainer.places import CONFIG, FINAL, FINAL_KIND
 from trainer.preparation import PreparedData
-from trainer.pretrained import find_model
+from trainer.pretrained import digest_files, find_model
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 
 TrainingJob = PipelineJob | FinetuneJob
 TrainingData = PreparedData | ArtifactRef
@@ -86,8 +86,17 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork
             "job": job.model_dump(mode="json"),
             "data": _without_reused(data.model_dump()),
             "fork": earlier["fork"] if earlier else fork,
+            "start": _start(store, job),
         },
     )
+
+
+def _start(store: Store, job: TrainingJob) -> dict[str, Any] | None:
+    """Where the pretrained model that is fine-tuned was found."""
+    if not isinstance(job, FinetuneJob):
+        return None
+    found = find_model(store, job.model.pretrained, hub=True)
+    return {"origin": found.origin, "key": found.key}
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
@@ -133,7 +142,7 @@ def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
 def _finetuning(job: FinetuneJob, data: TrainingData) -> dict[str, Any]:
     assert isinstance(data, ArtifactRef)
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
-    return {"data": {job.data.name: data.fingerprint}, "model": found.files or job.model.pretrained}
+    return {"data": {job.data.name: data.fingerprint}, "model": found.files}
 
 
 def _measurement(job: TrainingJob) -> dict[str, Any]:
@@ -159,6 +168,5 @@ def _model_identity(model: ModelConfig) -> dict[str, Any]:
         if isinstance(value, str) and Path(value).is_file():
             identity[key] = digest_file(Path(value)).sha256
         elif isinstance(value, str) and Path(value).is_dir():
-            files = sorted(path for path in Path(value).iterdir() if path.is_file())
-            identity[key] = {path.name: digest_file(path).sha256 for path in files}
+            identity[key] = digest_files(Path(value))
     return identity

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.errors import ConfigError, DeviceError
 from trainer.order import stable_key
@@ -89,8 +89,10 @@ def planned_ranks(processes: int | None, device: str = "auto") -> int:
     return processes or max(1, count_gpus(device))
 
 
-def start_runtime(precision: str, device: str = "auto") -> Runtime:
+def start_runtime(precision: str, device: str = "auto", partial: bool = False) -> Runtime:
     """Join the other ranks, if a launcher started several.
+
+    `partial` allows for models with parameters that a loss does not reach; DDP then looks for them at each step.
 
     Raises `ConfigError` if accelerate's configuration contradicts the precision or the device, `DeviceError` if it started
     fewer processes than it was asked for.
@@ -99,7 +101,7 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
             f"accelerate's configuration says mixed precision {launched!r}, the job's training.precision is {precision!r}; "
-            "make them the same"
+            f"make them the same{' (`no` is what accelerate says where nothing is set)' if launched == 'no' else ''}"
         )
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower()
     on_cpu = use_cpu in ("1", "true", "yes")
@@ -122,7 +124,11 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
         torch.set_num_threads(max(1, usable_cores() // local_ranks))
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
-    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
+    accelerator = Accelerator(
+        mixed_precision=MIXED_PRECISION[precision],
+        cpu=cpu,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=partial)],
+    )
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")

@@ -111,7 +111,7 @@ class Saver:
 
     def _write(self, snapshot: Snapshot) -> None:
         state, name = snapshot.state, folder_name(snapshot.state.step)
-        with self._store.staging() as folder:
+        with self._store.staging(snapshot.size(), f"{self._run}/{name}") as folder:
             self._model.save_pretrained(folder, state_dict=snapshot.weights)
             for path in self._extra:
                 (folder / path.name).write_bytes(path.read_bytes())

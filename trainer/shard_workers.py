@@ -13,7 +13,7 @@ from trainer.config import CorpusConfig
 from trainer.engines import ENGINES, Encode
 from trainer.process import die_with_parent, return_large_buffers
 from trainer.progress import Bar
-from trainer.shards import ShardRecord, build_shard, write_record
+from trainer.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.sources import Piece
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer
@@ -91,7 +91,8 @@ def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, 
 def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
     store = Store(recipe.url)
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
-    with store.staging() as folder:
+    about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
+    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
         record = build_shard(
             folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
             recipe.validation_fraction, _advance,

@@ -33,6 +33,8 @@ KIND = "shards"
 FORMAT = 1
 TRAIN, VALIDATION = "shard", "validation"
 BATCH_BYTES = 2 * 2**20
+BYTES_PER_TOKEN = 4
+"""For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
 
 
 class ShardRecord(BaseModel):
@@ -141,11 +143,11 @@ def open_shards(store: Store, key: str) -> ShardSet:
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
     dtype = np.dtype(manifest.details["dtype"])
-    sizes = {record.name: record.size for record in manifest.files}
+    records = {record.name: record for record in manifest.files}
 
     def mapped(side: str) -> list[NDArray[Any]]:
         names = [shard_file(side, number, "bin") for number in range(manifest.details["num_shards"])]
-        return [_map(store, f"{key}/{name}", sizes[name], dtype) for name in names]
+        return [_map(store, key, records[name], dtype) for name in names]
 
     return ShardSet(key, manifest.details["corpus"], manifest.details, mapped(TRAIN), mapped(VALIDATION))
 
@@ -206,7 +208,7 @@ def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
     return [next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks]
 
 
-def _map(store: Store, key: str, size: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if size == 0:
+def _map(store: Store, key: str, record: FileRecord, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if record.size == 0:
         return np.empty(0, dtype)
-    return np.memmap(store.fetch(key), dtype=dtype, mode="r")
+    return np.memmap(store.fetch(f"{key}/{record.name}", record.sha256), dtype=dtype, mode="r")

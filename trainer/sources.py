@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import fsspec
 from fsspec.core import get_compression
@@ -140,8 +140,8 @@ def open_bytes(path: str) -> IO[bytes]:
     """Open a file as it is. Local ones directly: among many small files, fsspec's own work would be the most of it."""
     if "://" not in path:
         return open(path, "rb")
-    file: IO[bytes] = fsspec.open(path, "rb").open()
-    return file
+    # fsspec's own files have no readline with a limit.
+    return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
 
 
 def is_compressed(path: str) -> bool:

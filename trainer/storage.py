@@ -1,11 +1,10 @@
 """The artifact store: a local folder or any fsspec URL, written so that a kill at any instant leaves no half file.
 
-Keys are paths relative to the store's root, with forward slashes. Local files are written in a staging folder, synced and
-renamed into place; remote objects are uploaded whole, so they appear all at once.
+Keys are paths relative to the store's root, with forward slashes. Files are written in a staging folder, on the store's own
+file system if it is local, and moved or uploaded when they are whole.
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -13,30 +12,61 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-import fsspec
+from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError
+from trainer.local_files import LocalFiles
 
 STAGING = ".staging"
 FULL = (errno.ENOSPC, errno.EDQUOT)
+REACHABLE = "check that the store is reachable and whole"
+LOCAL_HINTS = {
+    errno.EROFS: "choose a store that can be written",
+    errno.EACCES: "give this user the right to write there, or choose another store",
+    errno.ENOTDIR: "choose a folder, not a file, for the store",
+}
+
+
+class Files(Protocol):
+    """A place for files. `put`, `put_folder`, `create` and `swap` take finished local ones."""
+
+    def exists(self, key: str) -> bool: ...
+    def names(self, key: str) -> list[str]: ...
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes: ...
+    def put(self, path: Path, key: str) -> None: ...
+    def put_folder(self, folder: Path, key: str, last: str) -> None: ...
+    def copy(self, source: str, key: str) -> None: ...
+    def create(self, path: Path, key: str) -> bool: ...
+    def swap(self, path: Path, key: str, expected: bytes) -> bool: ...
+    def rename(self, key: str, new: str) -> None: ...
+    def delete(self, key: str, first: str | None = None) -> None: ...
+    def fetch(self, key: str, sha256: str | None) -> Path: ...
+    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
 
 
 class Store:
-    """Reads and publishes files under one root.
+    """Reads and publishes files under one root. `local` is its folder, None for a remote one.
 
     Raises `StorageError` with the operation and the path when the file system refuses.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/") if len(url) > 1 else url
-        self.fs, self.root = fsspec.url_to_fs(self.url)
-        self.local = Path(self.root) if isinstance(self.fs, LocalFileSystem) else None
+        self.local: Path | None = None
+        self._refusals: tuple[type[Exception], ...] = (OSError,)
+        if split_protocol(self.url)[0] in (None, "file", "local"):
+            self.local = Path(LocalFileSystem._strip_protocol(self.url))
+            self.files: Files = LocalFiles(self.local)
+        else:
+            from trainer.remote_objects import REFUSALS, RemoteObjects  # needs what local stores do not
+
+            self.files, self._refusals = RemoteObjects(self.url), REFUSALS
 
     def path(self, key: str) -> str:
         """The full path or URL of a key, for messages and for people."""
@@ -44,177 +74,106 @@ class Store:
 
     def exists(self, key: str) -> bool:
         with self._explained("look for", key):
-            return bool(self.fs.exists(f"{self.root}/{key}"))
+            return self.files.exists(key)
 
     def names(self, key: str) -> list[str]:
         """The sorted names inside a folder; empty if there is none."""
         with self._explained("list", key):
-            try:
-                entries = self.fs.ls(f"{self.root}/{key}", detail=False, refresh=True)
-            except (FileNotFoundError, NotADirectoryError):
-                return []
-            return sorted(name for entry in entries if (name := str(entry).rstrip("/").rsplit("/", 1)[-1]))
+            return self.files.names(key)
 
-    def read_bytes(self, key: str) -> bytes:
+    def read_bytes(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """A file's bytes, or those of a stretch of it."""
         with self._explained("read", key):
-            return bytes(self.fs.cat_file(f"{self.root}/{key}"))
+            return self.files.read(key, start, end)
 
     def read_json(self, key: str) -> Any:
         """A JSON file's value, or None if there is no such file."""
         try:
-            with self._explained("read", key):
-                return json.loads(self.fs.cat_file(f"{self.root}/{key}"))
+            return json.loads(self.read_bytes(key))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise StorageError(f"{self.path(key)} is not valid JSON ({error}): it was not written by headrace") from error
 
     def write_bytes(self, key: str, data: bytes) -> None:
-        with self.writing(key) as path:
+        with self.writing(key, len(data)) as path:
             path.write_bytes(data)
 
     def write_json(self, key: str, value: Any, indent: int | None = 2) -> None:
         self.write_bytes(key, (json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode())
 
     @contextmanager
-    def writing(self, key: str) -> Iterator[Path]:
-        """Yield a local path to write; its file takes the key's place, all at once, when the block ends well."""
+    def writing(self, key: str, needed: int | None = None) -> Iterator[Path]:
+        """Yield a local path to write; its file takes the key's place, all at once, when the block ends well.
+
+        `needed` is its size in bytes, for the message about a full disk.
+        """
         with self.staging() as folder:
             path = folder / key.rsplit("/", 1)[-1]
-            with self._explained("write", key):
+            with self._explained("write", key, needed):
                 yield path
             self.put(path, key)
 
     def put(self, path: Path, key: str) -> None:
         """Publish a finished local file under a key. A file inside the staging folder is moved, not copied."""
         with self._explained("write", key):
-            if self.local is None:
-                self.fs.put_file(str(path), f"{self.root}/{key}")
-                return
-            target = self.local / key
-            target.parent.mkdir(parents=True, exist_ok=True)
-            sync_file(path)
-            os.replace(path, target)
-            sync_folder(target.parent)
+            self.files.put(path, key)
 
     def put_folder(self, folder: Path, key: str, last: str) -> None:
         """Publish a staged folder under a key; the file named `last` appears after all the others, or with them."""
         with self._explained("write", key):
-            self.delete(key, first=last)
-            if self.local is None:
-                names = sorted(path.name for path in folder.iterdir() if path.name != last)
-                for name in [*names, last]:
-                    self.fs.put_file(str(folder / name), f"{self.root}/{key}/{name}")
-                return
-            target = self.local / key
-            target.parent.mkdir(parents=True, exist_ok=True)
-            for path in folder.iterdir():
-                sync_file(path)
-            sync_folder(folder)
-            os.rename(folder, target)
-            sync_folder(target.parent)
+            self.files.put_folder(folder, key, last)
 
     def copy(self, source: str, key: str) -> None:
-        """Publish a second copy of a file; on a local disk the two share their bytes (published files never change)."""
+        """Publish a second copy of a file."""
         with self._explained("write", key):
-            if self.local is None:
-                self.fs.cp_file(f"{self.root}/{source}", f"{self.root}/{key}")
-                return
-            target = self.local / key
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.unlink(missing_ok=True)
-            try:
-                os.link(self.local / source, target)
-            except OSError:
-                shutil.copyfile(self.local / source, target)
-                sync_file(target)
-            sync_folder(target.parent)
+            self.files.copy(source, key)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a file that must not exist yet; returns whether this call made it. Of several at once, one does."""
-        if self.local is None:
-            with self._explained("write", key):
-                try:
-                    self.fs.pipe_file(f"{self.root}/{key}", data, mode="create")
-                except FileExistsError:
-                    return False
-                return True
-        with self.staging() as folder, self._explained("write", key):
-            path, target = folder / "new", self.local / key
-            path.write_bytes(data)
-            sync_file(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, target)
-            except FileExistsError:
-                return False
-            sync_folder(target.parent)
-            return True
+        with self._staged(key, data) as path:
+            return self.files.create(path, key)
+
+    def swap(self, key: str, expected: bytes, data: bytes) -> bool:
+        """Replace a file that holds the expected bytes; returns whether it did. Of several at once, one does."""
+        with self._staged(key, data) as path:
+            return self.files.swap(path, key, expected)
 
     def rename(self, key: str, new: str) -> None:
         """Give a file or folder another name; nothing happens if it is gone."""
         with self._explained("rename", key), suppress(FileNotFoundError):
-            if self.local is None:
-                self.fs.mv(f"{self.root}/{key}", f"{self.root}/{new}", recursive=True)
-                return
-            os.rename(self.local / key, self.local / new)
-            sync_folder((self.local / new).parent)
-
-    @contextmanager
-    def exclusive(self, key: str) -> Iterator[None]:
-        """Keep other processes out of the same block, for a folder of a local store. A process that dies lets go."""
-        if self.local is None:
-            yield
-            return
-        descriptor = os.open(self.local / key, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+            self.files.rename(key, new)
 
     def delete(self, key: str, first: str | None = None) -> None:
         """Remove a file or a folder, if it is there; of a folder, the file named `first` before the rest."""
         with self._explained("delete", key):
-            full = f"{self.root}/{key}"
-            if first is not None and self.fs.exists(f"{full}/{first}"):
-                self.fs.rm_file(f"{full}/{first}")
-                if self.local:
-                    sync_folder(self.local / key)
-            if self.fs.exists(full):
-                self.fs.rm(full, recursive=True)
+            self.files.delete(key, first)
 
-    def fetch(self, key: str) -> Path:
-        """A local path that holds the key's bytes: the file itself, or a copy of the remote object."""
-        if self.local is not None:
-            return self.local / key
-        path = Path(tempfile.gettempdir(), "headrace-cache", self.url.replace("/", "_"), key)
+    def fetch(self, key: str, sha256: str | None = None) -> Path:
+        """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
+
+        With a digest, a remote object's copy is checked, kept and shared; `WrongContent` is raised if it is another one.
+        """
         with self._explained("read", key):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
-            try:
-                self.fs.get_file(f"{self.root}/{key}", str(partial))
-                os.replace(partial, path)  # whoever has the older file open or mapped keeps it
-            finally:
-                partial.unlink(missing_ok=True)
-        return path
+            return self.files.fetch(key, sha256)
 
-    def fetch_folder(self, key: str) -> Path:
-        """A local folder that holds the files directly under a key."""
-        if self.local is not None:
-            return self.local / key
-        paths = [self.fetch(f"{key}/{name}") for name in self.names(key)]
-        return paths[0].parent
+    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
+        """A local folder that holds these files under a key, by name."""
+        with self._explained("read", key):
+            return self.files.fetch_folder(key, digests)
 
     @contextmanager
-    def staging(self) -> Iterator[Path]:
-        """A private folder on the store's own file system (or a temporary one), removed at the end of the block."""
+    def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:
+        """A private folder on the store's own file system (or a temporary one), removed at the end of the block.
+
+        `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
+        """
         base = self.local / STAGING if self.local else Path(tempfile.gettempdir())
         folder = base / f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:12]}"
         with self._explained("write", STAGING):
             folder.mkdir(parents=True)
         try:
-            with self.explained_when_full(STAGING):
+            with self.explained_when_full(key, folder, needed):
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -251,46 +210,58 @@ class Store:
         return shutil.disk_usage(existing).free
 
     @contextmanager
-    def explained_when_full(self, key: str) -> Iterator[None]:
+    def explained_when_full(self, key: str, folder: Path | None = None, needed: int | None = None) -> Iterator[None]:
         """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`."""
         try:
             yield
         except Exception as error:  # safetensors has an error of its own, which only spells the number out
             if getattr(error, "errno", None) not in FULL and f"(os error {errno.ENOSPC})" not in str(error):
                 raise
-            with self._explained("write", key):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+            raise self._full(key, error, folder, needed) from error
 
     @contextmanager
-    def _explained(self, operation: str, key: str) -> Iterator[None]:
+    def _explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            hint = {
-                errno.ENOSPC: "free some space there, then run it again: finished work is kept",
-                errno.EDQUOT: "free some of your quota there, then run it again: finished work is kept",
-                errno.EROFS: "choose a store that can be written",
-                errno.EACCES: "give this user the right to write there, or choose another store",
-                errno.ENOTDIR: "choose a folder, not a file, for the store",
-            }.get(error.errno or 0, "check that the store is reachable and whole")
-            raise StorageError(f"cannot {operation} {self.path(key)}: {error.strerror or error}; {hint}") from error
+        except self._refusals as error:
+            if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
+                raise
+            number = getattr(error, "errno", None)
+            if number in FULL:
+                raise self._full(key, error, needed=needed) from error
+            reason = getattr(error, "strerror", None) or error
+            hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
+            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}") from error
 
+    @staticmethod
+    def _hint(error: Exception) -> str:
+        """What to do when a remote store refuses."""
+        if isinstance(error, PermissionError) or "redentials" in type(error).__name__:
+            return (
+                "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they may "
+                "read, write, list and delete there"
+            )
+        return "make the bucket, or name another store" if isinstance(error, FileNotFoundError) else REACHABLE
 
-def sync_file(path: Path) -> None:
-    """Make a file's bytes survive a power cut."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
+    @contextmanager
+    def _staged(self, key: str, data: bytes) -> Iterator[Path]:
+        """A finished file with these bytes, to be published in the block."""
+        with self.staging() as folder, self._explained("write", key, len(data)):
+            path = folder / "new"
+            path.write_bytes(data)
+            yield path
 
-
-def sync_folder(path: Path) -> None:
-    """Make a folder's entries survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    def _full(self, key: str, error: Exception, folder: Path | None = None, needed: int | None = None) -> StorageError:
+        """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
+        written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
+        place = self.local or Path(tempfile.gettempdir())
+        amount = f"about {needed:,} bytes are needed, " if needed else f"more than {written:,} bytes are needed, "
+        reason = os.strerror(getattr(error, "errno", None) or errno.ENOSPC)
+        return StorageError(
+            f"cannot write {self.path(key)}: {reason}: {amount if needed or written else ''}"
+            f"{shutil.disk_usage(place).free + written:,} are free at {place}; "
+            "free some space there, then run it again: finished work is kept"
+        )
 
 
 def _alive(pid: int) -> bool:

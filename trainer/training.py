@@ -17,9 +17,9 @@ from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
 from trainer.lease import Lease, clear_dead_lease
 from trainer.loop import Session, ended_epoch, run_loop
-from trainer.manifest import ArtifactRef, publish_folder
+from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.models import checkpoint_activations
-from trainer.places import BEST, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
+from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
 from trainer.plan import FinetunePlan, StepPlan
 from trainer.preparation import PreparedData, prepare
 from trainer.pretrained import find_model
@@ -50,7 +50,8 @@ def train(
     Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
     Raises `RunError` if the run's folder or the plan disagree with the job.
     """
-    runtime = start_runtime(job.training.precision, job.training.device)
+    # Any classifier of `transformers` may be fine-tuned: some have a pooler, or layers, that its head does not read.
+    runtime = start_runtime(job.training.precision, job.training.device, partial=isinstance(job, FinetuneJob))
     store = Store(job.store)
     prepared = data or runtime.on_first(lambda: _prepare(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
@@ -99,7 +100,7 @@ def _train(
 ) -> PreTrainedModel:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key))
-    folder = store.fetch_folder(f"{run.key}/{checkpoint}") if checkpoint else None
+    folder = fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND) if checkpoint else None
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
@@ -141,7 +142,7 @@ def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model
     if best is not None:
         log.info("the final model is the best one, of step %d", best["step"])
         model = workload.load_model(Path(find_model(store, f"{run.key}/{best['checkpoint']}").folder))
-    with store.staging() as folder:
+    with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         model.save_pretrained(folder)
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())

@@ -16,7 +16,9 @@ from trainer.checkpoint import TrainState, find_checkpoint, restore, take_snapsh
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.errors import ArtifactError
 from trainer.losses import CausalLMLoss
+from trainer.manifest import fetch_artifact
 from trainer.models import build_model, load_model, resolve_config
+from trainer.places import CHECKPOINT_KIND
 from trainer.runtime import Runtime
 from trainer.saver import Saver
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
@@ -95,7 +97,7 @@ def test_everything_that_a_checkpoint_holds_comes_back_exactly(learner: Learner,
     save(empty_store, learner, state)
     name = find_checkpoint(empty_store, RUN)
     assert name == "checkpoints/step-00000005"
-    folder = empty_store.fetch_folder(f"{RUN}/{name}")
+    folder = fetch_artifact(empty_store, f"{RUN}/{name}", CHECKPOINT_KIND)
     again = Learner(load_model(folder), runtime)
     assert restore(folder, again.objective, again.optimizer, again.schedule, None) == state
     before, after = learner.optimizer.state_dict(), again.optimizer.state_dict()
@@ -114,7 +116,7 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
 ) -> None:
     learner.learn(5)
     save(empty_store, learner, TrainState(step=5, attempts=5))
-    folder = empty_store.fetch_folder(f"{RUN}/checkpoints/step-00000005")
+    folder = fetch_artifact(empty_store, f"{RUN}/checkpoints/step-00000005", CHECKPOINT_KIND)
     again = Learner(load_model(folder), runtime)
     restore(folder, again.objective, again.optimizer, again.schedule, None)
     for one in (learner, again):

@@ -72,6 +72,7 @@ def finetune(
     details = {
         "name": "pairs", "task": task, "classes": classes, "text_columns": ["first", "second"], "label_column": "label",
         "dropped_columns": ["idx"], "max_length": 16, "pad_token": "[PAD]", "pad_id": 0, "vocab_size": 300,
+        "pad_is_end": False, "divider": None, "source": {"identity": {}, "validation_cut": True},
         "tokenizer_sha256": "0" * 64, "duplicates_across": duplicates, "splits": splits,
     }  # fmt: skip
     files = {"tokenizer.json": b"{}", **{f"{split}.arrow": b"" for split in splits}}
@@ -116,6 +117,15 @@ def finetune(
         "predictions": {f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
     }  # fmt: skip
     store.write_json(f"{RUN}/eval.json", found)
+
+
+@pytest.fixture(autouse=True)
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is named like a model of the hub is one, and fetched."""
+    folder = tmp_path / "hub"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    monkeypatch.setattr("trainer.pretrained._fetch_from_hub", lambda store, name: folder)
 
 
 def card(store: Store) -> str:
@@ -278,7 +288,8 @@ def test_lineage_names_the_data_and_the_model_it_started_from(store: Store, tmp_
     assert lineage["encoded"]["details"]["tokenizer_sha256"] == "0" * 64
     assert "train.arrow" in {file["name"] for file in lineage["encoded"]["files"]}
     digest = digest_file(start / "config.json").sha256
-    assert lineage["pretrained"] == {"name": str(start), "files": {"config.json": digest}}
+    expected = {"name": str(start), "origin": "folder", "key": None, "files": {"config.json": digest}}
+    assert lineage["pretrained"] == expected
     assert set(lineage["evaluation"]) == {"key", "fingerprint", "encoded", "predictions"}
     assert "base_model" not in front_matter(store)
 

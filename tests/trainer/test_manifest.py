@@ -9,6 +9,7 @@ from trainer.manifest import (
     MANIFEST,
     Manifest,
     digest_file,
+    fetch_artifact,
     find_damage,
     fingerprint,
     make_manifest,
@@ -56,7 +57,7 @@ def test_one_changed_bit_is_found_wherever_it_is(position: int, empty_store: Sto
 
 
 def test_a_missing_a_truncated_and_a_longer_file_are_each_named(empty_store: Store, artifact: Manifest) -> None:
-    folder = empty_store.fetch_folder("things/a")
+    folder = fetch_artifact(empty_store, "things/a", artifact.kind)
     (folder / "a.bin").write_bytes(FILES["a.bin"][:-1])
     (folder / "b.txt").unlink()
     (folder / "empty").write_bytes(b"x")

@@ -1,22 +1,23 @@
 """The store: all or nothing, readable errors, and the same behaviour on a remote file system."""
 
+import hashlib
 import os
-import tempfile
-import uuid
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
 from trainer.errors import StorageError
+from trainer.remote_objects import RemoteObjects
 from trainer.storage import STAGING, Store
 
 
-@pytest.fixture(params=["local", "memory"])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A local store and a remote one, whose copies of files are put where the test's own are."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return Store(str(tmp_path / "store") if request.param == "local" else f"memory://{uuid.uuid4().hex}")
+def remote(store: Store) -> RemoteObjects:
+    assert isinstance(store.files, RemoteObjects)
+    return store.files
 
 
 def put_folder(store: Store, key: str, files: dict[str, bytes]) -> None:
@@ -82,34 +83,35 @@ def test_a_published_folder_holds_its_files_and_no_older_ones(any_store: Store) 
     assert content(any_store, "a/set") == files
 
 
-def test_a_remote_folders_manifest_appears_after_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(f"memory://{uuid.uuid4().hex}")
-    put = store.fs.put_file
+def test_a_remote_folders_manifest_appears_after_its_files(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = remote(remote_store)
+    put = files.put
     order: list[str] = []
 
-    def noted(source: str, target: str) -> None:
-        order.append(target.rsplit("/", 1)[-1])
-        put(source, target)
+    def noted(path: Path, key: str) -> None:
+        put(path, key)
+        order.append(key.rsplit("/", 1)[-1])
 
-    monkeypatch.setattr(store.fs, "put_file", noted)
-    put_folder(store, "set", {"z": b"1", "manifest.json": b"{}", "a": b"2"})
-    assert order == ["a", "z", "manifest.json"]
+    monkeypatch.setattr(files, "put", noted)
+    put_folder(remote_store, "set", {"z": b"1", "manifest.json": b"{}", "a": b"2"})
+    assert set(order[:2]) == {"a", "z"}
+    assert order[2:] == ["manifest.json"]
 
 
-def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Store(f"memory://{uuid.uuid4().hex}")
-    put_folder(store, "set", {"a": b"1", "b": b"1", "manifest.json": b"{}"})
-    put = store.fs.put_file
+def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_folder(remote_store, "set", {"a": b"1", "b": b"1", "manifest.json": b"{}"})
+    files = remote(remote_store)
+    put = files.put
 
-    def fails(source: str, target: str) -> None:
-        if target.endswith("/b"):
+    def fails(path: Path, key: str) -> None:
+        if key.endswith("/b"):
             raise ConnectionResetError("the network went away")
-        put(source, target)
+        put(path, key)
 
-    monkeypatch.setattr(store.fs, "put_file", fails)
+    monkeypatch.setattr(files, "put", fails)
     with pytest.raises(StorageError, match=r"cannot write .*set: the network went away"):
-        put_folder(store, "set", {"a": b"2", "b": b"2", "manifest.json": b"[]"})
-    assert not store.exists("set/manifest.json")
+        put_folder(remote_store, "set", {"a": b"2", "b": b"2", "manifest.json": b"[]"})
+    assert not remote_store.exists("set/manifest.json")
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -118,13 +120,15 @@ def test_a_folder_that_is_deleted_or_replaced_loses_its_manifest_first(
 ) -> None:
     put_folder(any_store, "set", {"a": b"1", "manifest.json": b"{}"})
     seen: list[list[str]] = []
-    remove = any_store.fs.rm
+    place, name = (shutil, "rmtree") if any_store.local else (remote(any_store).fs, "rm")
+    remove = getattr(place, name)
 
-    def noted(path: str, recursive: bool) -> None:
-        seen.append(any_store.names("set"))
-        remove(path, recursive=recursive)
+    def noted(path: Any, **options: Any) -> None:
+        if str(path).endswith("/set"):
+            seen.append(any_store.names("set"))
+        remove(path, **options)
 
-    monkeypatch.setattr(any_store.fs, "rm", noted)
+    monkeypatch.setattr(place, name, noted)
     if replaced:
         put_folder(any_store, "set", {"b": b"2", "manifest.json": b"{}"})
     else:
@@ -145,8 +149,51 @@ def test_a_copy_has_the_same_bytes_and_outlives_its_source(any_store: Store) -> 
 
 def test_a_fetched_folder_holds_the_files_under_its_key(any_store: Store) -> None:
     put_folder(any_store, "set", {"a": b"1", "manifest.json": b"{}"})
-    folder = any_store.fetch_folder("set")
+    digests = {name: hashlib.sha256(data).hexdigest() for name, data in {"a": b"1", "manifest.json": b"{}"}.items()}
+    folder = any_store.fetch_folder("set", digests)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a": b"1", "manifest.json": b"{}"}
+
+
+def test_of_many_who_create_a_file_one_does(any_store: Store) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: any_store.create("a/lease", str(n).encode()), range(8)))
+    assert sum(made) == 1
+    assert any_store.read_bytes("a/lease") == str(made.index(True)).encode()
+
+
+def test_of_many_who_swap_a_file_one_does(atomic_store: Store) -> None:
+    atomic_store.write_bytes("a/lease", b"old")
+    with ThreadPoolExecutor(8) as pool:
+        swapped = list(pool.map(lambda n: atomic_store.swap("a/lease", b"old", str(n).encode()), range(8)))
+    assert sum(swapped) == 1
+    assert atomic_store.read_bytes("a/lease") == str(swapped.index(True)).encode()
+
+
+def test_a_file_that_is_gone_or_another_is_not_swapped(any_store: Store) -> None:
+    assert not any_store.swap("a/lease", b"old", b"new")
+    any_store.write_bytes("a/lease", b"other")
+    assert not any_store.swap("a/lease", b"old", b"new")
+    assert any_store.read_bytes("a/lease") == b"other"
+
+
+def test_a_stretch_of_a_file_is_read(any_store: Store) -> None:
+    any_store.write_bytes("a", b"0123456789")
+    assert any_store.read_bytes("a", 2, 5) == b"234"
+    assert any_store.read_bytes("a", 0, 3) == b"012"
+    assert any_store.read_bytes("a", 7) == b"789"
+
+
+def test_a_renamed_folders_files_are_found_under_its_new_name_alone(any_store: Store) -> None:
+    put_folder(any_store, "a/set", {"x": b"1", "manifest.json": b"{}"})
+    any_store.rename("a/set", "a/other")
+    assert content(any_store, "a/other") == {"x": b"1", "manifest.json": b"{}"}
+    assert any_store.names("a/set") == []
+    any_store.write_bytes("a/file", b"1")
+    any_store.rename("a/file", "a/renamed")
+    assert any_store.read_bytes("a/renamed") == b"1"
+    assert not any_store.exists("a/file")
+    any_store.rename("a/none", "a/again")
+    assert any_store.names("a/again") == []
 
 
 @pytest.mark.parametrize("below", ["", "/store", "/deep/er/store"])

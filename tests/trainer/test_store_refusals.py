@@ -1,6 +1,7 @@
 """Stores that refuse: read-only, full, or not there. Said in one message, and what is published stays as it is."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -13,9 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.processes import Ended, start_warm, wait_until
-from tests.support import ROOT, curve, digests, final_bytes, small_values, steps_recorded, write_config
+from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import PUBLISHED, message_of
+from trainer.errors import StorageError
+from trainer.preparation import PreparedData, prepare, prepare_tokenizer
+from trainer.progress import silent
+from trainer.report import make_report
+from trainer.storage import Store
 
 
 def mounted(folder: Path, options: str) -> bool:
@@ -86,7 +92,7 @@ def test_a_full_disk_is_refused_before_anything_is_done(raw: Path, tmp_path: Pat
         with unmounted_at_end(disk):
             fill(disk)
             message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
-        assert "No space left on device; free some space" in message
+        assert re.search(r"No space left on device: about 5 bytes are needed, 0 are free at .*; free some space there", message)
     else:
         message = message_of(run_with_tiny_files(config))
         assert "File too large" in message
@@ -131,8 +137,14 @@ def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there
         ended = running.wait()
         if own:
             message = message_of(ended)
-            assert message.startswith("StorageError: cannot write ")
-            assert "free some space there, then run it again: finished work is kept" in message
+            needed = re.match(
+                r"StorageError: (?:.*: )?cannot write .*/checkpoints/step-\d+: No space left on device: about ([\d,]+) bytes "
+                r"are needed, [\d,]+ are free at .*; free some space there, then run it again: finished work is kept",
+                message,
+            )
+            assert needed is not None, message
+            size = sum(path.stat().st_size for path in (finished.store / finished.run / "checkpoints").glob("*1/*"))
+            assert int(needed[1].replace(",", "")) == pytest.approx(size, rel=0.5)
             (disk / "filler").unlink()
         assert ended.status > 0
         ended = start_warm(tmp_path / "again", "trainer.__main__", config).wait()
@@ -140,6 +152,50 @@ def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there
         assert "continuing from" in ended.stderr
         assert final_bytes(store) == final_bytes(finished.store)
         assert curve(store) == curve(finished.store)
+
+
+SHORT = (
+    r"cannot write .*{key}: No space left on device: about [\d,]+ bytes are needed, [\d,]+ are free at .*; "
+    "free some space there, then run it again: finished work is kept"
+)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A disk of its own, that may be filled."""
+    if not mounted(folder, "size=12m"):
+        pytest.fail("this user may not mount: no disk can be filled here")
+    with unmounted_at_end(folder):
+        yield folder
+
+
+def test_a_disk_that_fills_up_while_shards_are_built_keeps_the_finished_ones(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = disk / "store"
+        job = small_job(raw, store).preparation()
+        prepare_tokenizer(job, silent())
+        fill(disk)
+        with pytest.raises(StorageError, match=SHORT.format(key=r"shard-0000\d\.json")):
+            prepare(job, silent())
+        assert list((store / ".staging").iterdir()) == []
+        (disk / "filler").unlink()
+        prepare(job, silent())
+        for path in (prepared[0] / "shards").rglob("*.bin"):
+            assert (store / path.relative_to(prepared[0])).read_bytes() == path.read_bytes()
+
+
+def test_a_report_that_does_not_fit_says_so_and_is_written_once_it_does(finished: Finished, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        store = Store(str(shutil.copytree(finished.store, disk / "store")))
+        store.delete(f"{finished.run}/report.html")
+        fill(disk)
+        with pytest.raises(StorageError, match=SHORT.format(key="report.html")):
+            make_report(store, finished.run)
+        (disk / "filler").unlink()
+        assert make_report(store, finished.run).key == f"{finished.run}/report.html"
+        assert (disk / "store" / finished.run / "report.html").stat().st_size > 10_000
 
 
 def fill(disk: Path) -> None:

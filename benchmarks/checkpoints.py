@@ -1,0 +1,90 @@
+"""What checkpoints cost: the loop's wait at one save a minute, and against saving the same state in the loop."""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.jobs import job, raw_corpora
+from benchmarks.measure import say, spread
+from trainer.checkpoint import TrainState, take_snapshot
+from trainer.preparation import prepare
+from trainer.pretraining import Pretraining
+from trainer.progress import silent
+from trainer.saver import Saver
+from trainer.step import make_optimizer, make_schedule
+from trainer.storage import Store
+
+MODEL = {
+    "model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 192, "n_positions": 256,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+}  # fmt: skip
+"""That of the quickstart."""
+
+PAIRS, MINUTES = 9, 3
+
+
+def train(folder: Path, run: str, **training: int) -> list[dict[str, float]]:
+    """Train in a process of its own; returns the records of the run."""
+    bench = job(folder, MODEL, **training).model_copy(update={"run": run})
+    path = folder / f"{run}.json"
+    path.write_text(bench.model_dump_json())
+    subprocess.run([sys.executable, "-m", "trainer", str(path)], check=True, capture_output=True)
+    return [json.loads(line) for line in Path(bench.store, "runs", run, "metrics.jsonl").read_text().splitlines()]
+
+
+def share_of_stalls(folder: Path) -> tuple[float, list[float]]:
+    """Share of the training time that the loop waits at one save a minute, and the seconds from snapshot to commit."""
+    trial = train(folder, "trial", max_steps=30, log_every=10, save_every=30)
+    a_minute = round(60 / statistics.median(r["step_seconds"] for r in trial if r["kind"] == "train"))
+    records = train(folder, "minutes", max_steps=MINUTES * a_minute + 1, log_every=10, save_every=a_minute)
+    stalls = [r["stall_seconds"] for r in records if r["kind"] == "checkpoint" and r["step"] % a_minute == 0]
+    return statistics.mean(stalls) / 60, [r["seconds"] for r in records if r["kind"] == "commit"]
+
+
+def compare_with_blocking(folder: Path) -> list[float]:
+    """The stall of our save over that of `save_pretrained` and `torch.save` of the same state, in turn."""
+    bench = job(folder, MODEL)
+    data = prepare(bench.preparation(), silent())
+    store = Store(bench.store)
+    model = Pretraining(bench, store, data, 1).load_model(None)
+    optimizer = make_optimizer(model, bench.training)
+    schedule = make_schedule(optimizer, bench.training, 100)
+    ids = torch.randint(0, 1000, (2, 64))
+    model(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    ratios = []
+    with Saver(store, "runs/stalls", model, [], "0" * 16, keep_last=2) as saver:
+        for step in range(1, PAIRS + 1):
+            started = time.perf_counter()
+            saver.save(take_snapshot(TrainState(step=step, attempts=step), model, model, optimizer, schedule, None, None))
+            ours = time.perf_counter() - started
+            saver.drain()
+            started = time.perf_counter()
+            model.save_pretrained(folder / "blocking")
+            torch.save(
+                {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}, folder / "blocking" / "rest.pt"
+            )
+            ratios.append(ours / (time.perf_counter() - started))
+    return ratios
+
+
+def main() -> None:
+    """Measure both."""
+    print("checkpoints: the loop's wait for them", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        raw_corpora(folder / "raw")
+        say("stall / blocking save_pretrained + torch.save", spread(compare_with_blocking(folder)), "at most 0.2")
+        share, commits = share_of_stalls(folder)
+        say("share of training time at one save a minute", f"{share:.2%}", "at most 1%")
+        say("snapshot to commit, in the background", f"{statistics.median(commits):.2f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""A bad network before a server: an HTTP proxy that is slow, refuses, resets, and sends half of an answer."""
+
+import random
+import re
+import socket
+import socketserver
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+KINDS = ("slow down", "internal error", "reset", "half")
+ANSWERS = {
+    "slow down": (503, "Slow Down", "SlowDown"),
+    "internal error": (500, "Internal Server Error", "InternalError"),
+}
+
+
+class Faults:
+    """What the proxy does to requests: every one waits `latency` seconds, a `share` of them fail; `counts` says how."""
+
+    def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
+        parts = urlsplit(target)
+        self.target = (str(parts.hostname), int(parts.port or 80))
+        self.share, self.latency, self.counts = share, latency, Counter[str]()
+        self._random, self._lock = random.Random(seed), threading.Lock()
+
+    def next(self) -> str:
+        """The fate of the next request."""
+        with self._lock:
+            fate = self._random.choice(KINDS) if self._random.random() < self.share else "none"
+            self.counts[fate] += 1
+            return fate
+
+
+@contextmanager
+def faulty(target: str, share: float, latency: float) -> Iterator[tuple[str, Faults]]:
+    """Run the proxy for the length of a block; yields its address."""
+    faults = Faults(target, share, latency)
+
+    class Handler(_Handler):
+        plan = faults
+
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address, daemon_threads, request_queue_size = True, True, 128
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", faults
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """One request a connection, so that each has its own fate."""
+
+    plan: ClassVar[Faults]
+
+    def handle(self) -> None:
+        with suppress(OSError):
+            head = self._read_head()
+            if head is None:
+                return
+            length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
+            if re.search(rb"(?i)\r\nexpect: *100-continue", head):
+                self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = self.rfile.read(int(length[1])) if length else b""
+            time.sleep(self.plan.latency)
+            self._answer(self.plan.next(), head, body)
+
+    def _answer(self, fate: str, head: bytes, body: bytes) -> None:
+        if fate in ANSWERS:
+            status, reason, code = ANSWERS[fate]
+            text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{reason}</Message></Error>"
+            lines = [f"HTTP/1.1 {status} {reason}", f"Content-Length: {len(text)}", "Connection: close", "", text]
+            self.wfile.write("\r\n".join(lines).encode())
+            return
+        if fate == "reset":
+            self._reset()
+            return
+        answer = self._forward(head, body)
+        if fate == "half":
+            self.wfile.write(answer[: len(answer) // 2])
+            self._reset()
+        else:
+            self.wfile.write(answer)
+
+    def _forward(self, head: bytes, body: bytes) -> bytes:
+        lines = [line for line in head.split(b"\r\n") if not re.match(rb"(?i)(connection|expect):", line)]
+        with socket.create_connection(self.plan.target) as server:
+            server.sendall(b"\r\n".join([lines[0], b"Connection: close", *lines[1:]]) + b"\r\n\r\n" + body)
+            answer = b"".join(iter(lambda: server.recv(2**16), b""))
+        start, _, rest = answer.partition(b"\r\n")
+        return start + b"\r\nConnection: close\r\n" + rest
+
+    def _read_head(self) -> bytes | None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = self.rfile.readline()
+            if not line:
+                return None
+            head += line
+        return head[:-4]
+
+    def _reset(self) -> None:
+        """Close so that the other side sees a reset."""
+        self.wfile.flush()
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()

@@ -1,0 +1,126 @@
+"""A real Prefect server and a real process worker, started, killed and started again, with every flow deployed."""
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Cancelling
+
+from tests.processes import Running, command_line, descendants, free_port, start_module, wait_until
+from tests.support import ROOT
+
+
+class Serving:
+    """A server with its own database, and a worker. `address` is its API's."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._port, self._started = folder, free_port(), 0
+        self.address = f"http://127.0.0.1:{self._port}/api"
+        self.env = {
+            "PREFECT_HOME": str(folder / "home"),
+            "PREFECT_API_URL": self.address,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "2",
+            "DO_NOT_TRACK": "1",
+        }
+        self.server: Running
+        self.worker: Running
+        self.start_server()
+
+    def start_server(self) -> None:
+        """Start the server and wait until it answers."""
+        self.server = self._start("prefect", "server", "start", "--host", "127.0.0.1", "--port", self._port)
+        wait_until(self._answers)
+
+    def start_worker(self) -> None:
+        """Start a worker on the pool; its flows compute on one core, as tests do."""
+        self.worker = self._start("prefect", "worker", "start", "--pool", "local", "--type", "process")
+
+    def deploy(self) -> None:
+        """Make the work pool, all deployments and the automations, as the documentation says to."""
+        for command in (
+            ["work-pool", "create", "--type", "process", "local"],
+            ["deploy", "--all", "--prefect-file", "deployments/prefect.yaml"],
+            ["automation", "create", "--from-file", "deployments/automations.yaml"],
+        ):
+            said = subprocess.run(
+                [sys.executable, "-m", "prefect", "--no-prompt", *command],
+                cwd=ROOT, env={**os.environ, **self.env}, capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert said.returncode == 0, said.stdout + said.stderr
+
+    def run(self, deployment: str, job: dict[str, Any]) -> UUID:
+        """Schedule a flow run, as `prefect deployment run` does."""
+        with temporary_settings({PREFECT_API_URL: self.address}):
+            started = run_deployment(deployment, parameters={"job": job}, timeout=0)
+            assert isinstance(started, FlowRun)
+            return started.id
+
+    def cancel(self, flow_run: UUID) -> None:
+        """What the button in the UI does."""
+        with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
+            client.set_flow_run_state(flow_run, Cancelling())
+
+    def look(self, flow_run: UUID) -> FlowRun:
+        """The flow run as the server knows it."""
+        with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
+            return client.read_flow_run(flow_run)
+
+    def state_of(self, flow_run: UUID) -> str:
+        """The type of its state."""
+        state = self.look(flow_run).state
+        return state.type.value if state else "NONE"
+
+    def processes(self, named: str) -> list[int]:
+        """The living processes below the worker whose command line holds a text."""
+        return [pid for pid in descendants(self.worker.pid) if named in command_line(pid)]
+
+    def stop(self) -> None:
+        """End everything."""
+        for running in (self.worker, self.server):
+            family = [running.pid, *descendants(running.pid)]
+            for pid in family:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            running.wait()
+
+    def _start(self, module: str, *arguments: object) -> Running:
+        self._started += 1
+        return start_module(self._folder / f"said-{self._started}", module, *arguments, env=self.env)
+
+    def _answers(self) -> bool:
+        assert self.server.status() is None, self.server.wait()
+        with suppress(OSError), urllib.request.urlopen(f"{self.address}/health", timeout=1) as answer:
+            return bool(answer.status == 200)
+        return False
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Serving]:
+    """A server with everything deployed and a worker, for the length of a block."""
+    found = Serving(folder)
+    try:
+        found.deploy()
+        found.start_worker()
+        yield found
+    finally:
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    """The same, shared by a file's tests."""
+    with serving(tmp_path_factory.mktemp("serving")) as found:
+        yield found

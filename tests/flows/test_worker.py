@@ -1,0 +1,130 @@
+"""Deployed flows on a real server and worker: cancelled, killed, silent, and with the server gone."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.conftest import SETTINGS, Done
+from tests.flows.serving import Serving, served, serving
+from tests.processes import alive, descendants, start_module, wait_until
+from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
+
+__all__ = ["served"]
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 240.0
+"""Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left alone."""
+
+
+def prepared(done: Done, store: Path) -> Path:
+    """A store with prepared data and no run."""
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(done.store / name, store / name)
+    return store
+
+
+def flow_process(served: Serving) -> int:
+    """The process that runs the flow: the trainer's parent."""
+    (trainer,) = served.processes("trainer.child")
+    return int(Path(f"/proc/{trainer}/stat").read_text().rpartition(") ")[2].split()[1])
+
+
+def last_step(store: Path) -> int:
+    step: int = json.loads((store / only_run(store) / "checkpoint-last").read_text())["step"]
+    return step
+
+
+def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary_file(
+    served: Serving, done: Done, raw: Path, tmp_path: Path
+) -> None:
+    store = prepared(done, tmp_path / "store")
+    changes: dict[str, Any] = {**SETTINGS, "training__save_every": None, "training__max_steps": 100_000}
+    flow_run = served.run("train-model/local", small_values(raw, store, **changes))
+    wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
+    family = descendants(served.worker.pid)
+    served.cancel(flow_run)
+    wait_until(lambda: served.state_of(flow_run) == "CANCELLED", PATIENCE)
+    wait_until(lambda: not any(alive(pid) for pid in family), PATIENCE)
+    assert last_step(store) == steps_recorded(store) >= 3
+    assert list((store / ".staging").iterdir()) == []
+    assert not (store / only_run(store) / "lease.json").exists()
+
+
+def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished(
+    served: Serving, done: Done, raw: Path, tmp_path: Path
+) -> None:
+    store = prepared(done, tmp_path / "store")
+    flow_run = served.run("train-model/local", small_values(raw, store, **SETTINGS))
+    wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
+    flow, trainers = flow_process(served), served.processes("trainer.child")
+    os.kill(flow, signal.SIGKILL)
+    wait_until(lambda: not any(alive(pid) for pid in trainers), 30)
+    saved = last_step(store)
+    assert 5 <= saved < 40
+    wait_until(lambda: served.state_of(flow_run) == "COMPLETED", PATIENCE)
+    assert final_bytes(store) == final_bytes(done.store)
+    assert served.look(flow_run).labels["headrace.deaths"] == 1
+    starts = [json.loads(line) for line in (store / only_run(store) / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), "no step is lost, none is told twice"
+
+
+@pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.long)])
+def test_training_goes_on_while_the_server_is_gone_and_its_end_is_told_when_it_is_back(
+    seconds: int, done: Done, raw: Path, tmp_path: Path
+) -> None:
+    store = prepared(done, tmp_path / "store")
+    with serving(tmp_path / "serving") as own:
+        values = small_values(raw, store, **{**SETTINGS, "training__max_steps": 40 * seconds, "training__save_every": 10})
+        flow_run = own.run("train-model/local", values)
+        wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
+        for pid in [own.server.pid, *descendants(own.server.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        own.server.wait()
+        gone, before = time.monotonic(), steps_recorded(store)
+        wait_until(lambda: time.monotonic() > gone + seconds, seconds + 10.0)
+        assert steps_recorded(store) > before
+        own.start_server()
+        wait_until(lambda: own.state_of(flow_run) == "COMPLETED", PATIENCE)
+    assert (store / only_run(store) / "final" / "manifest.json").exists()
+
+
+def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_committed(
+    done: Done, raw: Path, tmp_path: Path
+) -> None:
+    store = prepared(done, tmp_path / "store")
+    config = write_config(tmp_path / "job.yaml", small_values(raw, store, **SETTINGS))
+    with serving(tmp_path / "serving") as own:
+        running = start_module(tmp_path / "said", "flows.train_model", config, env=own.env)
+        wait_until(lambda: steps_recorded(store) >= 3 or running.status() is not None, PATIENCE)
+        for pid in [own.server.pid, *descendants(own.server.pid)]:
+            os.kill(pid, signal.SIGKILL)
+        ended = running.wait(PATIENCE)
+    assert ended.status > 0
+    assert final_bytes(store) == final_bytes(done.store)
+    message = ended.stderr.strip().splitlines()[-1]
+    assert own.address in message and "run it again" in message, ended.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(done: Done, raw: Path, tmp_path: Path) -> None:
+    store = prepared(done, tmp_path / "store")
+    with serving(tmp_path / "serving") as own:
+        flow_run = own.run("train-model/local", small_values(raw, store, **{**SETTINGS, "training__max_steps": 4000}))
+        wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
+        family = [own.worker.pid, *descendants(own.worker.pid)]
+        for pid in family:
+            os.kill(pid, signal.SIGKILL)
+        own.worker.wait()
+        assert own.state_of(flow_run) == "RUNNING"
+        wait_until(lambda: own.state_of(flow_run) != "RUNNING", 400)
+        own.start_worker()
+        wait_until(lambda: own.state_of(flow_run) == "COMPLETED", 400)
+        assert own.look(flow_run).labels["headrace.deaths"] == 1

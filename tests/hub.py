@@ -1,0 +1,56 @@
+"""A small Hugging Face hub on this machine, with one model: what `huggingface_hub` asks of the real one."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+
+@contextmanager
+def serve_model(folder: Path, name: str, commit: str) -> Iterator[str]:
+    """Serve a folder as the model of this name at one commit; yields the address for HF_ENDPOINT."""
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def _answer(self, with_body: bool) -> None:
+            body, etag = self._find()
+            self.send_response(404 if body is None else 200)
+            body = body or b""
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("ETag", f'"{etag}"')
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+        def _find(self) -> tuple[bytes | None, str]:
+            if self.path.startswith(f"/api/models/{name}/tree/"):
+                tree = [{"type": "file", "path": file, "size": len(data), "oid": "0" * 40} for file, data in files.items()]
+                return json.dumps(tree).encode(), commit
+            if self.path.startswith(f"/api/models/{name}"):
+                siblings = [{"rfilename": file} for file in files]
+                return json.dumps({"id": name, "sha": commit, "siblings": siblings}).encode(), commit
+            body = files.get(self.path.rpartition("/")[2]) if self.path.startswith(f"/{name}/resolve/{commit}/") else None
+            return body, hashlib.sha256(body or b"").hexdigest()
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

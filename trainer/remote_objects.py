@@ -1,0 +1,186 @@
+"""A store in a bucket, or on any other file system that fsspec knows: objects appear whole, or not at all.
+
+Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3 the
+bytes are checked on their way there (botocore sends checksums), and leases and pointers use conditional writes.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import fsspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.blob_cache import BlobCache
+
+REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
+"""How a file system says no."""
+
+UPLOADS = 8
+"""Files that are sent at the same time; s3fs sends the parts of a large one at the same time as well."""
+
+S3_OPTIONS = {
+    "use_listings_cache": False,
+    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}, "connect_timeout": 10, "read_timeout": 60},
+}
+
+
+class RemoteObjects:
+    """Objects below one URL, by key."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.fs: Any
+        self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
+        self._s3 = url.startswith("s3://")
+        self._cache = BlobCache.of_this_machine()
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of this name. On S3 one request, and no listing."""
+        if not self._s3:
+            return bool(self.fs.exists(self._full(key)))
+        try:
+            self._head(key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, key: str) -> list[str]:
+        try:
+            entries = self.fs.ls(self._full(key), detail=False, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        paths = [str(entry).rstrip("/") for entry in entries]  # of an emptied folder some servers list the folder itself
+        return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end))
+
+    def put(self, path: Path, key: str) -> None:
+        self.fs.put_file(str(path), self._full(key))
+        if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
+            raise OSError(f"{path.stat().st_size} bytes were sent, {size} have arrived")
+
+    def put_folder(self, folder: Path, key: str, last: str) -> None:
+        """Send the files at the same time, and the one named `last` when the others have arrived."""
+        self.delete(key, first=last)
+        paths = sorted(path for path in folder.iterdir() if path.name != last)
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            list(pool.map(lambda path: self.put(path, f"{key}/{path.name}"), paths))
+        self.put(folder / last, f"{key}/{last}")
+
+    def copy(self, source: str, key: str) -> None:
+        self.fs.cp_file(self._full(source), self._full(key))
+
+    def create(self, path: Path, key: str) -> bool:
+        try:
+            self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if not _is_refused_condition(error):
+                raise
+            return False
+        return True
+
+    def swap(self, path: Path, key: str, expected: bytes) -> bool:
+        """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such proof."""
+        if not self._s3:
+            if not self.fs.exists(self._full(key)) or self.read(key) != expected:
+                return False
+            self.put(path, key)
+            return True
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        try:
+            etag = self._head(key)["ETag"]
+            if self.read(key) != expected:
+                return False
+            self.fs.call_s3("put_object", Bucket=bucket, Key=name, Body=path.read_bytes(), IfMatch=etag)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if not _is_refused_condition(error):
+                raise
+            return False
+        return True
+
+    def rename(self, key: str, new: str) -> None:
+        """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it again."""
+        if self.exists(key):
+            self.copy(key, new)
+        for name in self.names(key):
+            self.copy(f"{key}/{name}", f"{new}/{name}")
+        self.delete(key)
+
+    def delete(self, key: str, first: str | None = None) -> None:
+        full = self._full(key)
+        if first is not None and self.exists(f"{key}/{first}"):
+            self.fs.rm_file(f"{full}/{first}")
+        if self.fs.exists(full):
+            self.fs.rm(full, recursive=True)
+
+    def fetch(self, key: str, sha256: str | None) -> Path:
+        """A local copy: one that all processes of this machine share, if the digest is known, else one of this process."""
+        if sha256 is not None:
+            size, version = self._facts(key)
+            return self._cache.get(sha256, version, size, self._download(key))
+        path = self._own(key)
+        partial = path.with_name(f"{path.name}.partial")
+        self._download(key)(partial)
+        os.replace(partial, path)  # whoever has the older file open or mapped keeps it
+        return path
+
+    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
+        """A local folder of this process with copies of these files, which outlive the cache's."""
+        folder = self._own(f"{key}/.").parent
+        for name, sha256 in digests.items():
+            cached = self.fetch(f"{key}/{name}", sha256)
+            (folder / name).unlink(missing_ok=True)
+            try:
+                os.link(cached, folder / name)
+            except OSError:
+                shutil.copyfile(cached, folder / name)
+        return folder
+
+    def _download(self, key: str) -> Callable[[Path], None]:
+        return lambda path: self.fs.get_file(self._full(key), str(path))
+
+    def _facts(self, key: str) -> tuple[int, str]:
+        """Size, and what changes when the object is replaced."""
+        if not self._s3:
+            return int(self.fs.size(self._full(key))), str(self.fs.ukey(self._full(key)))
+        head = self._head(key)
+        return int(head["ContentLength"]), str(head["ETag"])
+
+    def _head(self, key: str) -> dict[str, Any]:
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        found: dict[str, Any] = self.fs.call_s3("head_object", Bucket=bucket, Key=name)
+        return found
+
+    def _own(self, key: str) -> Path:
+        """A path in a folder of this process, removed when it ends."""
+        path = _own_folder() / self.url.replace("/", "_") / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _full(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+
+@cache
+def _own_folder() -> Path:
+    folder = tempfile.mkdtemp(prefix="headrace-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return Path(folder)
+
+
+def _is_refused_condition(error: OSError) -> bool:
+    """Whether a conditional write was refused: somebody else was first."""
+    return "pre-condition" in str(error) or "ConditionalRequestConflict" in str(error)
