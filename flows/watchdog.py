@@ -20,8 +20,8 @@ from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.standing import Standing, find_standing, is_alive
 
-DEATHS, SHARD_FILES, STEP, CRASH = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.crash"
-"""Labels of a flow run: how often it died without getting further, where that was, and the last crash that was counted."""
+DEATHS, SHARD_FILES, STEP, STARTS = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.starts"
+"""Labels of a flow run: how often it died without getting further, where that was, and its starts until then."""
 
 JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
     "data-to-model": PipelineJob,
@@ -43,18 +43,20 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     with get_client(sync_client=True) as client:
         for run in _crashed(client, flow_run):
             job = _job_of(client, run)
-            crash = str(run.state_id)
-            if job is None or run.labels.get(CRASH) == crash or is_alive(job):
+            if job is None or is_alive(job):
                 continue
-            labels = {**count_deaths(run.labels, find_standing(job)), CRASH: crash}
-            client.update_flow_run_labels(run.id, labels)
+            labels = run.labels
+            known = labels.get(STARTS) == run.run_count  # a worker may report one death twice
+            if not known:
+                labels = {**count_deaths(labels, find_standing(job)), STARTS: run.run_count}
+                client.update_flow_run_labels(run.id, labels)
             place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
-            if labels[DEATHS] >= deaths:
-                hopeless.append(f"{run.name} ({run.id}) died {labels[DEATHS]} times at {place}")
-            else:
+            if int(labels[DEATHS]) < deaths:
                 get_run_logger().info("%s crashed at %s: scheduled again", run.name, place)
                 client.set_flow_run_state(run.id, Scheduled(message=f"It crashed at {place}: to be continued"), force=True)
                 scheduled.append(run.id)
+            elif not known:
+                hopeless.append(f"{run.name} ({run.id}) died {labels[DEATHS]} times at {place}")
     if hopeless:
         raise RunError(
             f"{'; '.join(hopeless)}: not scheduled again. Find the cause in its logs, then `prefect flow-run retry ID`"

@@ -2,9 +2,11 @@
 
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
@@ -26,27 +28,60 @@ ARTIFACT_SECONDS = 5.0
 def showing() -> Iterator[Callable[[Update], None]]:
     """A place to show updates, for the length of a task."""
     on_screen = terminal_bars(sys.stderr) if sys.stderr.isatty() else _every(10.0, plain_lines(sys.stderr))
-    artifacts: dict[str, tuple[UUID, float]] = {}
+    teller = _Teller()
 
     def show(update: Update) -> None:
         on_screen(update)
-        if not update.total:
-            return
-        try:
-            tell_server(update, 100.0 * update.done / update.total)
-        except Exception as error:  # the work goes on, whatever the server that shows it says
-            TaskLogger().warning("progress cannot be shown in Prefect: %s", error)
+        if update.total:
+            teller.tell(update)
 
-    def tell_server(update: Update, percent: float) -> None:
-        known = artifacts.get(update.title)
-        if known is None:
-            made = cast(UUID, create_progress_artifact(percent, description=describe(update)))
-            artifacts[update.title] = (made, time.monotonic())
-        elif update.finished or time.monotonic() - known[1] > ARTIFACT_SECONDS:
-            artifacts[update.title] = (known[0], time.monotonic())
-            update_progress_artifact(known[0], percent, description=describe(update))
+    try:
+        yield show
+    finally:
+        teller.finish()
 
-    yield show
+
+class _Teller:
+    """Tells the server of the latest updates, in a thread of its own: a server that is slow or gone holds nothing up."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Update] = {}
+        self._news, self._ended = threading.Condition(), threading.Event()
+        # In this task's context, which the artifacts belong to.
+        self._thread = threading.Thread(target=copy_context().run, args=(self._run,), name="progress", daemon=True)
+        self._thread.start()
+
+    def tell(self, update: Update) -> None:
+        with self._news:
+            self._latest[update.title] = update
+            self._news.notify()
+
+    def finish(self) -> None:
+        """Wait for the last updates to arrive, but not for long."""
+        self._ended.set()
+        with self._news:
+            self._news.notify()
+        self._thread.join(ARTIFACT_SECONDS)
+
+    def _run(self) -> None:
+        artifacts: dict[str, UUID] = {}
+        while not self._ended.wait(ARTIFACT_SECONDS if artifacts else 0) or self._latest:
+            with self._news:
+                self._news.wait_for(lambda: self._latest or self._ended.is_set())
+                updates, self._latest = self._latest, {}
+            for update in updates.values():
+                try:
+                    _tell_server(artifacts, update)
+                except Exception as error:  # the work goes on, whatever the server that shows it says
+                    TaskLogger().warning("progress cannot be shown in Prefect: %s", error)
+
+
+def _tell_server(artifacts: dict[str, UUID], update: Update) -> None:
+    percent = 100.0 * update.done / update.total if update.total else 0.0
+    if update.title in artifacts:
+        update_progress_artifact(artifacts[update.title], percent, description=describe(update))
+    else:
+        artifacts[update.title] = cast(UUID, create_progress_artifact(percent, description=describe(update)))
 
 
 def _every(seconds: float, show: Callable[[Update], None]) -> Callable[[Update], None]:

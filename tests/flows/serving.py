@@ -44,6 +44,10 @@ class Serving:
         self.server = self._start("prefect", "server", "start", "--host", "127.0.0.1", "--port", self._port)
         wait_until(self._answers)
 
+    def kill_server(self) -> None:
+        """End the server as a power cut would."""
+        self._kill(self.server)
+
     def start_worker(self) -> None:
         """Start a worker on the pool; its flows compute on one core, as tests do."""
         self.worker = self._start("prefect", "worker", "start", "--pool", "local", "--type", "process")
@@ -90,11 +94,13 @@ class Serving:
     def stop(self) -> None:
         """End everything."""
         for running in (self.worker, self.server):
-            family = [running.pid, *descendants(running.pid)]
-            for pid in family:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            running.wait()
+            self._kill(running)
+
+    def _kill(self, running: Running) -> None:
+        for pid in [running.pid, *descendants(running.pid)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        running.wait()
 
     def _start(self, module: str, *arguments: object) -> Running:
         self._started += 1

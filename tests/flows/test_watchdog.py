@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.states import Crashed
+from prefect.states import Crashed, Running
 
 from flows.train_model import train_model
 from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, watchdog
@@ -40,7 +40,10 @@ def client(server: dict[str, str]) -> Iterator[SyncPrefectClient]:
         yield found
 
 
-def crash(client: SyncPrefectClient, flow_run: UUID) -> None:
+def crash(client: SyncPrefectClient, flow_run: UUID, starts: bool = True) -> None:
+    """The run starts and dies, or its death is only told once more."""
+    if starts:
+        client.set_flow_run_state(flow_run, Running(), force=True)
     client.set_flow_run_state(flow_run, Crashed(), force=True)
 
 
@@ -67,10 +70,14 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
         assert watchdog(flow_run=made) == [made]
         assert state_of(client, made) == "SCHEDULED"
         assert client.read_flow_run(made).labels[DEATHS] == expected
+    crash(client, made, starts=False)
+    assert watchdog(flow_run=made) == [made], "a death that is told twice counts once"
+    assert client.read_flow_run(made).labels[DEATHS] == 2
     crash(client, made)
     with pytest.raises(RunError, match=rf"{made}\) died 3 times at step 10, 0 shard files: not scheduled again"):
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
+    assert watchdog() == [], "it was told of already"
 
 
 def test_what_only_looks_crashed_is_left_alone(client: SyncPrefectClient, done: Done, raw: Path, tmp_path: Path) -> None:
