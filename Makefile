@@ -11,8 +11,9 @@ export DO_NOT_TRACK := 1
 
 .PHONY: run corpora finetune pairs test test-long soak check bench clean
 
+# STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
-	$(BIN)/python -m flows.data_to_model $(CONFIG)
+	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.data_to_model $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
 
 corpora: $(STAMP)
 	@$(BIN)/python -m trainer.sample_corpora data/raw
@@ -25,7 +26,7 @@ pairs: $(STAMP)
 	@$(BIN)/python -m trainer.sample_pairs data/pairs
 
 test: $(STAMP)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long

@@ -1,4 +1,7 @@
-"""A real S3 server, SeaweedFS, on this machine: started on free ports, with its own data folder and credentials."""
+"""A real S3 server, SeaweedFS, on this machine: started on free ports, with its own data folder and credentials.
+
+`python -m tests.s3 MODULE ARGUMENTS...` runs a module beside one whose data is kept in data/s3, as `make run STORE=s3` does.
+"""
 
 import json
 import os
@@ -6,6 +9,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import sysconfig
 import uuid
 from collections.abc import Iterator
@@ -45,7 +49,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     ports = {name: free_port() for name in PORTS}
     command = [
         _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
-        "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false",
+        "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     address = f"http://127.0.0.1:{ports['s3.port']}"
@@ -87,3 +91,15 @@ def _is_ready(process: subprocess.Popen[bytes], said: Path) -> bool:
         fs.pipe_file(f"{BUCKET}/probe", b"probe")
         return bool(fs.cat_file(f"{BUCKET}/probe") == b"probe")
     return False
+
+
+def main(arguments: list[str]) -> int:
+    """Run `python -m` with these arguments while the server runs; returns its exit status."""
+    folder = Path("data/s3")
+    folder.mkdir(parents=True, exist_ok=True)
+    with s3_server(folder):
+        return subprocess.run([sys.executable, "-m", *arguments], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,10 +1,13 @@
 """The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
 
+import errno
 import json
 import logging
 import os
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
@@ -15,6 +18,7 @@ from trainer.storage import Store
 log = logging.getLogger(__name__)
 
 TENSORBOARD = "tensorboard"
+NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 
 
 class RunLog:
@@ -28,7 +32,7 @@ class RunLog:
         kept = _up_to(store, f"{run}/{METRICS}", step)
         store.write_bytes(f"{run}/{METRICS}", kept)
         self._path = store.fetch(f"{run}/{METRICS}")
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
         self._events = self._path.parent / TENSORBOARD
         if not kept:
             store.delete(f"{run}/{TENSORBOARD}")
@@ -37,15 +41,18 @@ class RunLog:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
-        self._file.flush()
-        self._show(kind, step, **values)
+        line = (json.dumps({"kind": kind, "step": step, **values}) + "\n").encode()
+        with self._store.explained_when_full(f"{self._run}/{METRICS}", needed=len(line)):
+            if self._file.write(line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        with _only_warned():
+            self._show(kind, step, **values)
 
     def rewind(self, step: int) -> None:
         """Drop the records from after a step that training goes back to."""
         self._file.close()
         self._store.write_bytes(f"{self._run}/{METRICS}", _up_to(self._store, f"{self._run}/{METRICS}", step))
-        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the whole run
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
 
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong."""
@@ -60,10 +67,10 @@ class RunLog:
 
     def __exit__(self, *error: object) -> None:
         threading.excepthook = self._hook
-        self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._board.close()
+        with _only_warned():
+            self._board.close()
         self.publish()
 
     def _report(self, failure: threading.ExceptHookArgs) -> None:
@@ -71,12 +78,21 @@ class RunLog:
         if not type(failure.thread).__module__.startswith("tensorboard."):
             self._hook(failure)
             return
-        log.warning("TensorBoard's files can no longer be written: %s", failure.exc_value)
+        log.warning(NOT_WRITTEN, failure.exc_value)
 
     def _show(self, kind: str, step: int, **values: Any) -> None:
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
+
+
+@contextmanager
+def _only_warned() -> Iterator[None]:
+    """For TensorBoard's files: they are a second record, for which training does not end."""
+    try:
+        yield
+    except OSError as error:
+        log.warning(NOT_WRITTEN, error)
 
 
 def _up_to(store: Store, key: str, step: int) -> bytes:

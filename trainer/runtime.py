@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -89,10 +89,8 @@ def planned_ranks(processes: int | None, device: str = "auto") -> int:
     return processes or max(1, count_gpus(device))
 
 
-def start_runtime(precision: str, device: str = "auto", partial: bool = False) -> Runtime:
+def start_runtime(precision: str, device: str = "auto") -> Runtime:
     """Join the other ranks, if a launcher started several.
-
-    `partial` allows for models with parameters that a loss does not reach; DDP then looks for them at each step.
 
     Raises `ConfigError` if accelerate's configuration contradicts the precision or the device, `DeviceError` if it started
     fewer processes than it was asked for.
@@ -124,16 +122,29 @@ def start_runtime(precision: str, device: str = "auto", partial: bool = False) -
         torch.set_num_threads(max(1, usable_cores() // local_ranks))
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
-    accelerator = Accelerator(
-        mixed_precision=MIXED_PRECISION[precision],
-        cpu=cpu,
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=partial)],
-    )
+    accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")
     control = dist.new_group(backend="gloo", timeout=LONG_WAIT) if accelerator.num_processes > 1 else None
     return Runtime(accelerator, control)
+
+
+def wrap_objective(objective: torch.nn.Module, runtime: Runtime, sample: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    """Put a model with its loss on the device, and among its ranks.
+
+    Of several ranks, DDP must be told if the loss does not reach every parameter (a pooler that a head does not read, say);
+    a micro-batch is tried to see that.
+    """
+    accelerator = runtime.accelerator
+    if runtime.ranks > 1:
+        objective.to(runtime.device)
+        objective(**{name: value.to(runtime.device) for name, value in sample.items()}).backward()
+        left_out = any(parameter.grad is None for parameter in objective.parameters() if parameter.requires_grad)
+        objective.zero_grad(set_to_none=True)
+        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=runtime.any(left_out))
+    wrapped: torch.nn.Module = accelerator.prepare_model(objective)
+    return wrapped
 
 
 def seed_everything(seed: int, attempt: int, rank: int) -> None:

@@ -28,7 +28,7 @@ from trainer.progress import Progress
 from trainer.recovery import find_fork, fork_weights, roll_back
 from trainer.runlog import RunLog
 from trainer.runs import Run, TrainingData, TrainingJob, claim_run, difference, finished_run, identify_run
-from trainer.runtime import Runtime, compile_objective, start_runtime
+from trainer.runtime import Runtime, compile_objective, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
@@ -50,8 +50,7 @@ def train(
     Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
     Raises `RunError` if the run's folder or the plan disagree with the job.
     """
-    # Any classifier of `transformers` may be fine-tuned: some have a pooler, or layers, that its head does not read.
-    runtime = start_runtime(job.training.precision, job.training.device, partial=isinstance(job, FinetuneJob))
+    runtime = start_runtime(job.training.precision, job.training.device)
     store = Store(job.store)
     prepared = data or runtime.on_first(lambda: _prepare(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
@@ -104,7 +103,8 @@ def _train(
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-    objective = accelerator.prepare_model(workload.make_objective(model))
+    sample = workload.read_batch(0, runtime.rank).micro_batches[0]
+    objective = wrap_objective(workload.make_objective(model), runtime, sample)
     if training.compile:
         compile_objective(objective, runtime)
     optimizer = make_optimizer(objective, training)

@@ -78,7 +78,7 @@ def test_the_manifest_says_what_the_set_holds(files: dict[str, list[str]], bert:
     assert found.details == {
         "name": "small", "task": "classification", "classes": ["no", "yes"], "text_columns": ["a", "b"],
         "label_column": "label", "dropped_columns": ["id"], "max_length": 16, "pad_token": "[PAD]", "pad_id": 0,
-        "vocab_size": len(tokenizer), "duplicates_across": 0,
+        "pad_is_end": False, "divider": None, "vocab_size": len(tokenizer), "duplicates_across": 0,
     }  # fmt: skip
     assert list(splits) == ["train", "validation", "test"]
     for name, split in found.splits.items():

@@ -61,7 +61,7 @@ def test_the_points_cover_every_kind_of_write(clean: Path) -> None:
         "rename tokenizers/bpe-#", "replace runs/one/config.json", "rename runs/one/checkpoints/step-#",
         "replace runs/one/checkpoint-last", "replace runs/one/checkpoint-best", "rename runs/one/final",
         "replace runs/one/report.html", "replace runs/one/eval.json", "link runs/one/lease.json",
-        name_point("remove", "/s", "/s/runs/one/checkpoints/step-2/manifest.json"),
+        name_point("unlink", "/s", "/s/runs/one/checkpoints/step-2/manifest.json"),
     ):  # fmt: skip
         assert wanted in points, sorted(points)
     assert any(point.startswith("replace shards/") or point.startswith("rename shards/") for point in points)
@@ -70,7 +70,7 @@ def test_the_points_cover_every_kind_of_write(clean: Path) -> None:
 KEY_POINTS = [
     "rename tokenizers/bpe-#", "replace runs/one/config.json", "rename runs/one/checkpoints/step-#",
     "replace runs/one/checkpoint-last", "replace runs/one/checkpoint-best", "rename runs/one/final",
-    "remove runs/one/lease.json",
+    "unlink runs/one/lease.json",
 ]  # fmt: skip
 
 

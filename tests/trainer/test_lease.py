@@ -1,6 +1,5 @@
 """One process a run."""
 
-import json
 import os
 import signal
 import subprocess
@@ -35,9 +34,9 @@ with Lease(Store(sys.argv[1]), "runs/one"):
 
 
 @pytest.fixture
-def holder(empty_store: Store) -> Iterator[subprocess.Popen[str]]:
+def holder(atomic_store: Store) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the run."""
-    command = [sys.executable, "-c", HOLDER, str(empty_store.local)]
+    command = [sys.executable, "-c", HOLDER, atomic_store.url]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "holding\n"
@@ -51,65 +50,67 @@ def held(store: Store) -> dict[str, Any]:
 
 
 def test_a_run_that_is_held_is_refused_with_who_holds_it_and_since_when(
-    empty_store: Store, holder: subprocess.Popen[str]
+    atomic_store: Store, holder: subprocess.Popen[str]
 ) -> None:
-    since = held(empty_store)["since"]
+    since = held(atomic_store)["since"]
     with (
         pytest.raises(RunError, match=rf"process {holder.pid} on .* since {since[:10]}.*last sign of life"),
-        Lease(empty_store, RUN),
+        Lease(atomic_store, RUN),
     ):
         pass
-    assert held(empty_store)["pid"] == holder.pid
+    assert held(atomic_store)["pid"] == holder.pid
 
 
 def test_a_holder_that_was_killed_is_replaced_at_once(
-    empty_store: Store, holder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
+    atomic_store: Store, holder: subprocess.Popen[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    with Lease(empty_store, RUN):
-        assert held(empty_store)["pid"] == os.getpid()
+    with Lease(atomic_store, RUN):
+        assert held(atomic_store)["pid"] == os.getpid()
     assert f"taking over from process {holder.pid}" in caplog.text
-    assert empty_store.names(RUN) == []
+    assert atomic_store.names(RUN) == []
 
 
-def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(empty_store: Store, holder: subprocess.Popen[str]) -> None:
+def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(atomic_store: Store, holder: subprocess.Popen[str]) -> None:
     holder.send_signal(signal.SIGKILL)
     wait_until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(") ")[2][0] == "Z")
-    with Lease(empty_store, RUN):
-        assert held(empty_store)["pid"] == os.getpid()
+    with Lease(atomic_store, RUN):
+        assert held(atomic_store)["pid"] == os.getpid()
 
 
 @pytest.mark.parametrize(("seconds", "taken"), [(0, False), (60, False), (120, True)])
 def test_a_holder_on_another_machine_is_replaced_after_a_long_silence_only(
-    empty_store: Store, seconds: int, taken: bool
+    atomic_store: Store, seconds: int, taken: bool
 ) -> None:
     beat = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
     other = {"id": "x", "since": beat, "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
-    empty_store.write_json(f"{RUN}/lease.json", other)
+    atomic_store.write_json(f"{RUN}/lease.json", other)
     if taken:
-        with Lease(empty_store, RUN):
-            assert held(empty_store)["pid"] == os.getpid()
+        with Lease(atomic_store, RUN):
+            assert held(atomic_store)["pid"] == os.getpid()
     else:
-        with pytest.raises(RunError, match="process 1 on far"), Lease(empty_store, RUN):
+        with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN):
             pass
 
 
-def test_a_process_id_that_was_given_to_another_process_does_not_hold(empty_store: Store) -> None:
-    with Lease(empty_store, RUN):
-        mine = held(empty_store)
-    empty_store.write_json(f"{RUN}/lease.json", {**mine, "started": "1"})
-    with Lease(empty_store, RUN):
-        assert held(empty_store)["id"] != mine["id"]
+def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_store: Store) -> None:
+    with Lease(atomic_store, RUN):
+        mine = held(atomic_store)
+    atomic_store.write_json(f"{RUN}/lease.json", {**mine, "started": "1"})
+    with Lease(atomic_store, RUN):
+        assert held(atomic_store)["id"] != mine["id"]
 
 
-def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(
+    atomic_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(leases, "BEAT_SECONDS", 0.02)
-    with Lease(empty_store, RUN) as lease:
-        first = held(empty_store)["beat"]
-        wait_until(lambda: held(empty_store)["beat"] > first)
+    with Lease(atomic_store, RUN) as lease:
+        first = held(atomic_store)["beat"]
+        wait_until(lambda: held(atomic_store)["beat"] > first)
         lease.check()
-        empty_store.write_json(f"{RUN}/lease.json", {**held(empty_store), "id": "another"})
+        atomic_store.write_json(f"{RUN}/lease.json", {**held(atomic_store), "id": "another"})
 
         def refused() -> bool:
             try:
@@ -119,7 +120,7 @@ def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(empty_store: 
             return False
 
         wait_until(refused)
-    assert held(empty_store)["id"] == "another", "what is another's stays"
+    assert held(atomic_store)["id"] == "another", "what is another's stays"
 
 
 @pytest.mark.slow
@@ -129,26 +130,25 @@ def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
     config = write_config(tmp_path / "job.yaml", small_values(raw, stocked, **LONG))
     first = start_warm(tmp_path / "first", "trainer.__main__", config)
     wait_until(lambda: steps_recorded(stocked) > 2)
+    first.send(signal.SIGSTOP)
     message = message_of(start_warm(tmp_path / "second", "trainer.__main__", config).wait())
+    first.send(signal.SIGCONT)
     assert f"is being written by process {first.pid} on" in message
     assert first.wait().status == 0
     assert final_bytes(stocked) == final_bytes(finished.store)
     assert not list(stocked.glob("runs/*/lease.json*"))
 
 
-def test_a_race_for_a_dead_lease_has_one_winner(empty_store: Store) -> None:
+def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
     dead = {"id": "x", "since": "2026-01-01T00:00:00+00:00", "host": "far", "pid": 1, "machine": "m", "started": "5"}
-    empty_store.write_json(f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
-    command = [sys.executable, "-c", HOLDER, str(empty_store.local)]
+    atomic_store.write_json(f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
+    command = [sys.executable, "-c", HOLDER, atomic_store.url]
     racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     try:
         wait_until(lambda: sum(racer.poll() is not None for racer in racers) == 3)
         time.sleep(0.2)
         (winner,) = [racer for racer in racers if racer.poll() is None]
-        assert held(empty_store)["pid"] == winner.pid
-        assert (
-            json.loads((empty_store.local / RUN / "lease.json").read_text())["pid"] == winner.pid if empty_store.local else True
-        )
+        assert held(atomic_store)["pid"] == winner.pid
     finally:
         for racer in racers:
             racer.kill()

@@ -197,9 +197,9 @@ def test_run_without_metrics_is_reported(store: Store) -> None:
 
 def test_report_is_the_same_in_a_remote_store(store: Store) -> None:
     remote = Store("memory://bucket/store")
-    for path in Path(store.root).rglob("*"):
+    for path in Path(str(store.local)).rglob("*"):
         if path.is_file():
-            remote.write_bytes(str(path.relative_to(store.root)), path.read_bytes())
+            remote.write_bytes(str(path.relative_to(str(store.local))), path.read_bytes())
     make_report(store, RUN)
     assert not make_report(remote, RUN).reused
     assert make_report(remote, RUN).reused

@@ -85,6 +85,7 @@ def test_fine_tuning_on_s3_ends_with_the_bytes_of_one_on_disk(
         assert store.read_bytes(f"runs/{run}/{name}") == (tuned.store / tuned.run / name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_bad_network_changes_nothing(raw: Path, finished: Finished, s3: S3Server, tmp_path: Path) -> None:
     url = s3.new_store()
     values = small_values(raw, url, **{**LONG, "training__save_every": 16})

@@ -1,0 +1,43 @@
+"""An S3 server that says no: one message with the operation, the bucket and the key, and no secret."""
+
+import fsspec
+import pytest
+
+from tests.s3 import S3Server
+from trainer.errors import StorageError
+from trainer.storage import Store
+
+
+@pytest.fixture
+def fresh_clients(s3: S3Server) -> None:
+    """Connections are made anew, from what the environment says now."""
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+
+
+def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
+    store = Store("s3://no-such-bucket/store")
+    with pytest.raises(StorageError, match=r"cannot write s3://no-such-bucket/store/\.staging/.*make the bucket"):
+        store.check_writable()
+    assert store.read_json("runs/one/config.json") is None
+
+
+@pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_credentials_that_are_wrong_are_said_to_be_and_not_shown(
+    name: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch, fresh_clients: None
+) -> None:
+    monkeypatch.setenv(name, "wrong-and-secret")
+    store = Store(s3.new_store())
+    said = r"cannot (write|read|look for) s3://headrace/\w+/a/b: .*check the credentials"
+    operations = (lambda: store.write_bytes("a/b", b"x"), lambda: store.read_bytes("a/b"), lambda: store.exists("a/b"))
+    for operation in operations:
+        with pytest.raises(StorageError, match=said) as raised:
+            operation()
+        assert "wrong-and-secret" not in str(raised.value)
+        assert s3.env["AWS_SECRET_ACCESS_KEY"] not in str(raised.value)
+
+
+def test_credentials_that_are_missing_are_asked_for(s3: S3Server, monkeypatch: pytest.MonkeyPatch, fresh_clients: None) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(StorageError, match=r"cannot write s3://.*AWS_ACCESS_KEY_ID"):
+        Store(s3.new_store()).write_bytes("a", b"x")
