@@ -26,7 +26,7 @@ pairs: $(STAMP)
 	@$(BIN)/python -m trainer.sample_pairs data/pairs
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long

@@ -50,6 +50,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     command = [
         _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
         "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",
+        "-s3.port.iceberg=0", "-s3.port.lance=0",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     address = f"http://127.0.0.1:{ports['s3.port']}"
@@ -69,7 +70,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         wait_until(lambda: _is_ready(process, folder / "said"), 60)
         yield S3Server(address, env)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})

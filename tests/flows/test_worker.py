@@ -17,7 +17,7 @@ from tests.support import final_bytes, only_run, small_values, steps_recorded, w
 
 __all__ = ["served"]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("worker")]  # one server and one worker serve them all
 
 PATIENCE = 240.0
 """Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left alone."""

@@ -1,5 +1,7 @@
 """An S3 server that says no: one message with the operation, the bucket and the key, and no secret."""
 
+from collections.abc import Iterator
+
 import fsspec
 import pytest
 
@@ -9,9 +11,13 @@ from trainer.storage import Store
 
 
 @pytest.fixture
-def fresh_clients(s3: S3Server) -> None:
-    """Connections are made anew, from what the environment says now."""
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+def environment(s3: S3Server) -> Iterator[pytest.MonkeyPatch]:
+    """To change what new connections are made from; those made by the test are forgotten with the changes."""
+    forget = fsspec.get_filesystem_class("s3").clear_instance_cache
+    with pytest.MonkeyPatch.context() as patch:
+        forget()
+        yield patch
+    forget()
 
 
 def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
@@ -23,9 +29,9 @@ def test_a_bucket_that_is_missing_is_named(s3: S3Server) -> None:
 
 @pytest.mark.parametrize("name", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
 def test_credentials_that_are_wrong_are_said_to_be_and_not_shown(
-    name: str, s3: S3Server, monkeypatch: pytest.MonkeyPatch, fresh_clients: None
+    name: str, s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(name, "wrong-and-secret")
+    environment.setenv(name, "wrong-and-secret")
     store = Store(s3.new_store())
     said = r"cannot (write|read|look for) s3://headrace/\w+/a/b: .*check the credentials"
     operations = (lambda: store.write_bytes("a/b", b"x"), lambda: store.read_bytes("a/b"), lambda: store.exists("a/b"))
@@ -36,8 +42,8 @@ def test_credentials_that_are_wrong_are_said_to_be_and_not_shown(
         assert s3.env["AWS_SECRET_ACCESS_KEY"] not in str(raised.value)
 
 
-def test_credentials_that_are_missing_are_asked_for(s3: S3Server, monkeypatch: pytest.MonkeyPatch, fresh_clients: None) -> None:
+def test_credentials_that_are_missing_are_asked_for(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
+        environment.delenv(name)
     with pytest.raises(StorageError, match=r"cannot write s3://.*AWS_ACCESS_KEY_ID"):
         Store(s3.new_store()).write_bytes("a", b"x")
