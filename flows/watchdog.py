@@ -4,6 +4,7 @@ A crash (the flow's process killed, its machine gone) is no failure, so Prefect'
 deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.
 """
 
+import time
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,7 @@ from pydantic import TypeAdapter
 from trainer.config import PipelineJob, PrepareJob
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
+from trainer.lease import BEAT_SECONDS, STALE_SECONDS
 from trainer.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, STARTS = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.starts"
@@ -43,7 +45,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     with get_client(sync_client=True) as client:
         for run in _crashed(client, flow_run):
             job = _job_of(client, run)
-            if job is None or is_alive(job):
+            if job is None or _outlives(job):
                 continue
             labels = run.labels
             known = labels.get(STARTS) == run.run_count  # a worker may report one death twice
@@ -62,6 +64,16 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
             f"{'; '.join(hopeless)}: not scheduled again. Find the cause in its logs, then `prefect flow-run retry ID`"
         )
     return scheduled
+
+
+def _outlives(job: PipelineJob | PrepareJob | FinetuneJob) -> bool:
+    """Whether a process goes on training long after its flow run was called crashed; one that saves and ends is waited for."""
+    end = time.monotonic() + STALE_SECONDS + BEAT_SECONDS
+    while is_alive(job):
+        if time.monotonic() > end:
+            return True
+        time.sleep(1)
+    return False
 
 
 def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:

@@ -10,13 +10,15 @@ ones make room for new ones. A file that is open or mapped stays readable when i
 import fcntl
 import hashlib
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from trainer.errors import StorageError
+from trainer.errors import ConfigError, StorageError, WrongContent
+from trainer.local_files import sync_file, sync_folder
 
 FOLDER, SIZE = "HEADRACE_CACHE", "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
@@ -24,8 +26,8 @@ LEFT_OVER_SECONDS = 24 * 3600
 """Downloads of killed processes are removed when they are this old."""
 
 
-class WrongContent(StorageError):
-    """A file that has arrived is not the one that was asked for."""
+NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\.[0-9a-f]{12})?")
+"""A copy, or one that is being downloaded; nothing else in the folder is touched."""
 
 
 class BlobCache:
@@ -37,8 +39,11 @@ class BlobCache:
     @classmethod
     def of_this_machine(cls) -> "BlobCache":
         """The cache that the environment describes."""
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return cls(Path(os.environ.get(FOLDER) or home / "headrace"), int(os.environ.get(SIZE) or DEFAULT_BYTES))
+        folder, size = os.environ.get(FOLDER), os.environ.get(SIZE) or str(DEFAULT_BYTES)
+        if not size.isdecimal():
+            raise ConfigError(f"{SIZE} is {size!r}; it must be a number of bytes")
+        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return cls(Path(folder) if folder else Path(home, "headrace").expanduser(), int(size))
 
     def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None]) -> Path:
         """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
@@ -50,17 +55,18 @@ class BlobCache:
         path = self._folder / f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(path.name):
-            try:
-                os.utime(path)
-                return path
-            except FileNotFoundError:
-                pass
+            with suppress(FileNotFoundError):
+                if path.stat().st_size == size:
+                    os.utime(path)
+                    return path
             self._make_room(size)
             partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
             try:
                 download(partial)
                 _verify(partial, sha256)
+                sync_file(partial)
                 os.replace(partial, path)
+                sync_folder(self._folder)
             finally:
                 partial.unlink(missing_ok=True)
             return path
@@ -71,7 +77,7 @@ class BlobCache:
             found = []
             for path in self._folder.iterdir():
                 with suppress(FileNotFoundError):
-                    if not path.name.endswith(".lock"):
+                    if NAME.fullmatch(path.name):
                         found.append((path.stat().st_mtime, path.stat().st_size, path))
             total, now = sum(entry[1] for entry in found), time.time()
             for used, bytes_, path in sorted(found):

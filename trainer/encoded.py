@@ -82,8 +82,9 @@ def open_encoded(store: Store, key: str) -> EncodedSet:
     manifest = _manifest(store, key)
     details, digests = manifest.details, {record.name: record.sha256 for record in manifest.files}
     pad_id: int = details["pad_id"]
-    paths = {split: store.fetch(f"{key}/{split}{ENDING}", digests[f"{split}{ENDING}"]) for split in details["splits"]}
-    return EncodedSet(details, {split: EncodedSplit(_map(path), pad_id) for split, path in paths.items()}, pad_id)
+    names = {split: f"{split}{ENDING}" for split in details["splits"]}
+    splits = {s: EncodedSplit(_map(store.fetch(f"{key}/{name}", digests[name])), pad_id) for s, name in names.items()}
+    return EncodedSet(details, splits, pad_id)
 
 
 def encoded_details(store: Store, key: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@
     ├── TokenizerError     a tokenizer cannot be loaded or does not fit the data or the model
     ├── StorageError       the store cannot be read or written
     ├── ArtifactError      a published artifact is missing, damaged or of another kind
+    │   └── WrongContent   a file is not the one that its manifest lists
     ├── DeviceError        the machine lacks the device or precision that was asked for
     └── RunError           a run directory holds something else than what was asked for
 
@@ -46,6 +47,10 @@ class StorageError(PipelineError):
 
 class ArtifactError(PipelineError):
     """A published artifact is missing, damaged, or not what it should be."""
+
+
+class WrongContent(ArtifactError):
+    """A file is not the one that its manifest lists."""
 
 
 class DeviceError(PipelineError):

@@ -22,6 +22,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
     store = Store(job.store)
     store.check_writable()
+    store.sweep()
     ranks = check_optimization(job.training)
     source = find_model(store, job.model.pretrained, hub=True).folder
     encoded = find_encoded(store, job, source)

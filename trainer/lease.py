@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.errors import PipelineError, RunError
+from trainer.errors import RunError
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ class Lease:
         self._store, self._key, self._path = store, f"{run}/{LEASE}", store.path(run)
         self._mine: dict[str, Any] = {"id": uuid.uuid4().hex, "since": _now(), **_identity()}
         self._ended, self._lost, self._written = threading.Event(), False, b""
+        # By the clock on the wall: the monotonic one stands still while a machine sleeps.
+        self._turn, self._shown = threading.Lock(), time.time()
         self._beat = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
@@ -71,7 +73,12 @@ class Lease:
         return taken
 
     def check(self) -> None:
-        """Raise `RunError` if another process has taken the run over, as it may from one that was suspended for long."""
+        """Raise `RunError` if another process has taken the run over, as it may from one that was suspended for long.
+
+        Raises `StorageError` if that cannot be found out.
+        """
+        if time.time() - self._shown > 2 * BEAT_SECONDS:
+            self._show_life()
         if self._lost:
             raise RunError(f"{self._path} was taken over by another process: this one was silent for too long, and ends")
 
@@ -81,18 +88,20 @@ class Lease:
                 self._show_life()
                 if self._lost:
                     return
-            except PipelineError as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
+            except Exception as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
                 log.warning("%s: no sign of life could be written: %s", self._path, error)
 
     def _show_life(self) -> None:
         """Write a new sign of life in the place of the last one, unless another process has put its lease there."""
-        written = self._encoded()
-        if self._store.swap(self._key, self._written, written):
-            self._written = written
-            return
-        raw = self._read()  # after a request that was repeated, it may be the one just written
-        self._lost = raw is None or _meaning(raw)["id"] != self._mine["id"]
-        self._written = raw or b""
+        with self._turn:
+            written = self._encoded()
+            if self._store.swap(self._key, self._written, written):
+                self._written = written
+            else:
+                raw = self._read()  # after a request that was repeated, it may be the one just written
+                self._lost = raw is None or _meaning(raw)["id"] != self._mine["id"]
+                self._written = raw or b""
+            self._shown = time.time()
 
     def _read(self) -> bytes | None:
         try:

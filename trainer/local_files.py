@@ -2,10 +2,17 @@
 
 import fcntl
 import os
+import re
 import shutil
+import socket
+import tempfile
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+SCRATCH = Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
+"""Where remote stores keep what is not finished, and what was fetched for one process."""
 
 
 class LocalFiles:
@@ -125,3 +132,31 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def private_folder(base: Path) -> Path:
+    """The path of a new folder of this process, which names its owner, so that `sweep` can tell when that is gone."""
+    return base / f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:12]}"
+
+
+def sweep(base: Path) -> None:
+    """Remove the private folders of processes of this machine that no longer live."""
+    for folder in base.iterdir() if base.is_dir() else ():
+        owner = re.fullmatch(r"(.+)_(\d+)_[0-9a-f]{12}", folder.name)
+        if owner and owner[1] == socket.gethostname() and not _alive(int(owner[2])):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended but was not yet waited for does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
+    except OSError:
+        return True
+    return state not in ("Z", "X")

@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from trainer import __version__
-from trainer.blob_cache import WrongContent
-from trainer.errors import ArtifactError
+from trainer.errors import ArtifactError, WrongContent
 from trainer.storage import Store
 
 MANIFEST = "manifest.json"
@@ -172,7 +171,7 @@ def _damage(store: Store, key: str, record: FileRecord) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except WrongContent as error:
-        return str(error)
+        return str(error).removeprefix(f"{store.path(f'{key}/{record.name}')} ")
     if found.size != record.size:
         return f"has {found.size} bytes, its manifest says {record.size}"
     if found.sha256 != record.sha256:

@@ -27,6 +27,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
     store, training = Store(job.store), job.training
     store.check_writable()
+    store.sweep()
     ranks = check_optimization(training)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())

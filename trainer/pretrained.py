@@ -30,7 +30,8 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     Raises `ArtifactError` if there is no such model or it is damaged.
     """
     candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in _runs_of(store, name))]
-    if name.rsplit("/", 1)[-1].startswith("checkpoint-") and (target := store.read_json(name)):
+    is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
+    if is_pointer and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
     for key in candidates:
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
@@ -52,7 +53,8 @@ def digest_files(folder: Path) -> dict[str, str]:
 
     What has not changed since the last time is not read again.
     """
-    loaded = sorted({path for pattern in (*HUB_FILES, *OLD_WEIGHTS) for path in folder.glob(pattern)})
+    patterns = HUB_FILES if any(folder.glob("*.safetensors")) else (*HUB_FILES, *OLD_WEIGHTS)
+    loaded = sorted({path for pattern in patterns for path in folder.glob(pattern)})
     found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
     return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
 

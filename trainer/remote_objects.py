@@ -1,13 +1,13 @@
 """A store in a bucket, or on any other file system that fsspec knows: objects appear whole, or not at all.
 
 Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3 the
-bytes are checked on their way there (botocore sends checksums), and leases and pointers use conditional writes.
+bytes are checked on their way there (botocore sends checksums), and `create` and `swap` are conditional writes.
 """
 
 import atexit
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -19,6 +19,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.blob_cache import BlobCache
+from trainer.local_files import SCRATCH, private_folder
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""
@@ -127,27 +128,23 @@ class RemoteObjects:
             self.fs.rm(full, recursive=True)
 
     def fetch(self, key: str, sha256: str | None) -> Path:
-        """A local copy: one that all processes of this machine share, if the digest is known, else one of this process."""
-        if sha256 is not None:
-            size, version = self._facts(key)
-            return self._cache.get(sha256, version, size, self._download(key))
+        """A local copy for this process: of one that all processes of this machine share, if the digest is known."""
         path = self._own(key)
-        partial = path.with_name(f"{path.name}.partial")
-        self._download(key)(partial)
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+        if sha256 is None:
+            self._download(key)(partial)
+        else:
+            size, version = self._facts(key)
+            while not _linked(self._cache.get(sha256, version, size, self._download(key)), partial):
+                pass  # another process made room with it
         os.replace(partial, path)  # whoever has the older file open or mapped keeps it
         return path
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder of this process with copies of these files, which outlive the cache's."""
-        folder = self._own(f"{key}/.").parent
+        """A local folder of this process with copies of these files."""
         for name, sha256 in digests.items():
-            cached = self.fetch(f"{key}/{name}", sha256)
-            (folder / name).unlink(missing_ok=True)
-            try:
-                os.link(cached, folder / name)
-            except OSError:
-                shutil.copyfile(cached, folder / name)
-        return folder
+            self.fetch(f"{key}/{name}", sha256)
+        return self._own(f"{key}/any").parent
 
     def _download(self, key: str) -> Callable[[Path], None]:
         return lambda path: self.fs.get_file(self._full(key), str(path))
@@ -176,9 +173,24 @@ class RemoteObjects:
 
 @cache
 def _own_folder() -> Path:
-    folder = tempfile.mkdtemp(prefix="headrace-")
+    folder = private_folder(SCRATCH)
+    folder.mkdir(parents=True)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder)
+    return folder
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Give a file a second name, or make a copy; returns whether it was still there."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another file system
+        try:
+            shutil.copyfile(source, target)
+        except FileNotFoundError:
+            return False
+    return True
 
 
 def _is_refused_condition(error: OSError) -> bool:

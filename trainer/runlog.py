@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from torch.utils.tensorboard import SummaryWriter
 
+from trainer.errors import StorageError
 from trainer.places import METRICS
 from trainer.storage import Store
 
@@ -29,7 +30,7 @@ class RunLog:
 
     def __init__(self, store: Store, run: str, step: int) -> None:
         self._store, self._run = store, run
-        kept = _up_to(store, f"{run}/{METRICS}", step)
+        kept = _up_to(_read(store, f"{run}/{METRICS}") if step else b"", step)
         store.write_bytes(f"{run}/{METRICS}", kept)
         self._path = store.fetch(f"{run}/{METRICS}")
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
@@ -51,13 +52,24 @@ class RunLog:
     def rewind(self, step: int) -> None:
         """Drop the records from after a step that training goes back to."""
         self._file.close()
-        self._store.write_bytes(f"{self._run}/{METRICS}", _up_to(self._store, f"{self._run}/{METRICS}", step))
+        self._store.write_bytes(f"{self._run}/{METRICS}", _up_to(self._path.read_bytes(), step))
+        self._path = self._store.fetch(f"{self._run}/{METRICS}")
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
 
     def publish(self) -> None:
-        """Bring a remote store up to date; in a local one the files are already where they belong."""
+        """Bring a remote store up to date; in a local one the files are already where they belong.
+
+        What fails is sent the next time; at the end of training it is sent once more, by the end of the block.
+        """
+        try:
+            self._send()
+        except StorageError as error:
+            log.warning("the run's records could not be sent: %s", error)
+
+    def _send(self) -> None:
         if self._store.local is None:
-            self._board.flush()
+            with _only_warned():
+                self._board.flush()
             for path in [self._path, *self._events.iterdir()]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
@@ -65,13 +77,16 @@ class RunLog:
         self._hook, threading.excepthook = threading.excepthook, self._report
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         threading.excepthook = self._hook
         os.fsync(self._file.fileno())
         self._file.close()
         with _only_warned():
             self._board.close()
-        self.publish()
+        if error is None:
+            self._send()
+        else:
+            self.publish()
 
     def _report(self, failure: threading.ExceptHookArgs) -> None:
         """Say in one line that TensorBoard's own thread has failed: its files are a second record, and training goes on."""
@@ -95,12 +110,15 @@ def _only_warned() -> Iterator[None]:
         log.warning(NOT_WRITTEN, error)
 
 
-def _up_to(store: Store, key: str, step: int) -> bytes:
-    """The records of a run up to a step, found from the end, so that the time does not grow with the run."""
+def _read(store: Store, key: str) -> bytes:
     try:
-        lines = store.read_bytes(key) if step else b""
+        return store.read_bytes(key)
     except FileNotFoundError:
-        lines = b""
+        return b""
+
+
+def _up_to(lines: bytes, step: int) -> bytes:
+    """The records up to a step, found from the end, so that the time does not grow with the run."""
     end = lines.rfind(b"\n") + 1
     while end and json.loads(lines[(start := lines.rfind(b"\n", 0, end - 1) + 1) : end])["step"] > step:
         end = start

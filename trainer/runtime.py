@@ -138,8 +138,10 @@ def wrap_objective(objective: torch.nn.Module, runtime: Runtime, sample: Mapping
     """
     accelerator = runtime.accelerator
     if runtime.ranks > 1:
-        objective.to(runtime.device)
-        objective(**{name: value.to(runtime.device) for name, value in sample.items()}).backward()
+        objective.to(runtime.device).train()
+        with accelerator.autocast():
+            loss = objective(**{name: value.to(runtime.device) for name, value in sample.items()})
+        loss.backward()
         left_out = any(parameter.grad is None for parameter in objective.parameters() if parameter.requires_grad)
         objective.zero_grad(set_to_none=True)
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=runtime.any(left_out))

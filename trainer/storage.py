@@ -7,10 +7,7 @@ file system if it is local, and moved or uploaded when they are whole.
 import errno
 import json
 import os
-import re
 import shutil
-import socket
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,8 +17,8 @@ from typing import Any, Protocol
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.errors import StorageError
-from trainer.local_files import LocalFiles
+from trainer.errors import StorageError, WrongContent
+from trainer.local_files import SCRATCH, LocalFiles, private_folder, sweep
 
 STAGING = ".staging"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -59,10 +56,12 @@ class Store:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
+        self._base = SCRATCH
         self._refusals: tuple[type[Exception], ...] = (OSError,)
         if split_protocol(self.url)[0] in (None, "file", "local"):
             self.local = Path(LocalFileSystem._strip_protocol(self.url))
             self.files: Files = LocalFiles(self.local)
+            self._base = self.local / STAGING
         else:
             from trainer.remote_objects import REFUSALS, RemoteObjects  # needs what local stores do not
 
@@ -154,12 +153,12 @@ class Store:
 
         With a digest, a remote object's copy is checked, kept and shared; `WrongContent` is raised if it is another one.
         """
-        with self._explained("read", key):
+        with self._explained("read", key), self._named(key):
             return self.files.fetch(key, sha256)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder that holds these files under a key, by name."""
-        with self._explained("read", key):
+        with self._explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
 
     @contextmanager
@@ -168,8 +167,7 @@ class Store:
 
         `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
         """
-        base = self.local / STAGING if self.local else Path(tempfile.gettempdir())
-        folder = base / f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:12]}"
+        folder = private_folder(self._base)
         with self._explained("write", STAGING):
             folder.mkdir(parents=True)
         try:
@@ -179,13 +177,8 @@ class Store:
             shutil.rmtree(folder, ignore_errors=True)
 
     def sweep(self) -> None:
-        """Remove what processes of this machine that no longer live left in the staging folder."""
-        if self.local is None or not (self.local / STAGING).is_dir():
-            return
-        for folder in (self.local / STAGING).iterdir():
-            owner = re.fullmatch(r"(.+)_(\d+)_[0-9a-f]{12}", folder.name)
-            if owner and owner[1] == socket.gethostname() and not _alive(int(owner[2])):
-                shutil.rmtree(folder, ignore_errors=True)
+        """Remove what processes of this machine that no longer live left unfinished."""
+        sweep(self._base)
 
     def check_writable(self) -> None:
         """Raise `StorageError` unless a file can be written, read back and removed."""
@@ -233,6 +226,14 @@ class Store:
             hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
             raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}") from error
 
+    @contextmanager
+    def _named(self, key: str) -> Iterator[None]:
+        """Say of what is fetched where it is."""
+        try:
+            yield
+        except WrongContent as error:
+            raise WrongContent(f"{self.path(key)} {error}") from error
+
     @staticmethod
     def _hint(error: Exception) -> str:
         """What to do when a remote store refuses."""
@@ -254,7 +255,7 @@ class Store:
     def _full(self, key: str, error: Exception, folder: Path | None = None, needed: int | None = None) -> StorageError:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
-        place = self.local or Path(tempfile.gettempdir())
+        place = self.local or SCRATCH
         amount = f"about {needed:,} bytes are needed, " if needed else f"more than {written:,} bytes are needed, "
         reason = os.strerror(getattr(error, "errno", None) or errno.ENOSPC)
         return StorageError(
@@ -262,18 +263,3 @@ class Store:
             f"{shutil.disk_usage(place).free + written:,} are free at {place}; "
             "free some space there, then run it again: finished work is kept"
         )
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not yet waited for does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return True
-    return state not in ("Z", "X")

@@ -105,7 +105,7 @@ def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_sto
 def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(
     atomic_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.02)
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.3)
     with Lease(atomic_store, RUN) as lease:
         first = held(atomic_store)["beat"]
         wait_until(lambda: held(atomic_store)["beat"] > first)
