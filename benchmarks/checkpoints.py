@@ -1,18 +1,16 @@
 """What checkpoints cost: the loop's wait at one save a minute, and against saving the same state in the loop."""
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import torch
 
-from benchmarks.jobs import job, raw_corpora
+from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.checkpoint import TrainState, take_snapshot
+from trainer.config_file import read_values
 from trainer.preparation import prepare
 from trainer.pretraining import Pretraining
 from trainer.progress import silent
@@ -20,29 +18,17 @@ from trainer.saver import Saver
 from trainer.step import make_optimizer, make_schedule
 from trainer.storage import Store
 
-MODEL = {
-    "model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 192, "n_positions": 256,
-    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
-}  # fmt: skip
-"""That of the quickstart."""
+MODEL = read_values("configs/quickstart.yaml", [])["model"]["config"]
 
 PAIRS, MINUTES = 9, 3
 
 
-def train(folder: Path, run: str, **training: int) -> list[dict[str, float]]:
-    """Train in a process of its own; returns the records of the run."""
-    bench = job(folder, MODEL, **training).model_copy(update={"run": run})
-    path = folder / f"{run}.json"
-    path.write_text(bench.model_dump_json())
-    subprocess.run([sys.executable, "-m", "trainer", str(path)], check=True, capture_output=True)
-    return [json.loads(line) for line in Path(bench.store, "runs", run, "metrics.jsonl").read_text().splitlines()]
-
-
 def share_of_stalls(folder: Path) -> tuple[float, list[float]]:
     """Share of the training time that the loop waits at one save a minute, and the seconds from snapshot to commit."""
-    trial = train(folder, "trial", max_steps=30, log_every=10, save_every=30)
+    trial = run_job(job(folder, MODEL, max_steps=30, log_every=10, save_every=30), "trainer", "trial")
     a_minute = round(60 / statistics.median(r["step_seconds"] for r in trial if r["kind"] == "train"))
-    records = train(folder, "minutes", max_steps=MINUTES * a_minute + 1, log_every=10, save_every=a_minute)
+    whole = job(folder, MODEL, max_steps=MINUTES * a_minute + 1, log_every=10, save_every=a_minute)
+    records = run_job(whole, "trainer", "minutes")
     stalls = [r["stall_seconds"] for r in records if r["kind"] == "checkpoint" and r["step"] % a_minute == 0]
     return statistics.mean(stalls) / 60, [r["seconds"] for r in records if r["kind"] == "commit"]
 

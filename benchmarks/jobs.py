@@ -1,5 +1,8 @@
 """The model and the data that the benchmarks use."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +41,12 @@ def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> Pipeline
             "evaluation": {"during_training": 4},
         }
     )
+
+
+def run_job(bench: PipelineJob, module: str, run: str) -> list[dict[str, Any]]:
+    """Run a job under a name through a module's command line; returns the records of the run."""
+    path = Path(bench.store, f"{run}.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(bench.model_copy(update={"run": run}).model_dump_json())
+    subprocess.run([sys.executable, "-m", module, str(path)], check=True, capture_output=True)
+    return [json.loads(line) for line in Path(bench.store, "runs", run, "metrics.jsonl").read_text().splitlines()]

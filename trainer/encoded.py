@@ -80,7 +80,7 @@ class EncodedSet(NamedTuple):
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none."""
     manifest = _manifest(store, key)
-    details, digests = manifest.details, {record.name: record.sha256 for record in manifest.files}
+    details, digests = manifest.details, manifest.digests()
     pad_id: int = details["pad_id"]
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
     splits = {s: EncodedSplit(_map(store.fetch(f"{key}/{name}", digests[name])), pad_id) for s, name in names.items()}
@@ -99,7 +99,7 @@ def split_sizes(details: dict[str, Any]) -> dict[str, int]:
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
-    digests = {r.name: r.sha256 for r in _manifest(store, key).files if not r.name.endswith(ENDING)}
+    digests = {name: sha for name, sha in _manifest(store, key).digests().items() if not name.endswith(ENDING)}
     folder = store.fetch_folder(key, digests)
     return [folder / name for name in digests]
 

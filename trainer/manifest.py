@@ -49,6 +49,10 @@ class Manifest(BaseModel):
     def _unchanged(cls, values: Any) -> Any:
         return unseal(values) if isinstance(values, dict) else values
 
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file, by name."""
+        return {record.name: record.sha256 for record in self.files}
+
     def size(self) -> int:
         """Bytes of all files."""
         return sum(record.size for record in self.files)
@@ -152,7 +156,7 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
     manifest = read_manifest(store, key, kind)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published {kind}")
-    return store.fetch_folder(key, {record.name: record.sha256 for record in manifest.files})
+    return store.fetch_folder(key, manifest.digests())
 
 
 def require_intact(store: Store, key: str, manifest: Manifest) -> None:

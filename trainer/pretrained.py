@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from trainer.errors import ArtifactError, ConfigError
-from trainer.manifest import MANIFEST, digest_file, fetch_artifact, read_manifest, require_intact
+from trainer.manifest import MANIFEST, digest_file, read_manifest, require_intact
 from trainer.places import CARD, CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.storage import Store
 
@@ -38,8 +38,8 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
         if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):
             require_intact(store, key, manifest)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
-            files = {record.name: record.sha256 for record in manifest.files if record.name != CARD}
-            return Checkpoint(str(fetch_artifact(store, key, kind)), files, key, "store")
+            files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
+            return Checkpoint(str(store.fetch_folder(key, manifest.digests())), files, key, "store")
     if Path(name, "config.json").is_file():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():

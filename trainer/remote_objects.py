@@ -10,7 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +81,7 @@ class RemoteObjects:
         self.fs.cp_file(self._full(source), self._full(key))
 
     def create(self, path: Path, key: str) -> bool:
-        try:
-            self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create")
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if not _is_refused_condition(error):
-                raise
-            return False
-        return True
+        return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create"))
 
     def swap(self, path: Path, key: str, expected: bytes) -> bool:
         """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such proof."""
@@ -103,14 +95,10 @@ class RemoteObjects:
             etag = self._head(key)["ETag"]
             if self.read(key) != expected:
                 return False
-            self.fs.call_s3("put_object", Bucket=bucket, Key=name, Body=path.read_bytes(), IfMatch=etag)
         except FileNotFoundError:
             return False
-        except OSError as error:
-            if not _is_refused_condition(error):
-                raise
-            return False
-        return True
+        write = partial(self.fs.call_s3, "put_object", Bucket=bucket, Key=name, Body=path.read_bytes(), IfMatch=etag)
+        return _is_first(FileNotFoundError, write)
 
     def rename(self, key: str, new: str) -> None:
         """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it again."""
@@ -130,14 +118,14 @@ class RemoteObjects:
     def fetch(self, key: str, sha256: str | None) -> Path:
         """A local copy for this process: of one that all processes of this machine share, if the digest is known."""
         path = self._own(key)
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
         if sha256 is None:
-            self._download(key)(partial)
+            self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            while not _linked(self._cache.get(sha256, version, size, self._download(key)), partial):
+            while not _linked(self._cache.get(sha256, version, size, self._download(key)), fresh):
                 pass  # another process made room with it
-        os.replace(partial, path)  # whoever has the older file open or mapped keeps it
+        os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         return path
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
@@ -193,6 +181,16 @@ def _linked(source: Path, target: Path) -> bool:
     return True
 
 
-def _is_refused_condition(error: OSError) -> bool:
-    """Whether a conditional write was refused: somebody else was first."""
-    return "pre-condition" in str(error) or "ConditionalRequestConflict" in str(error)
+def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:
+    """Make a conditional write; returns whether it was made, and not refused because somebody else was first.
+
+    `beaten` is how fsspec says that where the server does not say it of the condition.
+    """
+    try:
+        write()
+    except OSError as error:
+        refused = "pre-condition" in str(error) or "ConditionalRequestConflict" in str(error)
+        if not (isinstance(error, beaten) or refused):
+            raise
+        return False
+    return True

@@ -11,7 +11,7 @@ from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fi
 from trainer.measures import metric_identity
 from trainer.places import CONFIG, FINAL, FINAL_KIND
 from trainer.preparation import PreparedData
-from trainer.pretrained import digest_files, find_model
+from trainer.pretrained import Checkpoint, digest_files, find_model
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -37,21 +37,26 @@ class Run(NamedTuple):
     identity: dict[str, Any]
     origin: str | None = None
     """The run that this one is a fork of."""
+    start: dict[str, Any] | None = None
+    """Where the pretrained model that is fine-tuned was found."""
 
 
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     """The run that a job and its data make."""
-    training = job.training
-    identity = {
-        "format": FORMAT,
-        "training": training.model_dump(exclude=OPERATIONAL),
-        **(_finetuning(job, data) if isinstance(job, FinetuneJob) else _pretraining(job, data)),
-    }
+    training, start = job.training, None
+    identity = {"format": FORMAT, "training": training.model_dump(exclude=OPERATIONAL)}
+    if isinstance(job, FinetuneJob):
+        found = find_model(Store(job.store), job.model.pretrained, hub=True)
+        start = {"origin": found.origin, "key": found.key}
+        identity |= _finetuning(job, data, found)
+    else:
+        identity |= _pretraining(job, data)
     if training.early_stopping is not None or training.final == "best":
         identity["selection"] = {"evaluate_every": training.evaluate_every, **_measurement(job)}
     name = fingerprint(identity)
     key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
-    return _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
+    run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
+    return run._replace(start=start)
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -86,17 +91,9 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork
             "job": job.model_dump(mode="json"),
             "data": _without_reused(data.model_dump()),
             "fork": earlier["fork"] if earlier else fork,
-            "start": _start(store, job),
+            "start": run.start,
         },
     )
-
-
-def _start(store: Store, job: TrainingJob) -> dict[str, Any] | None:
-    """Where the pretrained model that is fine-tuned was found."""
-    if not isinstance(job, FinetuneJob):
-        return None
-    found = find_model(store, job.model.pretrained, hub=True)
-    return {"origin": found.origin, "key": found.key}
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
@@ -139,9 +136,8 @@ def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def _finetuning(job: FinetuneJob, data: TrainingData) -> dict[str, Any]:
+def _finetuning(job: FinetuneJob, data: TrainingData, found: Checkpoint) -> dict[str, Any]:
     assert isinstance(data, ArtifactRef)
-    found = find_model(Store(job.store), job.model.pretrained, hub=True)
     return {"data": {job.data.name: data.fingerprint}, "model": found.files}
 
 

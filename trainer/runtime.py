@@ -130,7 +130,9 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
     return Runtime(accelerator, control)
 
 
-def wrap_objective(objective: torch.nn.Module, runtime: Runtime, sample: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+def wrap_objective(
+    objective: torch.nn.Module, runtime: Runtime, read_sample: Callable[[], Mapping[str, torch.Tensor]]
+) -> torch.nn.Module:
     """Put a model with its loss on the device, and among its ranks.
 
     Of several ranks, DDP must be told if the loss does not reach every parameter (a pooler that a head does not read, say);
@@ -140,7 +142,7 @@ def wrap_objective(objective: torch.nn.Module, runtime: Runtime, sample: Mapping
     if runtime.ranks > 1:
         objective.to(runtime.device).train()
         with accelerator.autocast():
-            loss = objective(**{name: value.to(runtime.device) for name, value in sample.items()})
+            loss = objective(**{name: value.to(runtime.device) for name, value in read_sample().items()})
         loss.backward()
         left_out = any(parameter.grad is None for parameter in objective.parameters() if parameter.requires_grad)
         objective.zero_grad(set_to_none=True)

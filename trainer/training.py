@@ -103,8 +103,9 @@ def _train(
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-    sample = workload.read_batch(0, runtime.rank).micro_batches[0]
-    objective = wrap_objective(workload.make_objective(model), runtime, sample)
+    objective = wrap_objective(
+        workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
+    )
     if training.compile:
         compile_objective(objective, runtime)
     optimizer = make_optimizer(objective, training)
