@@ -3,18 +3,20 @@
 import statistics
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
-from trainer.checkpoint import TrainState, take_snapshot
+from trainer.checkpoint import TrainState
 from trainer.config_file import read_values
 from trainer.preparation import prepare
 from trainer.pretraining import Pretraining
 from trainer.progress import silent
 from trainer.saver import Saver
+from trainer.snapshot import take_snapshot
 from trainer.step import make_optimizer, make_schedule
 from trainer.storage import Store
 
@@ -48,7 +50,10 @@ def compare_with_blocking(folder: Path) -> list[float]:
     with Saver(store, "runs/stalls", model, [], "0" * 16, keep_last=2) as saver:
         for step in range(1, PAIRS + 1):
             started = time.perf_counter()
-            saver.save(take_snapshot(TrainState(step=step, attempts=step), model, model, optimizer, schedule, None, None))
+            saver.save(partial(
+                take_snapshot, state=TrainState(step=step, attempts=step), model=model, objective=model, optimizer=optimizer,
+                schedule=schedule, scaler=None, epoch=None,
+            ))  # fmt: skip
             ours = time.perf_counter() - started
             saver.drain()
             started = time.perf_counter()

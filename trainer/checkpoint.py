@@ -13,15 +13,12 @@ import json
 import logging
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
-from transformers import PreTrainedModel
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, find_damage, read_manifest
@@ -70,38 +67,8 @@ class TrainState(BaseModel):
             self.worse += 1
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A copy of everything that a checkpoint holds, which training no longer touches."""
-
-    state: TrainState
-    weights: dict[str, torch.Tensor]
-    optimizer: dict[str, torch.Tensor]
-    settings: dict[str, Any]
-    epoch: int | None
-
-    def size(self) -> int:
-        """Bytes of its tensors, which are nearly all that it takes on disk; tied weights count once."""
-        tensors = {tensor.data_ptr(): tensor.nbytes for tensor in [*self.weights.values(), *self.optimizer.values()]}
-        return sum(tensors.values())
-
-
 def folder_name(step: int) -> str:
     return f"{CHECKPOINTS}/step-{step:08d}"
-
-
-def take_snapshot(
-    state: TrainState, model: PreTrainedModel, objective: Any, optimizer: Any, schedule: Any, scaler: Any, epoch: int | None
-) -> Snapshot:
-    """Copy the training state off the device. Every rank calls it; sharded states are gathered, to rank 0."""
-    gathered: Any = get_optimizer_state_dict(objective, optimizer, options=FULL)
-    tensors = {f"{name}/{key}": value for name, moments in gathered.get("state", {}).items() for key, value in moments.items()}
-    settings = {
-        "optimizer": gathered.get("param_groups"),
-        "schedule": schedule.state_dict(),
-        "scaler": scaler.state_dict() if scaler is not None else None,
-    }
-    return Snapshot(state.model_copy(), _copied(model.state_dict()), _copied(tensors), settings, epoch)
 
 
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
@@ -190,15 +157,3 @@ def _point_back(store: Store, run: str, key: str) -> None:
     assert manifest is not None
     details = manifest.details
     store.write_json(f"{run}/{LAST}", {"checkpoint": key, "step": details["step"], "scores": details["scores"]})
-
-
-def _copied(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copies on the CPU; tensors that share their memory (tied weights) go on sharing it."""
-    copies: dict[tuple[int, torch.Size], torch.Tensor] = {}
-    result = {}
-    for name, tensor in tensors.items():
-        identity = (tensor.data_ptr(), tensor.shape)
-        if identity not in copies:
-            copies[identity] = tensor.detach().to("cpu", copy=True)
-        result[name] = copies[identity]
-    return result

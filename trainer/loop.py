@@ -4,12 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import Criterion, TrainState, take_snapshot
+from trainer.checkpoint import Criterion, TrainState
 from trainer.config import OptimizationConfig
 from trainer.divergence import Divergence
 from trainer.errors import Preempted
@@ -18,6 +19,7 @@ from trainer.progress import Bar
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
 from trainer.saver import Commit, Saver
+from trainer.snapshot import take_snapshot
 from trainer.step import Batch, Outcome, train_step
 from trainer.stopping import StopSignal
 from trainer.throughput import Meter
@@ -166,14 +168,14 @@ def evaluate_now(session: Session) -> None:
 
 def save_now(session: Session, epoch: int | None) -> None:
     """Take a snapshot and hand it to the background writer."""
-    state, accelerator = session.state, session.runtime.accelerator
-    started = time.perf_counter()
-    snapshot = take_snapshot(
-        state, session.model, session.objective, session.bare_optimizer, session.schedule, accelerator.scaler, epoch
-    )
     if session.saver is None or session.log is None:
         return
-    committed = session.saver.save(snapshot)
+    state = session.state
+    started = time.perf_counter()
+    committed = session.saver.save(partial(
+        take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
+        schedule=session.schedule, scaler=session.runtime.accelerator.scaler, epoch=epoch,
+    ))  # fmt: skip
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
     record_commit(session, committed)

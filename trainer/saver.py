@@ -12,10 +12,11 @@ from typing import NamedTuple, Self
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import OPTIMIZER, STATE, Snapshot, TrainState, folder_name
+from trainer.checkpoint import OPTIMIZER, STATE, TrainState, folder_name
 from trainer.errors import StorageError
 from trainer.manifest import MANIFEST, publish_folder
 from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
+from trainer.snapshot import HostCopies, Snapshot
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -57,11 +58,13 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
+        self._copies = HostCopies()
 
-    def save(self, snapshot: Snapshot) -> Commit | None:
-        """Start writing, after the save before it, whose commit is returned; None if it failed or there was none.
+    def save(self, take: Callable[[HostCopies], Snapshot]) -> Commit | None:
+        """Take a snapshot and start writing it, once the save before it is over: the copies are the same memory.
 
-        Raises `StorageError` once too many in a row have failed.
+        Returns the commit of the save before; None if that failed or there was none. Raises `StorageError` once too many in a
+        row have failed.
         """
         try:
             commit = self.drain()
@@ -71,7 +74,7 @@ class Saver:
                 raise StorageError(f"{self._failures} checkpoints in a row could not be saved: {error}") from error
             log.warning("a checkpoint could not be saved, training goes on: %s", error)
             commit = None
-        self._pending = self._pool.submit(self._write_patiently, snapshot)
+        self._pending = self._pool.submit(self._write_patiently, take(self._copies))
         return commit
 
     def drain(self) -> Commit | None:

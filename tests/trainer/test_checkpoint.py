@@ -3,8 +3,8 @@
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support import SMALL_MODEL, digests
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import TrainState, find_checkpoint, restore, take_snapshot
+from trainer.checkpoint import TrainState, find_checkpoint, restore
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.errors import ArtifactError
 from trainer.losses import CausalLMLoss
@@ -21,6 +21,7 @@ from trainer.models import build_model, load_model, resolve_config
 from trainer.places import CHECKPOINT_KIND
 from trainer.runtime import Runtime
 from trainer.saver import Saver
+from trainer.snapshot import HostCopies, Snapshot, take_snapshot
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
@@ -50,8 +51,8 @@ class Learner:
             torch.manual_seed(number)
             train_step(self.objective, self.prepared, self.schedule, Batch([{"input_ids": windows}], 62, 64), 1.0, self.runtime)
 
-    def snapshot(self, state: TrainState, epoch: int | None = None) -> Any:
-        return take_snapshot(state, self.model, self.objective, self.optimizer, self.schedule, None, epoch)
+    def snapshot(self, copies: HostCopies, state: TrainState, epoch: int | None = None) -> Snapshot:
+        return take_snapshot(copies, state, self.model, self.objective, self.optimizer, self.schedule, None, epoch)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def saver(store: Store, learner: Learner, keep_last: int = 2) -> Saver:
 def save(store: Store, learner: Learner, *states: TrainState, keep_last: int = 2) -> None:
     with saver(store, learner, keep_last) as writer:
         for state in states:
-            writer.save(learner.snapshot(state))
+            writer.save(partial(learner.snapshot, state=state))
 
 
 def flip(path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_snapshot_keeps_what_training_goes_on_to_change(learner: Learner, empt
     expected = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
     moments = [m["exp_avg"].clone() for m in learner.optimizer.state_dict()["state"].values()]
     state = TrainState(step=1, attempts=1)
-    snapshot = learner.snapshot(state)
+    snapshot = learner.snapshot(HostCopies(), state)
     learner.learn(2)
     state.step = 3
     assert snapshot.state.step == 1

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer.checkpoint import Criterion, Snapshot, TrainState
+from trainer.checkpoint import Criterion, TrainState
 from trainer.config import ModelConfig
 from trainer.errors import StorageError
 from trainer.models import build_model, resolve_config
 from trainer.saver import Saver
+from trainer.snapshot import Snapshot
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
 
@@ -38,7 +39,8 @@ class Keeper:
             state.judge({"loss": loss}, Criterion("loss", greater_is_better=False))
         weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         weights["transformer.wte.weight"] = weights["lm_head.weight"]
-        self.saver.save(Snapshot(state.model_copy(), weights, {"moment": torch.zeros(1)}, {}, epoch))
+        snapshot = Snapshot(state.model_copy(), weights, {"moment": torch.zeros(1)}, {}, epoch)
+        self.saver.save(lambda copies: snapshot)
 
 
 def kept(store: Store) -> list[int]:

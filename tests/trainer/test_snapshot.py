@@ -1,0 +1,78 @@
+"""Snapshots: the same as torch's own, in memory that is used again."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from transformers import PreTrainedModel
+
+from tests.support import SMALL_MODEL
+from trainer.checkpoint import TrainState
+from trainer.config import ModelConfig, TrainingConfig
+from trainer.losses import CausalLMLoss
+from trainer.models import build_model, resolve_config
+from trainer.snapshot import HostCopies, Snapshot, take_snapshot
+from trainer.step import make_optimizer, make_schedule
+from trainer.tokenizer import TokenizerInfo
+
+
+class Learner:
+    """A small model that has made a step with an optimizer."""
+
+    def __init__(self, optimizer: str = "adamw", **settings: float) -> None:
+        options = ModelConfig(config=dict(SMALL_MODEL))
+        config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16)
+        training = TrainingConfig.model_validate({"max_steps": 9, "context": 16, "optimizer": optimizer, **settings})
+        self.model: PreTrainedModel = build_model(options, config, 0)
+        self.objective: nn.Module = CausalLMLoss(self.model)
+        self.optimizer = make_optimizer(self.objective, training)
+        self.schedule = make_schedule(self.optimizer, training, 9)
+        self.learn()
+
+    def learn(self) -> None:
+        self.objective(torch.arange(32).reshape(2, 16)).backward()
+        self.optimizer.step()
+        self.schedule.step()
+
+    def snapshot(self, copies: HostCopies) -> Snapshot:
+        return take_snapshot(
+            copies, TrainState(step=1), self.model, self.objective, self.optimizer, self.schedule, None, epoch=None
+        )
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings"), [("adamw", {}), ("adafactor", {}), ("sgd", {}), ("sgd", {"beta1": 0.0})], ids=str
+)
+def test_optimizer_state_is_that_of_torchs_distributed_checkpoints(optimizer: str, settings: dict[str, float]) -> None:
+    learner = Learner(optimizer, **settings)
+    snapshot = learner.snapshot(HostCopies())
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    reference = get_optimizer_state_dict(learner.objective, learner.optimizer, options=options)
+    moments = {
+        f"{parameter}/{name}": value
+        for parameter, values in reference["state"].items()
+        for name, value in values.items()
+        if value is not None
+    }
+    assert snapshot.optimizer.keys() == moments.keys()
+    assert all(torch.equal(snapshot.optimizer[name], value) for name, value in moments.items())
+    assert snapshot.settings["optimizer"] == reference["param_groups"]
+
+
+def test_copies_take_the_memory_of_those_before_and_tied_weights_are_copied_once() -> None:
+    learner, copies = Learner(), HostCopies()
+    first = learner.snapshot(copies)
+    places = {name: tensor.data_ptr() for name, tensor in {**first.weights, **first.optimizer}.items()}
+    learner.learn()
+    second = learner.snapshot(copies)
+    assert places == {name: tensor.data_ptr() for name, tensor in {**second.weights, **second.optimizer}.items()}
+    assert all(torch.equal(second.weights[name], tensor) for name, tensor in learner.model.state_dict().items())
+    assert second.weights["lm_head.weight"] is second.weights["transformer.wte.weight"]
+    assert second.size() == 4 * sum(p.numel() * 3 + 1 for p in learner.model.parameters())
+
+
+def test_a_tensor_of_another_shape_or_type_gets_memory_of_its_own() -> None:
+    copies = HostCopies()
+    for tensor in (torch.ones(3), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bfloat16)):
+        (copy,) = copies.take("weights", {"w": tensor}).values()
+        assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
