@@ -3,38 +3,47 @@
     HEADRACE_CACHE         the folder; by default headrace in the user's cache folder
     HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
 
-A copy is named by what it must contain, checked when it arrives, and used without another look; the least recently used
-ones make room for new ones. A file that is open or mapped stays readable when its copy is removed.
+A copy is named by what it must contain, checked when it arrives, and used without another look. Whoever uses one gives it a
+second name in `work`; of those without, the least recently used make room for new ones.
 """
 
 import fcntl
 import hashlib
 import os
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from trainer.errors import ConfigError, StorageError, WrongContent
 from trainer.local_files import sync_file, sync_folder
 
 FOLDER, SIZE = "HEADRACE_CACHE", "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
-LEFT_OVER_SECONDS = 24 * 3600
-"""Downloads of killed processes are removed when they are this old."""
+
+NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\.[0-9a-f]{12}\.(?P<size>\d+))?")
+"""A copy, or one that is being downloaded, with the size that it will have; nothing else in the folder is touched."""
 
 
-NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\.[0-9a-f]{12})?")
-"""A copy, or one that is being downloaded; nothing else in the folder is touched."""
+class Copy(NamedTuple):
+    """A file of the cache: when it was used last, how much of the limit it takes, and how many names it has."""
+
+    used: float
+    size: int
+    names: int
+    path: Path
+    arrives: bool
 
 
 class BlobCache:
     """Files by their SHA-256 and the version that the store gave them."""
 
     def __init__(self, folder: Path, limit: int) -> None:
-        self._folder, self._limit = folder, limit
+        self._folder, self.limit = folder, limit
+        self.work = folder / "work"
+        """For the private folders of processes."""
 
     @classmethod
     def of_this_machine(cls) -> "BlobCache":
@@ -48,10 +57,8 @@ class BlobCache:
     def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None]) -> Path:
         """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
 
-        Raises `WrongContent` if what arrives has another digest, `StorageError` if it is larger than the whole cache.
+        Raises `WrongContent` if what arrives has another digest, `StorageError` if what is in use leaves no room for it.
         """
-        if size > self._limit:
-            raise StorageError(f"a file of {size:,} bytes does not fit into the cache of {self._limit:,}; raise {SIZE}")
         path = self._folder / f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(path.name):
@@ -59,8 +66,7 @@ class BlobCache:
                 if path.stat().st_size == size:
                     os.utime(path)
                     return path
-            self._make_room(size)
-            partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+            partial = self._make_room(path.name, size)
             try:
                 download(partial)
                 _verify(partial, sha256)
@@ -71,30 +77,52 @@ class BlobCache:
                 partial.unlink(missing_ok=True)
             return path
 
-    def _make_room(self, size: int) -> None:
-        """Remove what was used least recently until a file of this size fits."""
+    def _make_room(self, name: str, size: int) -> Path:
+        """Remove what was used least recently until a file of this size fits, and claim the room: the path to download to."""
         with self._alone("room"):
-            found = []
-            for path in self._folder.iterdir():
-                with suppress(FileNotFoundError):
-                    if NAME.fullmatch(path.name):
-                        found.append((path.stat().st_mtime, path.stat().st_size, path))
-            total, now = sum(entry[1] for entry in found), time.time()
-            for used, bytes_, path in sorted(found):
-                partial = "." in path.name
-                if partial and now - used < LEFT_OVER_SECONDS:
-                    continue  # being downloaded
-                if total + size <= self._limit and not partial:
-                    break
-                path.unlink(missing_ok=True)
-                total -= bytes_
+            found = sorted(self._copies())
+            taken = sum(copy.size for copy in found)
+            for copy in found:
+                unused = copy.names == 1 and taken + size > self.limit
+                if not self._is_downloaded(copy.path.name) if copy.arrives else unused:
+                    copy.path.unlink(missing_ok=True)
+                    taken -= copy.size
+            if taken + size > self.limit:
+                raise StorageError(
+                    f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; "
+                    f"raise {SIZE}"
+                )
+            partial = self._folder / f"{name}.{uuid.uuid4().hex[:12]}.{size}"
+            partial.touch()
+            return partial
+
+    def _copies(self) -> Iterator[Copy]:
+        for path in self._folder.iterdir():
+            name = NAME.fullmatch(path.name)
+            if name is None:
+                continue
+            with suppress(FileNotFoundError):
+                state = path.stat()
+                yield Copy(state.st_mtime, int(name["size"] or state.st_size), state.st_nlink, path, name["size"] is not None)
+
+    def _is_downloaded(self, name: str) -> bool:
+        """Whether a process is at it: that one holds the lock."""
+        with open(self._lock(name), "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
         """Keep other processes and threads out of the same block; one that dies lets go."""
-        with open(self._folder / f"{name[:2]}.lock" if name != "room" else self._folder / "room.lock", "a") as file:
+        with open(self._lock(name), "a") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+    def _lock(self, name: str) -> Path:
+        return self._folder / f"{name if name == 'room' else name[:2]}.lock"
 
 
 def _verify(path: Path, sha256: str) -> None:

@@ -188,6 +188,11 @@ class TrainingConfig(OptimizationConfig):
 
     context: int = Field(default=256, ge=2, description="window length in tokens")
     stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
+    locality: int | None = Field(
+        default=None,
+        ge=1,
+        description="shards of a corpus whose windows are mixed with each other before the next ones are read; default: all",
+    )
     alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
 
     @model_validator(mode="after")

@@ -1,19 +1,25 @@
 """What training reads: windows over the shards of every corpus, in their order, and the held-out windows."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from trainer.config import TrainingConfig
+from trainer.corpus_order import CorpusOrder
+from trainer.errors import ConfigError
 from trainer.evaluation import HeldOut, held_out_windows
 from trainer.order import DataOrder
 from trainer.plan import StepPlan
 from trainer.preparation import PreparedData
-from trainer.shards import open_shards
+from trainer.shards import ShardSet, open_shards
 from trainer.step import Batch
 from trainer.storage import Store
 from trainer.windows import Windows
+
+GROUPS = 3
+"""Groups of shards that a machine may hold at a time: what it reads, what comes next, and what a slower rank still reads."""
 
 
 class Dataset(NamedTuple):
@@ -27,11 +33,15 @@ class Dataset(NamedTuple):
 def open_dataset(
     store: Store, data: PreparedData, training: TrainingConfig, plan: StepPlan, max_held_out: int | None
 ) -> Dataset:
-    """Open the shards; `max_held_out` limits the held-out windows a corpus."""
+    """Open the shards; `max_held_out` limits the held-out windows a corpus.
+
+    Raises `ConfigError` if what training reads at a time does not fit into the machine's cache of a remote store.
+    """
     sets = [open_shards(store, ref.key) for ref in data.shards]
     windows = [Windows(s.train, training.context, training.stride or training.context) for s in sets]
-    names = [s.corpus for s in sets]
-    order = DataOrder(training.seed, names, [corpus.probability for corpus in plan.corpora], [len(w) for w in windows])
+    _check_cache(store, sets, training.locality)
+    orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
+    order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
     held_out = [held_out_windows(s.corpus, s.validation, training.context, max_held_out) for s in sets]
     return Dataset(windows, order, held_out)
 
@@ -39,8 +49,23 @@ def open_dataset(
 def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: list[Windows], rank: int) -> Batch:
     """This rank's share of global batch `number`: samples [number * global_batch, (number + 1) * global_batch)."""
     share = plan.global_batch // plan.ranks
-    corpora, places = order.samples(number * plan.global_batch + rank * share, share)
+    first = number * plan.global_batch + rank * share
+    corpora, places = order.samples(first, share)
+    for corpus, ahead in order.shards(first, share).items():
+        windows[corpus].prepare(places[corpora == corpus], ahead)
     tokens_BT = np.stack([windows[corpus].read(int(place)) for corpus, place in zip(corpora, places, strict=True)])
     targets = plan.global_batch * (tokens_BT.shape[1] - 1)
     parts = torch.from_numpy(tokens_BT).split(plan.micro_batch)
     return Batch([{"input_ids": part} for part in parts], targets, plan.tokens_per_step)
+
+
+def _check_cache(store: Store, sets: Sequence[ShardSet], locality: int | None) -> None:
+    if store.cache_bytes is None:
+        return
+    needed = sum(s.train.largest(GROUPS * locality if locality else None) + s.validation.largest(None) for s in sets)
+    if needed > store.cache_bytes:
+        advice = f"lower training.locality ({locality})" if locality else "set training.locality"
+        raise ConfigError(
+            f"the shards that training reads at a time take up to {needed:,} bytes, the machine's cache has "
+            f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"
+        )

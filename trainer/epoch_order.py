@@ -8,7 +8,7 @@ little padding is needed, no example is read twice or left out, and finding a ba
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.order import permute, stable_key
+from trainer.permutation import permute, stable_key
 
 GROUP = 50
 """Batches that are sorted together, as in transformers' sampler: enough to fill a batch with like lengths."""

@@ -5,31 +5,34 @@ Every held-out token is predicted exactly once, from up to `context - 1` tokens 
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.losses import IGNORED, next_tokens, token_losses
 from trainer.results import CorpusScore, Scores
 from trainer.runtime import Runtime
-
-Tokens = NDArray[Any]
+from trainer.windows import Shards
 
 
 class HeldOut(NamedTuple):
     """The windows of one corpus's held-out shards: where each begins."""
 
     name: str
-    shards: Sequence[Tokens]
+    shards: Shards
     windows: list[tuple[int, int]]
 
+    @property
+    def used(self) -> list[int]:
+        """The shards that the windows lie in."""
+        return sorted({shard for shard, _ in self.windows})
 
-def held_out_windows(name: str, shards: Sequence[Tokens], context: int, max_windows: int | None) -> HeldOut:
+
+def held_out_windows(name: str, shards: Shards, context: int, max_windows: int | None) -> HeldOut:
     """Windows that overlap by one token, so that each token but a shard's first is predicted once; or an even choice."""
-    windows = [(number, start) for number, shard in enumerate(shards) for start in range(0, len(shard) - 1, context - 1)]
+    windows = [(number, start) for number, length in enumerate(shards.lengths) for start in range(0, length - 1, context - 1)]
     if max_windows is not None and len(windows) > max_windows:
         windows = [windows[int(place)] for place in np.linspace(0, len(windows) - 1, max_windows).round()]
     return HeldOut(name, shards, windows)
@@ -56,7 +59,7 @@ def evaluate(
         if not corpus.windows:
             continue
         losses = _window_losses(model, corpus, context, batch, runtime, advance)
-        tokens = sum(min(context, len(corpus.shards[shard]) - start) - 1 for shard, start in corpus.windows)
+        tokens = sum(min(context, corpus.shards.lengths[shard] - start) - 1 for shard, start in corpus.windows)
         sums.append(math.fsum(losses.tolist()))
         scores[corpus.name] = _score(sums[-1], tokens, len(corpus.windows))
     model.train(was_training)
@@ -69,8 +72,10 @@ def _window_losses(
 ) -> torch.Tensor:
     """Summed loss of each window, of shape [windows], float64."""
     losses = torch.zeros(len(corpus.windows), dtype=torch.float64)
+    used = corpus.used
     for first in range(runtime.rank * batch, len(corpus.windows), runtime.ranks * batch):
         chosen = corpus.windows[first : first + batch]
+        corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
         tokens = np.zeros((len(chosen), context), dtype=np.int64)
         labels = torch.full((len(chosen), context), IGNORED)
         for row, (shard, start) in enumerate(chosen):

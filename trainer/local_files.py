@@ -5,14 +5,10 @@ import os
 import re
 import shutil
 import socket
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-SCRATCH = Path(tempfile.gettempdir(), f"headrace-{os.getuid()}")
-"""Where remote stores keep what is not finished, and what was fetched for one process."""
 
 
 class LocalFiles:
@@ -29,6 +25,9 @@ class LocalFiles:
             return sorted(os.listdir(self.root / key))
         except (FileNotFoundError, NotADirectoryError):
             return []
+
+    def size(self, key: str) -> int:
+        return (self.root / key).stat().st_size
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         with open(self.root / key, "rb") as file:
@@ -101,6 +100,9 @@ class LocalFiles:
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         return self.root / key
+
+    def release(self, key: str) -> None:
+        """Nothing to do: what `fetch` gives is the file itself."""
 
     def _place(self, key: str) -> Path:
         target = self.root / key

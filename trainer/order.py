@@ -8,15 +8,16 @@ first n samples hold n * p_i of corpus i, to within a few. Only so is the number
 without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
 """
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
-U64 = NDArray[np.uint64]
-I64 = NDArray[np.int64]
+from trainer.corpus_order import CorpusOrder
+from trainer.permutation import I64, U64, permute, stable_key
+
+Draws = tuple[I64, I64, U64]
+"""Of each sample its corpus, its window, and how many earlier samples are of the same corpus."""
 
 BLOCK = 4096
 """Samples whose draws are shuffled together."""
@@ -24,68 +25,47 @@ BLOCK = 4096
 RESOLUTION_BITS = 31
 """A corpus's share is rounded to this many binary digits."""
 
-FEISTEL_ROUNDS = 6
-
 
 class DataOrder:
     """The order in which the windows of several corpora are seen.
 
-    `names` name the corpora, `weights` are proportional to their probabilities, `windows` are their sizes.
+    `weights` are proportional to the corpora's probabilities.
     """
 
-    def __init__(self, seed: int, names: Sequence[str], weights: Sequence[float], windows: Sequence[int]) -> None:
-        self._seed, self._names, self._windows = seed, list(names), list(windows)
+    def __init__(self, seed: int, corpora: Sequence[CorpusOrder], weights: Sequence[float]) -> None:
+        self._seed, self._corpora = seed, list(corpora)
         self._shares = _shares(weights)
         self._block = lru_cache(maxsize=4)(self._make_block)
 
     def samples(self, start: int, count: int) -> tuple[I64, I64]:
         """Corpus number and window number of samples `start` to `start + count - 1`, each of shape [count]."""
+        corpora, windows, _ = self._draws(start, count)
+        return corpora, windows
+
+    def shards(self, start: int, count: int) -> dict[int, Sequence[int]]:
+        """By corpus, the shards that these samples may come from, and then those that come next."""
+        corpora, _, turns = self._draws(start, count)
+        drawn = {int(corpus): turns[corpora == corpus] for corpus in np.unique(corpora)}
+        return {corpus: self._corpora[corpus].shards(int(its.min()), int(its.max())) for corpus, its in drawn.items()}
+
+    def _draws(self, start: int, count: int) -> Draws:
         first, last = start // BLOCK, (start + count - 1) // BLOCK
         blocks = [self._block(number) for number in range(first, last + 1)]
         skip = start - first * BLOCK
-        corpora = np.concatenate([corpora for corpora, _ in blocks])[skip : skip + count]
-        windows = np.concatenate([windows for _, windows in blocks])[skip : skip + count]
-        return corpora, windows
+        corpora, windows, turns = (np.concatenate(parts)[skip : skip + count] for parts in zip(*blocks, strict=True))
+        return corpora, windows, turns
 
-    def _make_block(self, number: int) -> tuple[I64, I64]:
+    def _make_block(self, number: int) -> Draws:
         draws = np.arange(number * BLOCK, (number + 1) * BLOCK, dtype=np.uint64)
         corpora, turns = _deal(draws, self._shares)
         places = np.arange(BLOCK, dtype=np.uint64)
         shuffled = corpora[permute(places, BLOCK, stable_key(self._seed, "block", number))]
-        windows = np.empty(BLOCK, dtype=np.int64)
+        windows, taken = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
         for corpus in np.unique(shuffled):
-            windows[shuffled == corpus] = self._windows_of(int(corpus), turns[corpora == corpus])
-        return shuffled, windows
-
-    def _windows_of(self, corpus: int, turns: U64) -> I64:
-        """The windows that a corpus gives at its turns, each window once a pass."""
-        size = np.uint64(self._windows[corpus])
-        windows = np.empty(len(turns), dtype=np.int64)
-        for number in np.unique(turns // size):
-            now = turns // size == number
-            key = stable_key(self._seed, "window", self._names[corpus], int(number))
-            windows[now] = permute(turns[now] % size, int(size), key)
-        return windows
-
-
-def permute(places: U64, size: int, key: int) -> U64:
-    """A keyed permutation of range(size), applied to an array of places.
-
-    A Feistel network over the next power of four, walked until the value falls inside the range (Black and Rogaway,
-    "Ciphers with Arbitrary Finite Domains", 2002).
-    """
-    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
-    mask = np.uint64((1 << int(half)) - 1)
-    keys = [np.uint64(stable_key(key, round_number)) for round_number in range(FEISTEL_ROUNDS)]
-    values = places.copy()
-    outside = np.ones(len(values), dtype=bool)
-    while outside.any():
-        left, right = values[outside] >> half, values[outside] & mask
-        for round_key in keys:
-            left, right = right, left ^ (_mix(right ^ round_key) & mask)
-        values[outside] = (left << half) | right
-        outside = values >= np.uint64(size)
-    return values
+            here = shuffled == corpus
+            taken[here] = turns[corpora == corpus]
+            windows[here] = self._corpora[int(corpus)].windows(taken[here])
+        return shuffled, windows, taken
 
 
 def _shares(weights: Sequence[float]) -> list[int]:
@@ -117,17 +97,3 @@ def _scaled(numbers: U64, share: int) -> U64:
     """floor(numbers * share / 2**RESOLUTION_BITS), without overflow."""
     bits, mask = np.uint64(RESOLUTION_BITS), np.uint64((1 << RESOLUTION_BITS) - 1)
     return (numbers >> bits) * np.uint64(share) + (((numbers & mask) * np.uint64(share)) >> bits)
-
-
-def _mix(values: U64) -> U64:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit changes half of the output bits."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
-
-
-def stable_key(*parts: object) -> int:
-    """64 bits decided by the parts, the same in every process and on every machine."""
-    text = "/".join(map(str, parts))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

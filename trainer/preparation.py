@@ -177,7 +177,7 @@ def _intact_manifest(store: Store, key: str) -> Manifest | None:
     manifest = _manifest(store, key)
     if manifest is None:
         return None
-    damage = find_damage(store, key, manifest)
+    damage = find_damage(store, key, manifest, content=store.local is not None)
     for file, problem in damage.items():
         log.warning("%s/%s %s: making its shard anew", store.path(key), file, problem)
     if damage:

@@ -19,7 +19,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.blob_cache import BlobCache
-from trainer.local_files import SCRATCH, private_folder
+from trainer.local_files import private_folder
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""
@@ -41,7 +41,7 @@ class RemoteObjects:
         self.fs: Any
         self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
         self._s3 = url.startswith("s3://")
-        self._cache = BlobCache.of_this_machine()
+        self.cache = BlobCache.of_this_machine()
 
     def exists(self, key: str) -> bool:
         """Whether there is an object of this name. On S3 one request, and no listing."""
@@ -60,6 +60,9 @@ class RemoteObjects:
             return []
         paths = [str(entry).rstrip("/") for entry in entries]  # of an emptied folder some servers list the folder itself
         return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
+
+    def size(self, key: str) -> int:
+        return self._facts(key)[0]
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end))
@@ -123,7 +126,7 @@ class RemoteObjects:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            while not _linked(self._cache.get(sha256, version, size, self._download(key)), fresh):
+            while not _linked(self.cache.get(sha256, version, size, self._download(key)), fresh):
                 pass  # another process made room with it
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         return path
@@ -133,6 +136,9 @@ class RemoteObjects:
         for name, sha256 in digests.items():
             self.fetch(f"{key}/{name}", sha256)
         return self._own(f"{key}/any").parent
+
+    def release(self, key: str) -> None:
+        self._own(key).unlink(missing_ok=True)
 
     def _download(self, key: str) -> Callable[[Path], None]:
         return lambda path: self.fs.get_file(self._full(key), str(path))
@@ -151,7 +157,7 @@ class RemoteObjects:
 
     def _own(self, key: str) -> Path:
         """A path in a folder of this process, removed when it ends."""
-        path = _own_folder() / self.url.replace("/", "_") / key
+        path = _own_folder(self.cache.work) / self.url.replace("/", "_") / key
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -160,8 +166,8 @@ class RemoteObjects:
 
 
 @cache
-def _own_folder() -> Path:
-    folder = private_folder(SCRATCH)
+def _own_folder(base: Path) -> Path:
+    folder = private_folder(base)
     folder.mkdir(parents=True)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -35,7 +35,8 @@ def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
 
 
 def _intact(store: Store, folder: str, record: ShardRecord) -> bool:
-    return not find_damage(store, folder, make_manifest(KIND, record.fingerprint, record.files, {}))
+    manifest = make_manifest(KIND, record.fingerprint, record.files, {})
+    return not find_damage(store, folder, manifest, content=store.local is not None)
 
 
 def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number: int) -> ShardRecord:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from trainer.config import CorpusConfig
@@ -25,6 +24,7 @@ from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
 from trainer.manifest import FileRecord, digest_file, read_manifest, seal, unseal
 from trainer.readers import Document, read_documents
+from trainer.shard_files import ShardFiles
 from trainer.sources import Piece, blocks_of
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
@@ -54,13 +54,13 @@ class ShardRecord(BaseModel):
 
 
 class ShardSet(NamedTuple):
-    """A published corpus: its manifest's details and the tokens of each shard, mapped from disk."""
+    """A published corpus: its manifest's details and the tokens of each shard."""
 
     key: str
     corpus: str
     details: dict[str, Any]
-    train: list[NDArray[Any]]
-    validation: list[NDArray[Any]]
+    train: ShardFiles
+    validation: ShardFiles
 
 
 def shard_file(side: str, number: int, ending: str) -> str:
@@ -138,18 +138,18 @@ def build_shard(
 
 
 def open_shards(store: Store, key: str) -> ShardSet:
-    """Map a published shard set, opened from its manifest alone. Raises `ArtifactError` if there is none."""
+    """A published shard set, from its manifest alone. Raises `ArtifactError` if there is none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published shards; run prepare-data first")
     dtype = np.dtype(manifest.details["dtype"])
     records = {record.name: record for record in manifest.files}
 
-    def mapped(side: str) -> list[NDArray[Any]]:
+    def files(side: str) -> ShardFiles:
         names = [shard_file(side, number, "bin") for number in range(manifest.details["num_shards"])]
-        return [_map(store, key, records[name], dtype) for name in names]
+        return ShardFiles(store, key, [records[name] for name in names], dtype)
 
-    return ShardSet(key, manifest.details["corpus"], manifest.details, mapped(TRAIN), mapped(VALIDATION))
+    return ShardSet(key, manifest.details["corpus"], manifest.details, files(TRAIN), files(VALIDATION))
 
 
 class _SideWriter:
@@ -206,9 +206,3 @@ def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:
     blocks = [list(blocks_of(document.text, BATCH_BYTES)) for document in batch]
     ids = iter(encode([block for document in blocks for block in document]))
     return [next(ids) if len(document) == 1 else np.concatenate([next(ids) for _ in document]) for document in blocks]
-
-
-def _map(store: Store, key: str, record: FileRecord, dtype: np.dtype[Any]) -> NDArray[Any]:
-    if record.size == 0:
-        return np.empty(0, dtype)
-    return np.memmap(store.fetch(f"{key}/{record.name}", record.sha256), dtype=dtype, mode="r")

@@ -18,7 +18,7 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError, WrongContent
-from trainer.local_files import SCRATCH, LocalFiles, private_folder, sweep
+from trainer.local_files import LocalFiles, private_folder, sweep
 
 STAGING = ".staging"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -35,6 +35,7 @@ class Files(Protocol):
 
     def exists(self, key: str) -> bool: ...
     def names(self, key: str) -> list[str]: ...
+    def size(self, key: str) -> int: ...
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes: ...
     def put(self, path: Path, key: str) -> None: ...
     def put_folder(self, folder: Path, key: str, last: str) -> None: ...
@@ -45,10 +46,13 @@ class Files(Protocol):
     def delete(self, key: str, first: str | None = None) -> None: ...
     def fetch(self, key: str, sha256: str | None) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
+    def release(self, key: str) -> None: ...
 
 
 class Store:
     """Reads and publishes files under one root. `local` is its folder, None for a remote one.
+
+    `cache_bytes` is what this machine may hold of a remote one at a time; None if there is nothing to hold.
 
     Raises `StorageError` with the operation and the path when the file system refuses.
     """
@@ -56,16 +60,18 @@ class Store:
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
-        self._base = SCRATCH
+        self.cache_bytes: int | None
         self._refusals: tuple[type[Exception], ...] = (OSError,)
         if split_protocol(self.url)[0] in (None, "file", "local"):
             self.local = Path(LocalFileSystem._strip_protocol(self.url))
             self.files: Files = LocalFiles(self.local)
-            self._base = self.local / STAGING
+            self._base, self.cache_bytes = self.local / STAGING, None
         else:
             from trainer.remote_objects import REFUSALS, RemoteObjects  # needs what local stores do not
 
-            self.files, self._refusals = RemoteObjects(self.url), REFUSALS
+            remote = RemoteObjects(self.url)
+            self.files, self._refusals = remote, REFUSALS
+            self._base, self.cache_bytes = remote.cache.work, remote.cache.limit
 
     def path(self, key: str) -> str:
         """The full path or URL of a key, for messages and for people."""
@@ -79,6 +85,11 @@ class Store:
         """The sorted names inside a folder; empty if there is none."""
         with self._explained("list", key):
             return self.files.names(key)
+
+    def size(self, key: str) -> int:
+        """A file's bytes. Raises `FileNotFoundError`."""
+        with self._explained("read", key):
+            return self.files.size(key)
 
     def read_bytes(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         """A file's bytes, or those of a stretch of it."""
@@ -160,6 +171,11 @@ class Store:
         """A local folder that holds these files under a key, by name."""
         with self._explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
+
+    def release(self, key: str) -> None:
+        """Let go of the local path that `fetch` gave; whoever has it open or mapped keeps the bytes."""
+        with self._explained("release", key):
+            self.files.release(key)
 
     @contextmanager
     def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:
@@ -255,7 +271,7 @@ class Store:
     def _full(self, key: str, error: Exception, folder: Path | None = None, needed: int | None = None) -> StorageError:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
-        place = self.local or SCRATCH
+        place = self.local or next(path for path in self._base.parents if path.exists())
         amount = f"about {needed:,} bytes are needed, " if needed else f"more than {written:,} bytes are needed, "
         reason = os.strerror(getattr(error, "errno", None) or errno.ENOSPC)
         return StorageError(

@@ -4,13 +4,22 @@ The same windows as the reference loops cut: the last window of a shard is its l
 before. A shard shorter than one window gives none.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[Any]
+
+
+class Shards(Protocol):
+    """The tokens of each shard of a corpus; `lengths` are known before any is read."""
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+    def __getitem__(self, number: int, /) -> Tokens: ...
+    def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None: ...
 
 
 def count_windows(tokens: int, context: int, stride: int) -> int:
@@ -21,13 +30,18 @@ def count_windows(tokens: int, context: int, stride: int) -> int:
 class Windows:
     """The windows of one corpus, numbered through all its shards."""
 
-    def __init__(self, shards: Sequence[Tokens], context: int, stride: int) -> None:
+    def __init__(self, shards: Shards, context: int, stride: int) -> None:
         self._shards, self._context, self._stride = shards, context, stride
-        counts = [count_windows(len(shard), context, stride) for shard in shards]
-        self._ends = np.cumsum(counts, dtype=np.int64)
+        self.counts = [count_windows(length, context, stride) for length in shards.lengths]
+        """Windows in each shard."""
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
+
+    def prepare(self, numbers: NDArray[np.int64], ahead: Sequence[int]) -> None:
+        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        self._shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
 
     def read(self, number: int) -> NDArray[np.int64]:
         """The tokens of a window, of shape [context]."""

@@ -1,6 +1,7 @@
 """Shards built in this process, and read back through their files alone."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +13,17 @@ from trainer.shards import ShardRecord, build_shard
 from trainer.tokenizer import TokenizerInfo
 
 Ids = list[int]
+
+
+class Arrays(list[np.ndarray]):
+    """Shards in memory, in the place of files."""
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(tokens) for tokens in self]
+
+    def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
+        """They are always there."""
 
 
 class Side(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from tests.trainer.shard_files import Arrays
 from trainer.evaluation import HeldOut, evaluate, held_out_windows
 from trainer.results import Scores
 from trainer.runtime import Runtime
@@ -22,9 +23,9 @@ def model() -> PreTrainedModel:
     return GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=2, n_positions=CONTEXT, vocab_size=50)).eval()
 
 
-def shards(*sizes: int) -> list[np.ndarray]:
+def shards(*sizes: int) -> Arrays:
     draw = np.random.default_rng(sum(sizes))
-    return [draw.integers(0, 50, size, dtype=np.uint16) for size in sizes]
+    return Arrays(draw.integers(0, 50, size, dtype=np.uint16) for size in sizes)
 
 
 TEXTS = {"one": shards(37, 1, 8, 9), "two": shards(20), "none": shards(0, 1)}

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainer.order import BLOCK, RESOLUTION_BITS, DataOrder, permute, stable_key
+from trainer.corpus_order import CorpusOrder
+from trainer.order import BLOCK, RESOLUTION_BITS, DataOrder
+from trainer.permutation import permute, stable_key
 
 SIZES = [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025, 4095, 4096, 4097, 100_003]
 TOKENS = [5_000_000, 700_000, 90_000, 1_000]
@@ -19,7 +21,7 @@ def shares(tokens: Sequence[float] = TOKENS, alpha: float = 0.7) -> list[float]:
 
 
 def make(windows: Sequence[int], weights: Sequence[float], seed: int = 0) -> DataOrder:
-    return DataOrder(seed, [f"corpus{number}" for number in range(len(windows))], weights, windows)
+    return DataOrder(seed, [CorpusOrder(seed, f"corpus{number}", [count]) for number, count in enumerate(windows)], weights)
 
 
 def drawn(order: DataOrder, corpus: int, count: int) -> list[int]:
@@ -131,7 +133,7 @@ def test_a_corpus_is_drawn_in_time_however_small_its_share(weights: list[float])
 def test_other_seeds_and_other_names_give_other_orders() -> None:
     first = make([1000], [1.0], seed=0).samples(0, 1000)[1]
     second = make([1000], [1.0], seed=1).samples(0, 1000)[1]
-    renamed = DataOrder(0, ["other"], [1.0], [1000]).samples(0, 1000)[1]
+    renamed = DataOrder(0, [CorpusOrder(0, "other", [1000])], [1.0]).samples(0, 1000)[1]
     for other in (second, renamed):
         assert (first == other).sum() < 20
         assert abs(stats.spearmanr(first, other).statistic) < 0.15
@@ -156,5 +158,6 @@ def test_corpora_are_mixed_inside_a_block_and_not_in_turns() -> None:
 
 
 def test_the_order_of_a_seed_is_the_one_that_older_runs_began_with() -> None:
-    corpora, windows = DataOrder(7, ["code", "prose"], [0.7, 0.3], [1000, 200]).samples(10**6, 6)
+    order = DataOrder(7, [CorpusOrder(7, "code", [1000]), CorpusOrder(7, "prose", [200])], [0.7, 0.3])
+    corpora, windows = order.samples(10**6, 6)
     assert (corpora.tolist(), windows.tolist()) == ([0, 1, 0, 0, 1, 0], [583, 92, 939, 862, 159, 38])

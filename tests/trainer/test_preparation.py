@@ -60,7 +60,7 @@ def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> No
     opened = open_shards(store, prepared.shards[0].key)
     assert [len(shard) for shard in opened.train] == manifest.details["shard_tokens"]
     assert sum(map(len, opened.validation)) == manifest.details["totals"]["validation_tokens"] > 0
-    ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in opened.train + opened.validation)
+    ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in [*opened.train, *opened.validation])
     assert ends == len(sources())
     assert manifest.details["totals"]["raw_bytes"] == sum(len(text.encode()) for text in sources().values())
     assert manifest.details["engine"] == "gigatoken"

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.trainer.shard_files import Arrays
 from trainer.windows import Windows, count_windows
 
 TOKENS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 257]
@@ -25,7 +26,7 @@ def test_windows_are_those_of_a_plain_loop(context: int, stride: int) -> None:
     for count in TOKENS:
         tokens = np.arange(count, dtype=np.uint16) * 3
         expected = plain_loop(tokens, context, stride)
-        windows = Windows([tokens], context, stride)
+        windows = Windows(Arrays([tokens]), context, stride)
         assert len(windows) == count_windows(count, context, stride) == len(expected), count
         assert [windows.read(number).tolist() for number in range(len(windows))] == expected, count
 
@@ -34,18 +35,18 @@ def test_windows_are_those_of_a_plain_loop(context: int, stride: int) -> None:
 def test_windows_run_through_all_shards_and_cross_none(context: int, stride: int) -> None:
     shards = [np.arange(count, dtype=np.uint32) + 1000 * number for number, count in enumerate(TOKENS)]
     expected = [window for shard in shards for window in plain_loop(shard, context, stride)]
-    windows = Windows(shards, context, stride)
+    windows = Windows(Arrays(shards), context, stride)
     assert [windows.read(number).tolist() for number in range(len(windows))] == expected
 
 
 def test_every_token_is_in_some_window() -> None:
-    windows = Windows([np.arange(1003, dtype=np.uint16)], 64, 48)
+    windows = Windows(Arrays([np.arange(1003, dtype=np.uint16)]), 64, 48)
     assert {int(token) for number in range(len(windows)) for token in windows.read(number)} == set(range(1003))
 
 
 def test_a_window_does_not_change_the_shard_it_was_read_from() -> None:
     shard = np.arange(100, dtype=np.uint16)
-    window = Windows([shard], 10, 10).read(2)
+    window = Windows(Arrays([shard]), 10, 10).read(2)
     window[:] = 0
     assert shard.tolist() == list(range(100))
     assert window.dtype == np.int64

@@ -1,0 +1,109 @@
+"""The cache of remote files: it stays within its size, and what is in use stays."""
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer.blob_cache import BlobCache
+from trainer.errors import ConfigError, StorageError, WrongContent
+
+
+def content(number: int) -> bytes:
+    return bytes([number]) * 100
+
+
+def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None) -> Path:
+    data = content(number)
+    return cache.get(hashlib.sha256(data).hexdigest(), "1", len(data), download or (lambda path: path.write_bytes(data)))
+
+
+def kept(cache: BlobCache, folder: Path) -> list[int]:
+    return sorted(path.read_bytes()[0] for path in folder.iterdir() if path.stat().st_size == 100)
+
+
+def age(path: Path, seconds: float) -> None:
+    os.utime(path, (path.stat().st_atime, path.stat().st_mtime - seconds))
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> BlobCache:
+    return BlobCache(tmp_path, 300)
+
+
+def test_the_least_recently_used_copies_make_room(cache: BlobCache, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        age(get(cache, number), 10 - number)
+    get(cache, 1)
+    get(cache, 4)
+    assert kept(cache, tmp_path) == [1, 3, 4]
+
+
+def test_a_copy_with_a_second_name_is_in_use_and_stays(cache: BlobCache, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for number in (1, 2, 3):
+        path = get(cache, number)
+        age(path, 10 - number)
+        if number != 2:
+            os.link(path, tmp_path / "work" / str(number))
+    get(cache, 4)
+    assert kept(cache, tmp_path) == [1, 3, 4]
+
+
+def test_no_room_is_an_error_that_says_what_to_do(cache: BlobCache, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    for number in (1, 2, 3):
+        os.link(get(cache, number), tmp_path / "work" / str(number))
+    with pytest.raises(StorageError, match=r"no room for 100 bytes .* 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"):
+        get(cache, 4)
+    (tmp_path / "work" / "2").unlink()
+    assert get(cache, 4).read_bytes() == content(4)
+
+
+def test_downloads_at_the_same_time_stay_within_the_limit(cache: BlobCache, tmp_path: Path) -> None:
+    at_once, refused = threading.Barrier(3), []
+
+    def slow(path: Path) -> None:
+        at_once.wait(10)
+        path.write_bytes(content(int(threading.current_thread().name)))
+        at_once.wait(10)
+
+    def one(number: int) -> None:
+        get(cache, number, slow)
+
+    threads = [threading.Thread(target=one, args=(number,), name=str(number)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    at_once.wait(10)
+    get(cache, 3)
+    try:
+        get(cache, 4)  # 3 goes: what is being downloaded has its room already
+    except StorageError as error:
+        refused.append(error)
+    at_once.wait(10)
+    for thread in threads:
+        thread.join()
+    assert not refused
+    assert kept(cache, tmp_path) == [1, 2, 4]
+
+
+def test_a_download_that_was_killed_gives_its_room_back(cache: BlobCache, tmp_path: Path) -> None:
+    left = tmp_path / f"{'a' * 64}-{'b' * 16}.{'c' * 12}.250"
+    left.write_bytes(b"half")
+    get(cache, 1)
+    assert not left.exists()
+
+
+def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path) -> None:
+    with pytest.raises(WrongContent):
+        get(cache, 1, lambda path: path.write_bytes(content(2)))
+    assert kept(cache, tmp_path) == []
+
+
+def test_the_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE_BYTES", "50GB")
+    with pytest.raises(ConfigError, match="must be a number of bytes"):
+        BlobCache.of_this_machine()

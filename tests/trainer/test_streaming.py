@@ -1,0 +1,131 @@
+"""A corpus on S3 that is far larger than the cache: trained on shard by shard, to the weights of a run on disk."""
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.processes import start_warm
+from tests.s3 import S3Server
+from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
+from trainer.blob_cache import NAME
+from trainer.config import PipelineJob
+from trainer.config_file import validate_job
+from trainer.dataset import open_dataset, read_batch
+from trainer.manifest import read_manifest
+from trainer.places import FINAL
+from trainer.plan import make_plan
+from trainer.preparation import prepare, shard_manifests
+from trainer.progress import silent
+from trainer.sample_corpora import main as write_sample_corpora
+from trainer.shards import KIND, open_shards
+from trainer.storage import Store
+
+SHARDS = 160
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some megabytes of text."""
+    folder = tmp_path_factory.mktemp("sample")
+    write_sample_corpora([str(folder)])
+    return folder / "code"
+
+
+def values_of(corpus: Path, store: str) -> dict[str, Any]:
+    """One epoch of windows from one shard at a time."""
+    values = small_values(
+        corpus, store, training__locality=1, training__max_steps=None, training__epochs=1, training__context=128,
+        training__global_batch=128, training__micro_batch=32, training__log_every=50, evaluation__during_training=1,
+        model__config={**SMALL_MODEL, "n_embd": 8, "n_positions": 128},
+        data__validation_fraction=0.003, data__shards={"num_shards": SHARDS, "piece_bytes": 2048},
+    )  # fmt: skip
+    values["data"]["corpora"] = [{"name": "code", "paths": [f"{corpus}/*.py"], "format": "source"}]
+    return values
+
+
+@contextmanager
+def watched(cache: Path) -> Iterator[list[int]]:
+    """The bytes of the copies in a cache and of those in use, looked at again and again; each file counts once."""
+    sizes, ended = [0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            files = {}
+            for folder, _, names in os.walk(cache):
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        if NAME.fullmatch(name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
+                            state = os.stat(os.path.join(folder, name))
+                            files[state.st_ino] = state.st_size
+            sizes.append(sum(files.values()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        ended.set()
+        thread.join()
+
+
+@pytest.mark.long
+def test_a_corpus_twenty_times_the_cache_gives_the_weights_of_a_run_on_disk(corpus: Path, s3: S3Server, tmp_path: Path) -> None:
+    local = start_warm(tmp_path / "on-disk", "trainer.__main__", write_config(
+        tmp_path / "disk.yaml", values_of(corpus, str(tmp_path / "store"))
+    )).wait(240)  # fmt: skip
+    assert local.status == 0, local
+    store = Store(str(tmp_path / "store"))
+    (name,) = store.names("shards")
+    manifest = read_manifest(store, f"shards/{name}", KIND)
+    assert manifest is not None
+    limit = sum(file.size for file in manifest.files if file.name.endswith(".bin")) // 20
+
+    url = s3.new_store()
+    env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / "cache"), "HEADRACE_CACHE_BYTES": str(limit)}
+    with watched(tmp_path / "cache") as sizes:
+        streamed = start_warm(
+            tmp_path / "on-s3", "trainer.__main__", write_config(tmp_path / "s3.yaml", values_of(corpus, url)), env=env
+        ).wait(240)
+    assert streamed.status == 0, streamed
+    (run,) = Store(url).names("runs")
+    assert Store(url).read_bytes(f"runs/{run}/{FINAL}/model.safetensors") == final_bytes(tmp_path / "store")
+    assert limit / 2 < max(sizes) <= limit
+
+
+def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held(
+    corpus: Path, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_CACHE_BYTES", "100000")
+    batches = []
+    for url in (str(tmp_path / "store"), s3.new_store()):
+        values = values_of(corpus, url)
+        values["data"]["corpora"] = [{"name": "code", "paths": [f"{corpus}/[a-c]*.py"], "format": "lines"}]
+        values["data"]["shards"] = {"num_shards": 40, "piece_bytes": 1024}
+        job = validate_job(PipelineJob, values, "test")
+        store, data = Store(url), prepare(job.preparation(), silent())
+        plan = make_plan(job.training, shard_manifests(store, data), 1)
+        with watched(tmp_path / "cache") as sizes:
+            dataset = open_dataset(store, data, job.training, plan, None)
+            read = [read_batch(number, plan, dataset.order, dataset.windows, 0) for number in range(2 * plan.steps_per_epoch)]
+        batches.append(torch.cat([part["input_ids"] for batch in read for part in batch.micro_batches]))
+    assert torch.equal(*batches)
+    whole = sum(s.train.largest(None) + s.validation.largest(None) for s in (open_shards(store, r.key) for r in data.shards))
+    assert 0 < max(sizes) <= 100_000 < whole / 4
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_too_small_is_refused_with_what_to_do(raw: Path, s3: S3Server, tmp_path: Path) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(raw, s3.new_store()))
+    env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / "cache"), "HEADRACE_CACHE_BYTES": "5000"}
+    ended = start_warm(tmp_path / "said", "trainer.__main__", config, env=env).wait(120)
+    assert ended.status not in (0, 1)
+    assert "the machine's cache has 5,000: raise HEADRACE_CACHE_BYTES, set training.locality" in ended.stderr
+    assert "Traceback" not in ended.stderr

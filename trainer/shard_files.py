@@ -1,0 +1,82 @@
+"""The token files of one corpus, fetched as training comes to them, and let go behind it."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.errors import ArtifactError, WrongContent
+from trainer.manifest import FileRecord
+from trainer.storage import Store
+
+Tokens = NDArray[Any]
+
+AT_A_TIME = 8
+"""Files that are fetched at the same time."""
+
+
+class ShardFiles:
+    """The tokens of each shard, mapped from a local file: the store's own, or a copy in the machine's cache.
+
+    `lengths` are the shards' tokens, known without fetching any. Raises what `Store.fetch` raises.
+    """
+
+    def __init__(self, store: Store, key: str, files: Sequence[FileRecord], dtype: np.dtype[Any]) -> None:
+        self._store, self._key, self._files, self._dtype = store, key, list(files), dtype
+        self.lengths = [file.size // dtype.itemsize for file in self._files]
+        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="shards")
+        self._open: dict[int, Future[Tokens]] = {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, number: int) -> Tokens:
+        return self._start(number).result()
+
+    def largest(self, count: int | None) -> int:
+        """Bytes of the largest files, so many of them, or of all."""
+        return sum(sorted((file.size for file in self._files), reverse=True)[:count])
+
+    def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
+        """Fetch the first, all at once, and some of the others in their order; let go of what is in neither.
+
+        A file fetched ahead that fails is fetched again when it is read.
+        """
+        wanted = {*now, *ahead}
+        for number in self._open.keys() - wanted:
+            self._release(number)
+        for number in now:
+            self._start(number)
+        waiting = sum(not future.done() for future in self._open.values())
+        for number in ahead:
+            if waiting >= AT_A_TIME:
+                return
+            if number not in self._open:
+                self._start(number)
+                waiting += 1
+
+    def _start(self, number: int) -> Future[Tokens]:
+        future = self._open.get(number)
+        if future is None or (future.done() and future.exception() is not None):
+            future = self._open[number] = self._pool.submit(self._map, self._files[number])
+        return future
+
+    def _map(self, file: FileRecord) -> Tokens:
+        if file.size == 0:
+            return np.empty(0, self._dtype)
+        try:
+            path = self._store.fetch(f"{self._key}/{file.name}", file.sha256)
+        except WrongContent as error:
+            raise ArtifactError(f"{error}; delete it and run again: it is made anew from the raw files") from error
+        return np.memmap(path, dtype=self._dtype, mode="r")
+
+    def _release(self, number: int) -> None:
+        future = self._open.pop(number)
+        future.cancel()
+        future.add_done_callback(partial(self._forget, f"{self._key}/{self._files[number].name}"))
+
+    def _forget(self, key: str, future: Future[Tokens]) -> None:
+        self._store.release(key)
