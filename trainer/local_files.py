@@ -8,7 +8,10 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+
+from trainer.stored import Stored
 
 
 class LocalFiles:
@@ -103,6 +106,20 @@ class LocalFiles:
 
     def release(self, key: str) -> None:
         """Nothing to do: what `fetch` gives is the file itself."""
+
+    def walk(self) -> Iterator[Stored]:
+        for path in self.root.rglob("*"):
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    state = path.stat()
+                    modified = datetime.fromtimestamp(state.st_mtime, UTC)
+                    yield Stored(path.relative_to(self.root).as_posix(), state.st_size, modified)
+
+    def unfinished_uploads(self) -> list[Stored]:
+        return []
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """There are none."""
 
     def _place(self, key: str) -> Path:
         target = self.root / key

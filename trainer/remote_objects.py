@@ -8,8 +8,9 @@ import atexit
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.blob_cache import BlobCache
 from trainer.local_files import private_folder
+from trainer.stored import Stored
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""
@@ -139,6 +141,35 @@ class RemoteObjects:
 
     def release(self, key: str) -> None:
         self._own(key).unlink(missing_ok=True)
+
+    def walk(self) -> Iterator[Stored]:
+        for path, entry in self.fs.find(self.root, detail=True).items():
+            modified = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
+            if isinstance(modified, float):
+                modified = datetime.fromtimestamp(modified, UTC)
+            yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), modified)
+
+    def unfinished_uploads(self) -> list[Stored]:
+        if not self._s3:
+            return []
+        bucket, prefix, _ = self.fs.split_path(self.root)
+        page: dict[str, Any] = {"IsTruncated": True, "NextKeyMarker": "", "NextUploadIdMarker": ""}
+        found = []
+        while page["IsTruncated"]:
+            page = self.fs.call_s3(
+                "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/",
+                KeyMarker=page["NextKeyMarker"], UploadIdMarker=page["NextUploadIdMarker"],
+            )  # fmt: skip
+            for upload in page.get("Uploads", ()):
+                key, number = upload["Key"], upload["UploadId"]
+                parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=number).get("Parts", ())
+                size = sum(part["Size"] for part in parts)
+                found.append(Stored(key.removeprefix(f"{prefix}/"), size, upload["Initiated"], number))
+        return found
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
 
     def _download(self, key: str) -> Callable[[Path], None]:
         return lambda path: self.fs.get_file(self._full(key), str(path))

@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError, WrongContent
 from trainer.local_files import LocalFiles, private_folder, sweep
+from trainer.stored import Stored
 
 STAGING = ".staging"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -47,6 +48,9 @@ class Files(Protocol):
     def fetch(self, key: str, sha256: str | None) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
     def release(self, key: str) -> None: ...
+    def walk(self) -> Iterator[Stored]: ...
+    def unfinished_uploads(self) -> list[Stored]: ...
+    def abort_upload(self, key: str, upload: str) -> None: ...
 
 
 class Store:
@@ -176,6 +180,21 @@ class Store:
         """Let go of the local path that `fetch` gave; whoever has it open or mapped keeps the bytes."""
         with self._explained("release", key):
             self.files.release(key)
+
+    def walk(self) -> Iterator[Stored]:
+        """Every file of the store."""
+        with self._explained("list", ""):
+            yield from self.files.walk()
+
+    def unfinished_uploads(self) -> list[Stored]:
+        """Uploads in parts that were neither completed nor given up."""
+        with self._explained("list the unfinished uploads of", ""):
+            return self.files.unfinished_uploads()
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """Give up an upload in parts, so that the bucket forgets them."""
+        with self._explained("abort the upload of", key):
+            self.files.abort_upload(key, upload)
 
     @contextmanager
     def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:

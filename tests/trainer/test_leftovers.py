@@ -1,0 +1,91 @@
+"""What killed processes left in a store is found and removed; what is committed, young or held stays."""
+
+import os
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.s3 import S3Server
+from trainer.lease import Lease
+from trainer.leftovers import find_leftovers, main, remove_leftover
+from trainer.manifest import MANIFEST
+from trainer.storage import Store
+
+NOW = timedelta(seconds=-5)
+"""Everything is older than that."""
+
+UNCOMMITTED = [
+    "encoded/pairs-1", "runs/a/checkpoints/step-00000003", "runs/a/final", "shards/code-1", "tokenizers/t-1",
+]  # fmt: skip
+KEPT = [
+    "shards/code-0/manifest.json", "shards/code-0/shard-00000.bin", "runs/a/checkpoints/step-00000002/manifest.json",
+    "runs/a/checkpoints/step-00000002/model.safetensors", "runs/a/checkpoints/damaged-step-00000001-0/model.safetensors",
+    "runs/a/metrics.jsonl", "runs/a/config.json",
+]  # fmt: skip
+
+
+@pytest.fixture
+def littered(any_store: Store) -> Store:
+    for folder in UNCOMMITTED:
+        any_store.write_bytes(f"{folder}/half.bin", b"half")
+        any_store.write_bytes(f"{folder}/deeper/more.bin", b"more")
+    for key in KEPT:
+        any_store.write_bytes(key, b"{}")
+    return any_store
+
+
+def test_what_has_no_manifest_is_found_with_its_size_and_removed(littered: Store) -> None:
+    found = find_leftovers(littered, NOW)
+    assert [(left.key, left.size) for left in found] == [(key, 8) for key in UNCOMMITTED]
+    assert all(remove_leftover(littered, left) for left in found)
+    assert find_leftovers(littered, NOW) == []
+    assert {entry.key for entry in littered.walk()} == set(KEPT)
+
+
+def test_what_is_young_stays(littered: Store) -> None:
+    assert find_leftovers(littered) == []
+
+
+def test_a_run_that_is_held_stays_whole(littered: Store) -> None:
+    with Lease(littered, "runs/a"):
+        assert not any(left.key.startswith("runs/") for left in find_leftovers(littered, NOW))
+
+
+def test_what_was_committed_in_the_meantime_stays(littered: Store) -> None:
+    left = next(left for left in find_leftovers(littered, NOW) if left.key == "shards/code-1")
+    littered.write_bytes(f"shards/code-1/{MANIFEST}", b"{}")
+    assert not remove_leftover(littered, left)
+    assert littered.read_bytes("shards/code-1/half.bin") == b"half"
+
+
+def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:
+    url = s3.new_store()
+    fs = fsspec.filesystem("s3")
+    bucket, prefix, _ = fs.split_path(url)
+    for key in (f"{prefix}/shards/code-1/shard-00000.bin", f"{prefix}-other/x"):
+        upload = fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
+        fs.call_s3("upload_part", Bucket=bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5_000_000)
+    assert main([url, "--older-than", "-1"]) == 0
+    assert "half an upload           5.0 MB" in capsys.readouterr().out
+    assert len(Store(url).unfinished_uploads()) == 1
+    assert main([url, "--older-than", "-1", "--remove"]) == 0
+    assert "1 leftover, 5.0 MB: removed" in capsys.readouterr().out
+    assert Store(url).unfinished_uploads() == []
+    assert len(Store(f"{url}-other").unfinished_uploads()) == 1
+
+
+def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    half = tmp_path / "shards" / "code-1" / "shard-00000.bin"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"half")
+    assert main([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "0 leftovers, 0.0 MB\n"
+    os.utime(half, (0, time.time() - 2 * 86400))
+    assert main([str(tmp_path)]) == 0
+    assert half.exists() and "1 leftover, 0.0 MB; --remove removes them" in capsys.readouterr().out
+    assert main([str(tmp_path), "--remove"]) == 0
+    assert not half.parent.exists() and "uncommitted" in capsys.readouterr().out
+    assert main(["s3://no-such-bucket-anywhere"]) == 2

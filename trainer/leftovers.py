@@ -1,0 +1,105 @@
+"""What killed processes left behind in a store, found and removed:
+
+    python -m trainer.leftovers STORE [--older-than HOURS] [--remove]
+
+Artifacts without a manifest (nothing reads those), uploads that were never completed (a bucket keeps and bills their parts,
+and shows them nowhere), and staged files. What is young may still be at work and is left alone, and so is every run that a
+living process holds. Without --remove nothing is removed.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.formats import plural
+from trainer.lease import is_held
+from trainer.manifest import MANIFEST
+from trainer.storage import STAGING, Store
+from trainer.stored import Stored
+
+ARTIFACT = re.compile(
+    r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|(?P<run>runs/[^/]+)/(checkpoints/step-\d+|final))/(?P<file>.+)"
+)
+STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+)(/(?P<file>.+))?")
+OLD = timedelta(days=1)
+
+
+class Leftover(NamedTuple):
+    """Something that nothing reads; `upload` is the id of an upload that was never completed."""
+
+    what: str
+    key: str
+    size: int
+    modified: datetime
+    upload: str | None = None
+
+
+def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
+    """What was last written to longer ago than this. Lists the whole store, once."""
+    latest = datetime.now(UTC) - older_than
+    found = [*_without_manifest(store), *_uploads(store)]
+    return sorted((left for left in found if left.modified < latest), key=lambda left: left.key)
+
+
+def remove_leftover(store: Store, left: Leftover) -> bool:
+    """Remove it, unless it was completed since it was found; returns whether it was removed."""
+    if left.upload is not None:
+        store.abort_upload(left.key, left.upload)
+        return True
+    if store.exists(f"{left.key}/{MANIFEST}"):
+        return False
+    store.delete(left.key)
+    return True
+
+
+def _without_manifest(store: Store) -> Iterator[Leftover]:
+    folders: dict[str, dict[str, Stored]] = {}
+    runs: dict[str, str] = {}
+    for entry in store.walk():
+        place = ARTIFACT.fullmatch(entry.key) or STAGED.fullmatch(entry.key)
+        if place is not None:
+            folders.setdefault(place["folder"], {})[place["file"] or ""] = entry
+            if run := place.groupdict().get("run"):
+                runs[place["folder"]] = run
+    held = {run for run in {*runs.values()} if is_held(store, run)}
+    for folder, files in folders.items():
+        if MANIFEST not in files and runs.get(folder) not in held:
+            size, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
+            yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, size, modified)
+
+
+def _uploads(store: Store) -> Iterator[Leftover]:
+    for upload in store.unfinished_uploads():
+        yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
+
+
+def main(arguments: list[str]) -> int:
+    """List the leftovers, and remove them if that is asked for; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.leftovers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store", help="a folder or a URL")
+    parser.add_argument("--older-than", type=float, default=OLD / timedelta(hours=1), metavar="HOURS", help="default: 24")
+    parser.add_argument("--remove", action="store_true", help="remove what is listed")
+    parsed = parser.parse_args(arguments)
+    try:
+        store = Store(parsed.store)
+        found = find_leftovers(store, timedelta(hours=parsed.older_than))
+        for left in found:
+            gone = not parsed.remove or remove_leftover(store, left)
+            since = f"{left.modified:%Y-%m-%d %H:%M} UTC"
+            print(f"{left.what:<16}{left.size / 1e6:>12,.1f} MB  {since}  {left.key}{'' if gone else '  (completed, kept)'}")
+    except PipelineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    total = f"{plural(len(found), 'leftover')}, {sum(left.size for left in found) / 1e6:,.1f} MB"
+    print(f"{total}: removed" if parsed.remove else f"{total}{'; --remove removes them' if found else ''}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
