@@ -4,6 +4,7 @@ import sys
 
 from prefect import flow
 
+from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
 from tasks.planning import plan_steps, preflight
 from tasks.reporting import report
@@ -18,6 +19,7 @@ from trainer.results import Outcome
 @flow(name="data-to-model", log_prints=True)
 def data_to_model(job: PipelineJob) -> Outcome:
     """Tokenize, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    use_credentials()
     ranks = preflight(job).ranks
 
     preparation = job.preparation()

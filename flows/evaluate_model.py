@@ -4,6 +4,7 @@ import sys
 
 from prefect import flow
 
+from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
 from trainer.config import EvaluateJob
 from trainer.results import Evaluation
@@ -12,6 +13,7 @@ from trainer.results import Evaluation
 @flow(name="evaluate-model", log_prints=True)
 def evaluate_model(job: EvaluateJob) -> Evaluation:
     """Score a checkpoint by corpus and in total, and let it continue the prompts."""
+    use_credentials()
     result: Evaluation = evaluate(job, return_state=True).result()
     return result
 

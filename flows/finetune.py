@@ -4,6 +4,7 @@ import sys
 
 from prefect import flow
 
+from tasks.credentials import use_credentials
 from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
 from tasks.planning import finetune_preflight, plan_finetuning
@@ -16,6 +17,7 @@ from trainer.results import FinetuneOutcome
 @flow(name="finetune", log_prints=True)
 def finetune(job: FinetuneJob) -> FinetuneOutcome:
     """Encode, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    use_credentials()
     ranks = finetune_preflight(job).ranks
     data = encode(job, return_state=True).result()
     plan = plan_finetuning(job, data, ranks)

@@ -4,6 +4,7 @@ import sys
 
 from prefect import flow
 
+from tasks.credentials import use_credentials
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
@@ -16,6 +17,7 @@ from trainer.storage import Store
 @flow(name="train-model", log_prints=True)
 def train_model(job: PipelineJob) -> ArtifactRef:
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
+    use_credentials()
     ranks = preflight(job).ranks
     data = find_prepared(job.preparation())
     if data is None:

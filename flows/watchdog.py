@@ -16,6 +16,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
+from tasks.credentials import use_credentials
 from trainer.config import PipelineJob, PrepareJob
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
@@ -41,6 +42,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names those, so
     that this flow fails where people look.
     """
+    use_credentials()
     scheduled, hopeless = [], []
     with get_client(sync_client=True) as client:
         for run in _crashed(client, flow_run):

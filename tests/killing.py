@@ -3,8 +3,8 @@
     main([STORE, POINTS, [WHEN, POINT], "--", MODULE, ARGUMENTS...])
 
 A write point is an operation that changes what the store holds (a file put in place, renamed, linked or removed) and the
-place that it changes, with numbers left out: "replace runs/#/checkpoint-last". All that are passed are noted in POINTS. It
-holds for the worker processes too, which start with `tests/armed` on their path.
+place that it changes, with numbers left out: "replace runs/#/checkpoint-last"; on S3 it is a request that writes. All that
+are passed are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on their path.
 """
 
 import importlib
@@ -12,17 +12,29 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from s3fs import S3FileSystem
+
 from tests.support import ROOT
+
+REQUESTS = {
+    "put_object", "copy_object", "delete_object", "delete_objects", "create_multipart_upload", "upload_part",
+    "complete_multipart_upload",
+}  # fmt: skip
+"""Those of S3 that write."""
 
 OPERATIONS = [(os, "replace"), (os, "rename"), (os, "link"), (os, "remove"), (os, "unlink"), (shutil, "rmtree")]
 
 
 def arm(store: str, points: str, when: str, wanted: str) -> None:
     """Wrap every operation that writes to a store."""
+    if store.startswith("s3://"):
+        S3FileSystem._call_s3 = _wrapped_request(S3FileSystem._call_s3, store, points, when, wanted)
+        return
     for module, name in OPERATIONS:
         setattr(module, name, _wrapped(getattr(module, name), name, store, points, when, wanted))
 
@@ -37,17 +49,34 @@ def _wrapped(operation: Callable[..., Any], name: str, store: str, points: str, 
         target = arguments[1] if name in ("replace", "rename", "link") else arguments[0]
         if not isinstance(target, str | Path) or not str(target).startswith(f"{store}/"):
             return operation(*arguments, **options)
-        point = name_point(name, store, str(target))
-        with open(points, "a", encoding="utf-8") as file:
-            file.write(f"{point}\n")
-        if when == "before" and point == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = operation(*arguments, **options)
-        if when == "after" and point == wanted:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
+        with _passing(name_point(name, store, str(target)), points, when, wanted):
+            return operation(*arguments, **options)
 
     return write
+
+
+def _wrapped_request(request: Callable[..., Any], store: str, points: str, when: str, wanted: str) -> Callable[..., Any]:
+    async def write(self: Any, method: str, *arguments: Any, **options: Any) -> Any:
+        given = {name: value for each in arguments for name, value in each.items()} | options
+        if method not in REQUESTS:
+            return await request(self, method, *arguments, **options)
+        key = given.get("Key") or given["Delete"]["Objects"][0]["Key"]
+        with _passing(name_point(method, store, f"s3://{given['Bucket']}/{key}"), points, when, wanted):
+            return await request(self, method, *arguments, **options)
+
+    return write
+
+
+@contextmanager
+def _passing(point: str, points: str, when: str, wanted: str) -> Iterator[None]:
+    """Note the write point that the block passes, and be killed there if it is the chosen one."""
+    with open(points, "a", encoding="utf-8") as file:
+        file.write(f"{point}\n")
+    if when == "before" and point == wanted:
+        os.kill(os.getpid(), signal.SIGKILL)
+    yield
+    if when == "after" and point == wanted:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ Single processes get one core each. Training then computes with one thread, whic
 machine cannot slow down a hundredfold, as it does threads that wait for each other many times a step.
 """
 
+import atexit
 import importlib
 import itertools
 import multiprocessing
@@ -177,4 +178,8 @@ def _become(module: str, arguments: Sequence[str], said: str, env: Mapping[str, 
         os.dup2(file, descriptor)
         os.close(file)
     os.chdir(ROOT)
-    sys.exit(importlib.import_module(module).main(list(arguments)))
+    try:
+        status = importlib.import_module(module).main(list(arguments))
+    finally:
+        atexit._run_exitfuncs()  # a process that multiprocessing started leaves them out
+    sys.exit(status)

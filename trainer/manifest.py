@@ -165,8 +165,8 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
 
 
 def require_intact(store: Store, key: str, manifest: Manifest) -> None:
-    """Raise `ArtifactError` naming the first damaged file, if any."""
-    for name, damage in find_damage(store, key, manifest).items():
+    """Raise `ArtifactError` naming the first damaged file, if any; a remote one's content is checked when it is fetched."""
+    for name, damage in find_damage(store, key, manifest, content=store.local is not None).items():
         raise ArtifactError(f"{store.path(key)}/{name} {damage}")
 
 

@@ -11,8 +11,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import aiohttp
@@ -196,12 +197,17 @@ class RemoteObjects:
         return f"{self.root}/{key}"
 
 
-@cache
+_own_folders: dict[Path, Path] = {}
+_turn = Lock()
+
+
 def _own_folder(base: Path) -> Path:
-    folder = private_folder(base)
-    folder.mkdir(parents=True)
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
+    with _turn:
+        if base not in _own_folders:
+            _own_folders[base] = folder = private_folder(base)
+            folder.mkdir(parents=True)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return _own_folders[base]
 
 
 def _linked(source: Path, target: Path) -> bool:

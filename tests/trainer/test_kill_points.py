@@ -1,13 +1,14 @@
 """Killed at every write point, before and after it, and started again: the same artifacts, and nothing left over."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import fsspec
 import pytest
 
-from tests.killing import name_point
 from tests.processes import start_warm
 from tests.support import digests, only_run, small_values, write_config
 
@@ -17,29 +18,47 @@ TIMED = {"manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.
 """Files that hold times; manifests are compared without them."""
 
 
-def values(raw: Path, store: Path) -> dict[str, Any]:
-    return small_values(
-        raw, store, run="one", training__max_steps=6, training__save_every=2, training__evaluate_every=3, training__keep_last=1
-    )
+class Place(NamedTuple):
+    """Where one job runs: a folder for its files, its store, and the environment that reaches that."""
+
+    folder: Path
+    store: str
+    env: dict[str, str]
+
+    def run(self, raw: Path, when: str = "", point: str = "") -> int:
+        """Run the whole job in a process that may kill itself; returns its status."""
+        values = small_values(
+            raw, self.store, run="one", training__max_steps=6, training__save_every=2, training__evaluate_every=3,
+            training__keep_last=1,
+        )  # fmt: skip
+        config = write_config(self.folder / "job.yaml", values)
+        said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
+        arguments = [self.store, self.folder / "points", *([when, point] if when else []), "--", "trainer.__main__", config]
+        return start_warm(said, "tests.killing", *arguments, env=self.env).wait().status
+
+    def leftovers(self) -> list[str]:
+        """Staged files, and those of processes that are gone."""
+        folders = (self.folder / "store" / ".staging", self.folder / "cache" / "work")
+        return [str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()]
+
+    def published(self) -> dict[str, Any]:
+        """What the store holds, as far as it does not depend on the time."""
+        if not self.store.startswith("s3://"):
+            return published(Path(self.store), self.store)
+        copy = self.folder / "copy"
+        fsspec.filesystem("s3").get(self.store, str(copy), recursive=True)
+        return published(copy, self.store)
 
 
-def run(folder: Path, raw: Path, when: str = "", point: str = "") -> int:
-    """Run the whole job in a process that may kill itself; returns its status."""
-    config = write_config(folder / "job.yaml", values(raw, folder / "store"))
-    said = folder / f"said-{len(list(folder.iterdir()))}"
-    arguments = [folder / "store", folder / "points", *([when, point] if when else []), "--", "trainer.__main__", config]
-    return start_warm(said, "tests.killing", *arguments).wait().status
-
-
-def published(store: Path) -> dict[str, Any]:
-    """What the store holds, as far as it does not depend on the time: bytes by name, manifests without their times."""
+def published(store: Path, named: str) -> dict[str, Any]:
+    """Bytes by name, manifests without their times; `named` is what the job calls the store."""
     found: dict[str, Any] = {
         name: digest
         for name, digest in digests(store).items()
         if Path(name).name not in TIMED and not name.startswith(("cache/", f"{only_run(store)}/tensorboard"))
     }
     for path in store.rglob("config.json"):
-        found[str(path.relative_to(store))] = path.read_text().replace(str(store), "STORE")
+        found[str(path.relative_to(store))] = path.read_text().replace(named, "STORE")
     for path in store.rglob("manifest.json"):
         manifest = json.loads(path.read_text())
         files = {record["name"]: record["sha256"] for record in manifest["files"] if record["name"] not in TIMED}
@@ -47,53 +66,82 @@ def published(store: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def clean(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that was not killed, with the names of the write points that it passed."""
-    folder = tmp_path_factory.mktemp("clean")
-    assert run(folder, raw) == 0
-    return folder
+Places = Callable[[Path], Place]
 
-
-def test_the_points_cover_every_kind_of_write(clean: Path) -> None:
-    points = set((clean / "points").read_text().splitlines())
-    for wanted in (
+KEY_POINTS = {
+    "local": [
         "rename tokenizers/bpe-#", "replace runs/one/config.json", "rename runs/one/checkpoints/step-#",
         "replace runs/one/checkpoint-last", "replace runs/one/checkpoint-best", "rename runs/one/final",
+        "unlink runs/one/lease.json",
+    ],
+    "s3": [
+        "put_object runs/one/config.json", "put_object runs/one/checkpoints/step-#/model.safetensors",
+        "put_object runs/one/checkpoints/step-#/manifest.json", "put_object runs/one/checkpoint-last",
+        "put_object runs/one/final/manifest.json",
+    ],
+}  # fmt: skip
+"""Killed at in every test run; at all of them in the long one."""
+
+OTHERS = {
+    "local": [
         "replace runs/one/report.html", "replace runs/one/eval.json", "link runs/one/lease.json",
-        name_point("unlink", "/s", "/s/runs/one/checkpoints/step-2/manifest.json"),
-    ):  # fmt: skip
-        assert wanted in points, sorted(points)
-    assert any(point.startswith("replace shards/") or point.startswith("rename shards/") for point in points)
+        "unlink runs/one/checkpoints/step-#/manifest.json",
+    ],
+    "s3": ["put_object runs/one/report.html", "put_object runs/one/eval.json", "put_object runs/one/lease.json"],
+}  # fmt: skip
 
 
-KEY_POINTS = [
-    "rename tokenizers/bpe-#", "replace runs/one/config.json", "rename runs/one/checkpoints/step-#",
-    "replace runs/one/checkpoint-last", "replace runs/one/checkpoint-best", "rename runs/one/final",
-    "unlink runs/one/lease.json",
-]  # fmt: skip
+@pytest.fixture(scope="module", params=["local", "s3"])
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def places(kind: str, request: pytest.FixtureRequest) -> Places:
+    """Makes an empty store for a folder."""
+
+    def make(folder: Path) -> Place:
+        folder.mkdir(exist_ok=True)
+        if kind == "local":
+            return Place(folder, str(folder / "store"), {})
+        server = request.getfixturevalue("s3")
+        return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def clean(raw: Path, places: Places, tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A run that was not killed, with the names of the write points that it passed."""
+    place = places(tmp_path_factory.mktemp("clean"))
+    assert place.run(raw) == 0
+    return place
+
+
+def test_the_points_cover_every_kind_of_write(clean: Place, kind: str) -> None:
+    points = set((clean.folder / "points").read_text().splitlines())
+    assert points >= {*KEY_POINTS[kind], *OTHERS[kind]}, sorted(points)
+    assert any(point.startswith(("replace shards/", "rename shards/", "put_object shards/")) for point in points)
 
 
 @pytest.mark.parametrize("chosen", ["key", pytest.param("every", marks=pytest.mark.long)])
 def test_killed_at_a_write_point_it_ends_with_the_same_artifacts_and_nothing_left_over(
-    raw: Path, clean: Path, tmp_path: Path, chosen: str
+    raw: Path, clean: Place, kind: str, places: Places, tmp_path: Path, chosen: str
 ) -> None:
-    expected = published(clean / "store")
-    points = KEY_POINTS if chosen == "key" else sorted({*(clean / "points").read_text().splitlines()})
+    expected = clean.published()
+    points = KEY_POINTS[kind] if chosen == "key" else sorted({*(clean.folder / "points").read_text().splitlines()})
     cases = [(when, point) for point in points if ".staging" not in point for when in ("before", "after")]
 
     def wrong(number: int) -> list[str]:
         when, point = cases[number]
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        if run(folder, raw, when, point) == 0:
+        place = places(tmp_path / str(number))
+        if place.run(raw, when, point) == 0:
             return [f"{when} {point}: was not killed"]
-        problems = [] if (last := run(folder, raw)) == 0 else [f"status {last}"]
-        found = published(folder / "store")
+        problems = [] if (last := place.run(raw)) == 0 else [f"status {last}"]
+        found = place.published()
         problems += [name for name in {*expected, *found} if expected.get(name) != found.get(name)]
-        staging = folder / "store" / ".staging"
-        problems += [str(path) for path in (staging.iterdir() if staging.is_dir() else [])]
-        return [f"{when} {point}: {problem}" for problem in problems]
+        return [f"{when} {point}: {problem}" for problem in [*problems, *place.leftovers()]]
 
     with ThreadPoolExecutor(2) as pool:
         problems = [problem for each in pool.map(wrong, range(len(cases))) for problem in each]
