@@ -17,22 +17,27 @@ KINDS = ("slow down", "internal error", "reset", "half")
 ANSWERS = {
     "slow down": (503, "Slow Down", "SlowDown"),
     "internal error": (500, "Internal Server Error", "InternalError"),
+    "expired": (400, "The provided token has expired.", "ExpiredToken"),
 }
 
 
 class Faults:
-    """What the proxy does to requests: every one waits `latency` seconds, a `share` of them fail; `counts` says how."""
+    """What the proxy does to requests: every one waits `latency` seconds, a `share` of them fail; `counts` says how.
+
+    `always` is the fate of all of them from now on.
+    """
 
     def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
         parts = urlsplit(target)
         self.target = (str(parts.hostname), int(parts.port or 80))
         self.share, self.latency, self.counts = share, latency, Counter[str]()
+        self.always: str | None = None
         self._random, self._lock = random.Random(seed), threading.Lock()
 
     def next(self) -> str:
         """The fate of the next request."""
         with self._lock:
-            fate = self._random.choice(KINDS) if self._random.random() < self.share else "none"
+            fate = self.always or (self._random.choice(KINDS) if self._random.random() < self.share else "none")
             self.counts[fate] += 1
             return fate
 
@@ -84,6 +89,9 @@ class _Handler(socketserver.StreamRequestHandler):
             return
         if fate == "reset":
             self._reset()
+            return
+        if fate == "silence":
+            self.rfile.read(1)  # until the other side gives up
             return
         answer = self._forward(head, body)
         if fate == "half":

@@ -33,6 +33,8 @@ class S3Server(NamedTuple):
 
     address: str
     env: dict[str, str]
+    reader: dict[str, str]
+    """The credentials of somebody who may read and list."""
 
     def new_store(self) -> str:
         """The URL of an empty place in the server's bucket."""
@@ -45,7 +47,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     key, secret = secrets.token_hex(8), secrets.token_hex(16)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
     identity = {"name": "tests", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
-    (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+    reader = {"name": "reader", "credentials": [{"accessKey": f"{key}r", "secretKey": secret}], "actions": ["Read", "List"]}
+    (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
     ports = {name: free_port() for name in PORTS}
     command = [
         _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
@@ -68,7 +71,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     fsspec.filesystem("s3").clear_instance_cache()
     try:
         wait_until(lambda: _is_ready(process, folder / "said"), 60)
-        yield S3Server(address, env)
+        yield S3Server(address, env, {"AWS_ACCESS_KEY_ID": f"{key}r", "AWS_SECRET_ACCESS_KEY": secret})
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

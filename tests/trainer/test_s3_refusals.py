@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import fsspec
 import pytest
 
+from tests.faults import faulty
 from tests.s3 import S3Server
+from trainer import remote_objects
 from trainer.errors import StorageError
 from trainer.storage import Store
 
@@ -47,3 +49,46 @@ def test_credentials_that_are_missing_are_asked_for(s3: S3Server, environment: p
         environment.delenv(name)
     with pytest.raises(StorageError, match=r"cannot write s3://.*AWS_ACCESS_KEY_ID"):
         Store(s3.new_store()).write_bytes("a", b"x")
+
+
+def test_whoever_may_not_write_there_is_told_so(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
+    url = s3.new_store()
+    Store(url).write_bytes("a/b", b"x")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    for name, value in s3.reader.items():
+        environment.setenv(name, value)
+    store = Store(url)
+    assert store.read_bytes("a/b") == b"x"
+    for operation in (
+        lambda: store.write_bytes("a/b", b"y"),
+        lambda: store.create("a/c", b"y"),
+        lambda: store.check_writable(),
+    ):
+        with pytest.raises(StorageError, match=rf"cannot write {url}/.*that they may read, write, list and delete there"):
+            operation()
+    assert store.read_bytes("a/b") == b"x"
+
+
+def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytest.MonkeyPatch) -> None:
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        store.write_bytes("a/b", b"x")
+        faults.always = "expired"
+        for operation in (lambda: store.write_bytes("a/b", b"y"), lambda: store.read_bytes("a/b"), lambda: store.names("a")):
+            with pytest.raises(StorageError, match=r"cannot (write|read|list) s3://.*/a.* expired.*; check the credentials"):
+                operation()
+
+
+@pytest.mark.parametrize("fate", ["slow down", "internal error", "reset", "half", "silence"])
+def test_a_server_that_never_answers_well_is_given_up_after_a_while(
+    fate: str, s3: S3Server, environment: pytest.MonkeyPatch
+) -> None:
+    environment.setitem(remote_objects.S3_OPTIONS["config_kwargs"], "read_timeout", 0.2)
+    with faulty(s3.address, share=0, latency=0) as (address, faults):
+        environment.setenv("AWS_ENDPOINT_URL", address)
+        store = Store(s3.new_store())
+        faults.always = fate
+        with pytest.raises(StorageError, match=r"cannot read s3://headrace/\w+/a/b: "):
+            store.read_bytes("a/b")
+        assert 3 <= faults.counts[fate] <= 100, "it is tried again, and not for ever"
