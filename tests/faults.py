@@ -85,6 +85,8 @@ class _Handler(socketserver.StreamRequestHandler):
             status, reason, code = ANSWERS[fate]
             text = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{reason}</Message></Error>"
             lines = [f"HTTP/1.1 {status} {reason}", f"Content-Length: {len(text)}", "Connection: close", "", text]
+            if head.startswith(b"HEAD "):
+                lines[-1] = ""
             self.wfile.write("\r\n".join(lines).encode())
             return
         if fate == "reset":

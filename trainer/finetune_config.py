@@ -104,7 +104,7 @@ class FinetuneTrainingConfig(OptimizationConfig):
     max_grad_norm: float | None = Field(
         default=None,
         gt=0,
-        description="clip the gradient's norm, which makes small data sets overfit sooner; null: no clipping",
+        description="clip the gradient's norm; null: no clipping, small data sets overfit less so",
     )
     schedule: Schedule = Field(
         default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"

@@ -32,8 +32,11 @@ UPLOADS = 8
 
 S3_OPTIONS = {
     "use_listings_cache": False,
-    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 8}, "connect_timeout": 10, "read_timeout": 60},
+    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
 }
+ROUNDS = 3
+"""How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are noticed
+there alone. What is refused each time is given up within about a minute, what is never answered after some ten."""
 
 
 class RemoteObjects:
@@ -44,6 +47,8 @@ class RemoteObjects:
         self.fs: Any
         self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
         self._s3 = url.startswith("s3://")
+        if self._s3:
+            self.fs.retries = ROUNDS
         self.cache = BlobCache.of_this_machine()
 
     def exists(self, key: str) -> bool:
@@ -68,7 +73,8 @@ class RemoteObjects:
         return self._facts(key)[0]
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end))
+        whole = {"max_concurrency": 1} if self._s3 else {}  # s3fs asks for the size first where it may read in parts
+        return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end, **whole))
 
     def put(self, path: Path, key: str) -> None:
         self.fs.put_file(str(path), self._full(key))

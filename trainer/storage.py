@@ -272,7 +272,8 @@ class Store:
     @staticmethod
     def _hint(error: Exception) -> str:
         """What to do when a remote store refuses."""
-        if isinstance(error, PermissionError) or "redentials" in type(error).__name__:
+        # Of a request without a body S3 says no more than `Bad Request` if a token has expired.
+        if isinstance(error, PermissionError) or "redentials" in type(error).__name__ or "Bad Request" in str(error):
             return (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or a role) and that they may "
                 "read, write, list and delete there"
