@@ -1,13 +1,15 @@
 """The model and the data that the benchmarks use."""
 
-import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from trainer.config import PipelineJob
+from trainer.records import read_records
 from trainer.sample_corpora import main as write_corpora
+from trainer.storage import Store
 
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 256, "vocab_size": 8192}
 """5.3 million parameters, with GPT-2's default dropout."""
@@ -45,8 +47,8 @@ def job(folder: Path, model: dict[str, Any] = GPT2, **training: Any) -> Pipeline
 
 def run_job(bench: PipelineJob, module: str, run: str) -> list[dict[str, Any]]:
     """Run a job under a name through a module's command line; returns the records of the run."""
-    path = Path(bench.store, f"{run}.json")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(bench.model_copy(update={"run": run}).model_dump_json())
-    subprocess.run([sys.executable, "-m", module, str(path)], check=True, capture_output=True)
-    return [json.loads(line) for line in Path(bench.store, "runs", run, "metrics.jsonl").read_text().splitlines()]
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        path = Path(folder, "job.json")
+        path.write_text(bench.model_copy(update={"run": run}).model_dump_json())
+        subprocess.run([sys.executable, "-m", module, str(path)], check=True, capture_output=True)
+    return list(read_records(Store(bench.store), f"runs/{run}"))

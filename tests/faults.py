@@ -24,7 +24,7 @@ ANSWERS = {
 class Faults:
     """What the proxy does to requests: every one waits `latency` seconds, a `share` of them fail; `counts` says how.
 
-    `always` is the fate of all of them from now on.
+    `always` is the fate of all of them from now on, `lines` are their first lines.
     """
 
     def __init__(self, target: str, share: float, latency: float, seed: int = 0) -> None:
@@ -32,6 +32,7 @@ class Faults:
         self.target = (str(parts.hostname), int(parts.port or 80))
         self.share, self.latency, self.counts = share, latency, Counter[str]()
         self.always: str | None = None
+        self.lines: list[bytes] = []
         self._random, self._lock = random.Random(seed), threading.Lock()
 
     def next(self) -> str:
@@ -77,6 +78,7 @@ class _Handler(socketserver.StreamRequestHandler):
             if re.search(rb"(?i)\r\nexpect: *100-continue", head):
                 self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             body = self.rfile.read(int(length[1])) if length else b""
+            self.plan.lines.append(head.partition(b"\r\n")[0])
             time.sleep(self.plan.latency)
             self._answer(self.plan.next(), head, body)
 

@@ -1,0 +1,145 @@
+"""The store on S3: transfers against boto3's, training from a cold cache against a local disk, requests a training step.
+
+A real server (SeaweedFS) on this machine serves all of it.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import boto3
+import numpy as np
+
+from benchmarks.jobs import job, raw_corpora, run_job
+from benchmarks.measure import say, spread
+from tests.faults import faulty
+from tests.s3 import BUCKET, S3Server, s3_server
+from trainer.config import PipelineJob
+from trainer.manifest import digest_file
+from trainer.preparation import prepare
+from trainer.progress import silent
+from trainer.remote_objects import UPLOADS
+from trainer.shard_files import ShardFiles
+from trainer.storage import Store
+
+FILES, FILE_BYTES, PAIRS = 8, 32 * 2**20, 5
+TRAINING_PAIRS, STEPS = 3, 60
+FEW, MANY = 50, 250
+
+
+def compare_transfers(folder: Path, server: S3Server) -> tuple[list[float], list[float]]:
+    """The speed of publishing and of fetching a shard set, over that of boto3 with the same files at the same time."""
+    ups, downs = [], []
+    for pair in range(PAIRS):
+        source = folder / f"set-{pair}"
+        source.mkdir()
+        for number in range(FILES):
+            (source / f"shard-{number:05d}.bin").write_bytes(os.urandom(FILE_BYTES))
+        (source / "manifest.json").write_bytes(b"{}")
+        files = [digest_file(path) for path in sorted(source.glob("*.bin"))]
+        os.environ["HEADRACE_CACHE"] = str(folder / f"cache-{pair}")
+        store = Store(server.new_store())
+
+        theirs = _timed(partial(_boto3_up, source))
+        ours = _timed(partial(store.put_folder, source, "shards/a", "manifest.json"))
+        ups.append(theirs / ours)
+
+        target = folder / f"plain-{pair}"
+        theirs = _timed(partial(_boto3_down, target))
+        shards = ShardFiles(store, "shards/a", files, np.dtype("<u2"))
+        ours = _timed(partial(_fetch, shards))
+        downs.append(theirs / ours)
+    return ups, downs
+
+
+def compare_training(folder: Path, server: S3Server) -> list[float]:
+    """Tokens a second of whole trainings from S3, each with an empty cache, over those from a local disk."""
+    local, remote = job(folder, max_steps=STEPS, log_every=5), _on(server, folder, max_steps=STEPS, log_every=5)
+    for each in (local, remote):
+        prepare(each.preparation(), silent())
+    ratios = []
+    for pair in range(TRAINING_PAIRS):
+        os.environ["HEADRACE_CACHE"] = str(folder / f"cold-{pair}")
+        ratios.append(_rate(remote, f"s3-{pair}") / _rate(local, f"disk-{pair}"))
+    return ratios
+
+
+def requests_a_step(folder: Path, server: S3Server) -> tuple[float, float]:
+    """Requests and listings that a training step makes: those of a long run less those of a short one."""
+    counts = []
+    with faulty(server.address, share=0, latency=0) as (address, faults):
+        os.environ["AWS_ENDPOINT_URL"] = address
+        for steps in (FEW, MANY):
+            faults.lines.clear()
+            run_job(_on(server, folder, max_steps=steps), "trainer", f"steps-{steps}")
+            listings = sum(b"list-type" in line or b"?uploads" in line for line in faults.lines)
+            counts.append((len(faults.lines), listings))
+        os.environ["AWS_ENDPOINT_URL"] = server.address
+    (few, listed_few), (many, listed_many) = counts
+    return (many - few) / (MANY - FEW), (listed_many - listed_few) / (MANY - FEW)
+
+
+def _on(server: S3Server, folder: Path, **training: int) -> PipelineJob:
+    return job(folder, **training).model_copy(update={"store": f"s3://{BUCKET}/benchmark"})
+
+
+def _rate(bench: PipelineJob, run: str) -> float:
+    """Tokens a second over all steps, the waits for data with them."""
+    records = [record for record in run_job(bench, "trainer", run) if record["kind"] == "train"]
+    return statistics.harmonic_mean([record["tokens_per_second"] for record in records])
+
+
+def _boto3_up(folder: Path) -> None:
+    client = boto3.client("s3")
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        list(pool.map(lambda path: client.upload_file(str(path), BUCKET, f"plain/{path.name}"), sorted(folder.iterdir())))
+
+
+def _boto3_down(folder: Path) -> None:
+    folder.mkdir()
+    client = boto3.client("s3")
+    names = [f"shard-{number:05d}.bin" for number in range(FILES)]
+    with ThreadPoolExecutor(UPLOADS) as pool:
+        list(pool.map(lambda name: client.download_file(BUCKET, f"plain/{name}", str(folder / name)), names))
+
+
+def _fetch(shards: ShardFiles) -> None:
+    shards.use(range(FILES))
+    for number in range(FILES):
+        shards[number]
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure all three."""
+    print("S3: transfers, training, requests, all against one server on this machine", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        folder = Path(name)
+        (folder / "s3").mkdir()
+        with s3_server(folder / "s3") as server:
+            ups, downs = compare_transfers(folder, server)
+            say("publishing 8 files of 32 MiB, speed / boto3 in parallel", spread(ups), "at least 0.9")
+            say("fetching them, verified, speed / boto3 in parallel", spread(downs), "at least 0.9")
+            raw_corpora(folder / "raw")
+            say(
+                "training tokens/s, S3 with a cold cache / local disk",
+                spread(compare_training(folder, server)),
+                "at least 0.95",
+            )
+            requests, listings = requests_a_step(folder, server)
+            say("requests a training step", f"{requests:.3f}")
+            say("listings a training step", f"{listings:.3f}", "0")
+
+
+if __name__ == "__main__":
+    main()
