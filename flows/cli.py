@@ -10,15 +10,16 @@ import httpx
 from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
-from trainer.config import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config_file import Job, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef
 from trainer.preparation import PreparedData
 from trainer.progress import for_people
+from trainer.promotion import Move, key_of
 from trainer.records import read_records
-from trainer.results import Evaluation, FinetuneOutcome, FinetunePreflight, Outcome, Preflight
+from trainer.results import Evaluation, FinetuneOutcome, FinetunePreflight, Outcome, Preflight, Verdict
 from trainer.storage import Store
 
 
@@ -164,6 +165,7 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
     print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
     print(f"report     {store.path(outcome.report)}")
     print(f"model      {store.path(outcome.run)}/final")
+    show_verdict(outcome.promotion)
 
 
 def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
@@ -178,6 +180,18 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
         print(f"{split:<10} " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
     for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
         print(store.path(key))
+    show_verdict(outcome.promotion)
+
+
+def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
+    """Print which run is the champion now."""
+    print(f"{Store(job.store).path(key_of(job.name))}: {move.run} since {move.time} ({move.reason})")
+
+
+def show_verdict(verdict: Verdict | None) -> None:
+    """Print what the gate said, if there is one."""
+    if verdict is not None:
+        print(f"gate       {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
 
 
 def hide_expected_traces() -> None:

@@ -7,18 +7,20 @@ from prefect import flow
 from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
 from tasks.planning import plan_steps, preflight
+from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config import PipelineJob
 from trainer.jobs import measurement
 from trainer.preparation import PreparedData
+from trainer.promotion import figures
 from trainer.results import Outcome
 
 
 @flow(name="data-to-model", log_prints=True)
 def data_to_model(job: PipelineJob) -> Outcome:
-    """Tokenize, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     use_credentials()
     ranks = preflight(job).ranks
 
@@ -32,7 +34,8 @@ def data_to_model(job: PipelineJob) -> Outcome:
 
     evaluation = evaluate(measurement(job, run.key), return_state=True).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True).result()
-    return Outcome(run=run.key, evaluation=evaluation, report=made.key)
+    verdict = consider(job.promotion, job.store, run.key, figures(evaluation)) if evaluation else None
+    return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 
 
 if __name__ == "__main__":

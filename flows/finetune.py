@@ -8,15 +8,17 @@ from tasks.credentials import use_credentials
 from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
 from tasks.planning import finetune_preflight, plan_finetuning
+from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.finetune_config import FinetuneJob
+from trainer.promotion import figures
 from trainer.results import FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)
 def finetune(job: FinetuneJob) -> FinetuneOutcome:
-    """Encode, plan the steps, train, evaluate, report; whatever is done already is found in the store and reused."""
+    """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     use_credentials()
     ranks = finetune_preflight(job).ranks
     data = encode(job, return_state=True).result()
@@ -24,7 +26,8 @@ def finetune(job: FinetuneJob) -> FinetuneOutcome:
     run = train(job, data, plan, return_state=True).result()
     evaluation = evaluate_run(job, run.key, ranks, return_state=True).result()
     made = report(job.store, run.key, return_state=True).result()
-    return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key)
+    verdict = consider(job.promotion, job.store, run.key, figures(evaluation))
+    return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 
 
 if __name__ == "__main__":

@@ -219,6 +219,23 @@ class EvaluationConfig(Schema):
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
 
 
+class PromotionConfig(Schema):
+    """The gate that decides whether a trained model becomes the champion under a name."""
+
+    name: Name = Field(description="the name under which models are used: its champion is models/NAME/champion")
+    metric: str = Field(default="loss", description="what decides: a figure of the held-out text, or of the validation split")
+    greater_is_better: bool = Field(default=False, description="true for metrics such as accuracy")
+    threshold: float | None = Field(default=None, description="the least that passes, or the most if smaller is better")
+    better_by: float | None = Field(default=None, ge=0, description="how much better than the champion it must be")
+    approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
+
+    @model_validator(mode="after")
+    def _has_a_gate(self) -> Self:
+        if self.threshold is None and self.better_by is None:
+            raise ValueError("give a threshold, or better_by: how much better than the champion")
+        return self
+
+
 class PrepareJob(Schema):
     """Raw corpora to verified token shards."""
 
@@ -237,6 +254,7 @@ class PipelineJob(PrepareJob):
     model: ModelConfig = Field(description="the model to train")
     training: TrainingConfig = Field(description="optimisation")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""
@@ -249,6 +267,8 @@ class PipelineJob(PrepareJob):
 
     @model_validator(mode="after")
     def _held_out_text(self) -> Self:
+        if self.data.validation_fraction == 0 and self.promotion is not None:
+            raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
         if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:
             raise ValueError("training.evaluate_every needs data.validation_fraction above 0: nothing is held out")
         return self
@@ -270,3 +290,20 @@ class EvaluateJob(Schema):
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+
+
+class PromoteJob(Schema):
+    """A run's model to become the champion under a name."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(description="the name under which models are used")
+    run: Name = Field(description="the run whose final model it is to be")
+    reason: str = Field(default="by hand", description="why, for the history")
+
+
+class RollbackJob(Schema):
+    """The champion before the present one to be champion again."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(description="the name under which models are used")
+    reason: str = Field(default="by hand", description="why, for the history")

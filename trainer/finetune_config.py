@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainer.config import RESUME, Name, OptimizationConfig, Schedule, Schema, check_fork
+from trainer.config import RESUME, Name, OptimizationConfig, PromotionConfig, Schedule, Schema, check_fork
 
 
 class LabelledDataConfig(Schema):
@@ -140,6 +140,7 @@ class FinetuneJob(Schema):
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: FinetuneTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
+    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
 
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:

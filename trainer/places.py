@@ -5,3 +5,5 @@ CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-
 METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
 CHECKPOINT_KIND = "checkpoint"
 FINAL_KIND = "model"
+CHAMPION = "champion"
+"""In the folder of a name of models, not of a run."""

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from trainer.errors import ArtifactError, ConfigError
 from trainer.manifest import MANIFEST, digest_file, read_manifest, require_intact
-from trainer.places import CARD, CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.storage import Store
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -24,7 +24,7 @@ class Checkpoint(NamedTuple):
 
 
 def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
-    """A run's name, a pointer such as runs/NAME/checkpoint-best, a folder in the store, or a pretrained folder.
+    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained folder.
 
     With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
     Raises `ArtifactError` if there is no such model or it is damaged.
@@ -33,6 +33,8 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
     if is_pointer and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
+    if re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) and (target := store.read_json(name)):
+        candidates.insert(0, f"{target['moves'][-1]['run']}/{FINAL}")
     for key in candidates:
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
         if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):

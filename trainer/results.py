@@ -115,17 +115,26 @@ class FinetunePreflight(Result):
     plan: FinetunePlan | None
 
 
+class Verdict(Result):
+    """What a gate says of a model, in words, and whether it passes."""
+
+    passed: bool
+    reason: str
+
+
 class Outcome(Result):
-    """What the whole pipeline made: the run, its evaluation (None if nothing was held out), and its report."""
+    """What the whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's verdict."""
 
     run: str
     evaluation: Evaluation | None
     report: str
+    promotion: Verdict | None = None
 
 
 class FinetuneOutcome(Result):
-    """What fine-tuning made: the run, its evaluation and its report."""
+    """What fine-tuning made: the run, its evaluation, its report, and the gate's verdict."""
 
     run: str
     evaluation: FinetuneEvaluation
     report: str
+    promotion: Verdict | None = None

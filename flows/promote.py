@@ -1,0 +1,25 @@
+"""A run's model becomes the champion by hand: `python -m flows.promote CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.credentials import use_credentials
+from trainer.config import PromoteJob
+from trainer.promotion import Move, measured, promote
+from trainer.storage import Store
+
+
+@flow(name="promote", log_prints=True)
+def promote_model(job: PromoteJob) -> Move:
+    """Make a run's final model the champion under a name, whatever the gate says."""
+    use_credentials()
+    store = Store(job.store)
+    run = f"runs/{job.run}"
+    return promote(store, job.name, run, measured(store, run), job.reason)
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_move
+
+    sys.exit(main(promote_model, PromoteJob, show_move))

@@ -1,0 +1,23 @@
+"""The champion before the present one is champion again: `python -m flows.rollback CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.credentials import use_credentials
+from trainer.config import RollbackJob
+from trainer.promotion import Move, roll_back
+from trainer.storage import Store
+
+
+@flow(name="rollback", log_prints=True)
+def roll_back_model(job: RollbackJob) -> Move:
+    """Take the champion of a name away, so that the one before it is champion again."""
+    use_credentials()
+    return roll_back(Store(job.store), job.name, job.reason)
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_move
+
+    sys.exit(main(roll_back_model, RollbackJob, show_move))

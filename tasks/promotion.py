@@ -1,0 +1,57 @@
+"""The gate after the evaluation: whether a trained model becomes the champion under a name."""
+
+from prefect import pause_flow_run, task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+
+from tasks.showing import TaskLogger
+from trainer.config import PromotionConfig
+from trainer.promotion import find_champion, judge, key_of, promote
+from trainer.results import Verdict
+from trainer.storage import Store
+
+GATE_NOT_MET = "headrace.gate-not-met"
+"""The event that automations can react to; its resource is headrace.model.NAME."""
+
+APPROVAL_SECONDS = 7 * 24 * 3600
+
+
+def consider(gate: PromotionConfig | None, store: str, run: str, scores: dict[str, float]) -> Verdict | None:
+    """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
+
+    Called in a flow, which pauses for the approval. None if the job has no gate.
+    """
+    if gate is None:
+        return None
+    verdict = judge_model(gate, store, run, scores)
+    if verdict.passed:
+        if gate.approval:
+            pause_flow_run(timeout=APPROVAL_SECONDS)
+        crown(gate.name, store, run, scores, verdict.reason)
+    return verdict
+
+
+@task(name="judge", cache_policy=NO_CACHE)
+def judge_model(gate: PromotionConfig, store: str, run: str, scores: dict[str, float]) -> Verdict:
+    """Hold a model against the gate and the champion; one that does not pass is told to automations."""
+    verdict = judge(gate, run, scores, find_champion(Store(store), gate.name))
+    outcome = "passed" if verdict.passed else "not met"
+    create_markdown_artifact(f"**Gate {outcome}:** {verdict.reason}", key="gate", description=f"{run} for models/{gate.name}")
+    if verdict.passed:
+        TaskLogger().info("gate passed: %s", verdict.reason)
+    else:
+        TaskLogger().warning("gate not met, the champion of models/%s stays: %s", gate.name, verdict.reason)
+        emit_event(
+            GATE_NOT_MET,
+            resource={"prefect.resource.id": f"headrace.model.{gate.name}"},
+            payload={"run": run, "store": store, "reason": verdict.reason},
+        )
+    return verdict
+
+
+@task(name="promote", cache_policy=NO_CACHE)
+def crown(name: str, store: str, run: str, scores: dict[str, float], reason: str) -> None:
+    """Make a run's model the champion."""
+    move = promote(Store(store), name, run, scores, reason)
+    TaskLogger().info("%s is the champion of %s", move.run, Store(store).path(key_of(name)))

@@ -1,0 +1,105 @@
+"""The gate at the end of a pipeline, a person's approval, and the flows that promote and roll back by hand."""
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import State
+from prefect.client.orchestration import get_client
+from prefect.events.filters import EventFilter, EventNameFilter
+
+from flows.data_to_model import data_to_model
+from tasks.promotion import GATE_NOT_MET
+from tests.flows.conftest import Done, flow_run_of
+from tests.flows.looking import artifacts, latest_run
+from tests.processes import start_module, wait_until
+from tests.support import write_config
+from trainer.config import PipelineJob, PromotionConfig
+from trainer.promotion import find_champion
+from trainer.results import Outcome
+from trainer.storage import Store
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def store(done: Done, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A copy of the finished pipeline's store."""
+    copy = tmp_path_factory.mktemp("promoted") / "store"
+    shutil.copytree(done.store, copy)
+    return Store(str(copy))
+
+
+def job(done: Done, store: Store, name: str, **gate: Any) -> PipelineJob:
+    promotion = PromotionConfig.model_validate({"name": name, **gate})
+    return done.job.model_copy(update={"store": store.url, "promotion": promotion})
+
+
+def run(job: PipelineJob) -> tuple[State[Outcome], Outcome]:
+    state = data_to_model(job, return_state=True)
+    outcome = state.result()
+    assert isinstance(outcome, Outcome)
+    return state, outcome
+
+
+def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(done: Done, store: Store) -> None:
+    state, outcome = run(job(done, store, "lm", threshold=99.0))
+    assert outcome.promotion is not None and outcome.promotion.passed
+    champion = find_champion(store, "lm")
+    assert champion is not None and champion.run == outcome.run
+    assert champion.scores["loss"] == outcome.evaluation.scores.total.loss  # type: ignore[union-attr]
+    assert any(artifact.key == "gate" and "is at most 99" in str(artifact.data) for artifact in artifacts(flow_run_of(state)))
+    _, again = run(job(done, store, "lm", better_by=0.5))
+    assert again.promotion is not None and again.promotion.reason == "it is the champion already"
+    assert find_champion(store, "lm") == champion
+
+
+def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(done: Done, store: Store) -> None:
+    _, outcome = run(job(done, store, "strict", threshold=0.1))
+    assert outcome.promotion is not None and not outcome.promotion.passed
+    assert find_champion(store, "strict") is None
+    wanted = EventFilter(event=EventNameFilter(name=[GATE_NOT_MET]))
+
+    def told() -> bool:
+        with get_client(sync_client=True) as client:
+            found = client.request("POST", "/events/filter", json={"filter": wanted.model_dump(mode="json")}).json()["events"]
+        return [event["payload"]["run"] for event in found] == [outcome.run]
+
+    wait_until(told, 60)
+
+
+def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
+    ended: list[Outcome] = []
+    thread = threading.Thread(target=lambda: ended.append(run(job(done, store, "asked", threshold=99.0, approval=True))[1]))
+    thread.start()
+    with get_client(sync_client=True) as client:
+
+        def paused() -> bool:
+            state = client.read_flow_run(latest_run("data-to-model")).state
+            return state is not None and state.is_paused()
+
+        wait_until(paused, 120)
+        assert find_champion(store, "asked") is None
+        client.resume_flow_run(latest_run("data-to-model"))
+    thread.join(60)
+    champion = find_champion(store, "asked")
+    assert champion is not None and champion.run == ended[0].run
+
+
+def test_promotion_and_rollback_by_hand(done: Done, store: Store, server: dict[str, str], tmp_path: Path) -> None:
+    names = [path.name for path in Path(store.url, "runs").iterdir()]
+    other = Path(store.url, "runs", "other")
+    shutil.copytree(Path(store.url, "runs", names[0]), other)
+
+    def command(flow: str, **values: str) -> str:
+        config = write_config(tmp_path / "job.yaml", {"store": store.url, "name": "hand", **values})
+        ended = start_module(tmp_path / "said", f"flows.{flow}", config, env=server).wait()
+        return ended.stdout if ended.status == 0 else f"{ended.status}: {ended.stderr}"
+
+    assert f"runs/{names[0]} since" in command("promote", run=names[0], reason="the first")
+    assert "runs/other since" in command("promote", run="other")
+    assert f"runs/{names[0]} since" in command("rollback", reason="worse in use")
+    assert "2: " in (refused := command("rollback")) and "names no champion before" in refused
+    assert "holds no finished model" in command("promote", run="none")

@@ -1,0 +1,123 @@
+"""Champions: the gate, the history, and moves at the same time."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.trainer.conftest import Finished
+from trainer.config import PromotionConfig
+from trainer.errors import ArtifactError, RunError, StorageError
+from trainer.manifest import publish_folder
+from trainer.places import FINAL, FINAL_KIND
+from trainer.pretrained import find_model
+from trainer.promotion import Move, find_champion, judge, measured, moves, promote, roll_back
+from trainer.storage import Store
+
+
+def finish(store: Store, run: str, fingerprint: str = "0123456789abcdef") -> str:
+    """Publish a final model for a run; returns its key."""
+    with store.staging() as folder:
+        (folder / "config.json").write_text("{}")
+        publish_folder(store, folder, f"runs/{run}/{FINAL}", FINAL_KIND, fingerprint, {"run": fingerprint})
+    return f"runs/{run}"
+
+
+def gate(**values: Any) -> PromotionConfig:
+    return PromotionConfig.model_validate({"name": "lm", **values})
+
+
+def champion(loss: float) -> Move:
+    return Move(action="promote", run="runs/old", fingerprint="f", scores={"loss": loss, "accuracy": 0.8}, time="t", reason="r")
+
+
+@pytest.mark.parametrize(
+    ("values", "scores", "before", "passed"),
+    [
+        ({"threshold": 3.0}, {"loss": 2.9}, None, True),
+        ({"threshold": 3.0}, {"loss": 3.0}, None, True),
+        ({"threshold": 3.0}, {"loss": 3.1}, None, False),
+        ({"threshold": 3.0}, {"loss": float("nan")}, None, False),
+        ({"better_by": 0.1}, {"loss": 9.0}, None, True),
+        ({"better_by": 0.1}, {"loss": 2.8}, 3.0, True),
+        ({"better_by": 0.1}, {"loss": 2.95}, 3.0, False),
+        ({"better_by": 0.0}, {"loss": 3.0}, 3.0, True),
+        ({"better_by": 0.0}, {"loss": float("nan")}, 3.0, False),
+        ({"threshold": 2.0, "better_by": 0.1}, {"loss": 2.5}, 3.0, False),
+        ({"metric": "accuracy", "greater_is_better": True, "better_by": 0.05}, {"accuracy": 0.86}, 3.0, True),
+        ({"metric": "accuracy", "greater_is_better": True, "threshold": 0.9}, {"accuracy": 0.86}, 3.0, False),
+    ],
+)
+def test_the_gate_passes_what_it_should(
+    values: dict[str, Any], scores: dict[str, float], before: float | None, passed: bool
+) -> None:
+    verdict = judge(gate(**values), "runs/new", scores, None if before is None else champion(before))
+    assert verdict.passed == passed
+    assert f"{next(iter(scores.values())):.4f}" in verdict.reason
+
+
+def test_a_gate_without_a_condition_or_with_a_metric_that_was_not_measured_is_refused() -> None:
+    with pytest.raises(ValidationError, match="give a threshold, or better_by"):
+        gate()
+    with pytest.raises(RunError, match="'f1', which was not measured; there are loss"):
+        judge(gate(metric="f1", threshold=1), "runs/new", {"loss": 1.0}, None)
+
+
+def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
+    assert find_champion(any_store, "lm") is None
+    for run in ("a", "b", "c"):
+        promote(any_store, "lm", finish(any_store, run), {"loss": 1.0}, f"why {run}")
+    assert promote(any_store, "lm", "runs/c", {"loss": 1.0}, "again").reason == "why c", "it is the champion already"
+    for expected in ("runs/b", "runs/a"):
+        assert roll_back(any_store, "lm", "broke").run == expected
+        assert find_champion(any_store, "lm") == moves(any_store, "lm")[-1]
+    with pytest.raises(RunError, match="names no champion before runs/a"):
+        roll_back(any_store, "lm", "broke")
+    promote(any_store, "lm", "runs/c", {"loss": 1.0}, "mended")
+    assert roll_back(any_store, "lm", "broke again").run == "runs/a", "what was rolled back is not come back to"
+    assert [(move.action, move.run) for move in moves(any_store, "lm")] == [
+        ("promote", "runs/a"), ("promote", "runs/b"), ("promote", "runs/c"), ("roll back", "runs/b"), ("roll back", "runs/a"),
+        ("promote", "runs/c"), ("roll back", "runs/a"),
+    ]  # fmt: skip
+    assert find_model(any_store, "models/lm/champion").key == f"runs/a/{FINAL}"
+
+
+def test_of_promotions_at_the_same_time_none_is_lost(any_store: Store) -> None:
+    runs = [finish(any_store, f"run-{number}") for number in range(6)]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(lambda run: promote(any_store, "lm", run, {}, "at once"), runs))
+    assert sorted(move.run for move in moves(any_store, "lm")) == runs
+
+
+def test_a_run_that_is_not_finished_or_was_made_anew_is_refused(empty_store: Store) -> None:
+    with pytest.raises(ArtifactError, match="runs/none/final holds no finished model"):
+        promote(empty_store, "lm", "runs/none", {}, "why")
+    with pytest.raises(RunError, match="names no champion before any"):
+        roll_back(empty_store, "lm", "why")
+    promote(empty_store, "lm", finish(empty_store, "a"), {}, "why")
+    promote(empty_store, "lm", finish(empty_store, "b"), {}, "why")
+    finish(empty_store, "a", "fedcba9876543210")
+    with pytest.raises(ArtifactError, match="runs/a holds another model than the one that was champion"):
+        roll_back(empty_store, "lm", "why")
+    assert [move.run for move in moves(empty_store, "lm")] == ["runs/a", "runs/b"]
+
+
+def test_a_champion_that_cannot_be_read_is_an_error_and_is_not_overwritten(empty_store: Store) -> None:
+    run = finish(empty_store, "a")
+    for content in (b"half", json.dumps({"moves": [{}]}).encode()):
+        empty_store.write_bytes("models/lm/champion", content)
+        for operation in (lambda: promote(empty_store, "lm", run, {}, "why"), lambda: find_champion(empty_store, "lm")):
+            with pytest.raises(StorageError, match=r"models/lm/champion cannot be understood"):
+                operation()
+        assert empty_store.read_bytes("models/lm/champion") == content
+
+
+def test_the_figures_are_those_of_the_runs_evaluation(finished: Finished) -> None:
+    store = Store(str(finished.store))
+    figures = measured(store, finished.run)
+    saved = json.loads(Path(finished.store, finished.run, "eval.json").read_text())["scores"]["total"]
+    assert figures == {"loss": saved["loss"], "perplexity": saved["perplexity"]}
+    assert measured(store, "runs/none") == {}
