@@ -9,7 +9,7 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 import logging
 import os
 
-from trainer.config import EvaluateJob, PipelineJob
+from trainer.config import EvaluateJob, PipelineJob, PromotionConfig
 from trainer.config_file import read_values, validate_job
 from trainer.finetune_config import FinetuneJob
 from trainer.logs import for_terminals, start_logging
@@ -43,6 +43,8 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
         store = Store(job.store)
         report = make_report(store, run.key)
         print(f"model: {store.path(run.key)}/final\nreport: {store.path(report.key)}")
+        if job.promotion is not None:
+            consider(job.promotion, store, run.key)
     return run.key
 
 
@@ -91,6 +93,19 @@ def evaluate(job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progres
         total = evaluate_checkpoint(measurement(job, run.key), progress).scores.total
         if rank == 0:
             print(f"held-out loss {total.loss:.4f}, perplexity {total.perplexity:.1f}")
+
+
+def consider(gate: PromotionConfig, store: Store, run_key: str) -> None:
+    """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
+    from trainer.promotion import find_champion, judge, measured, promote
+
+    scores = measured(store, run_key)
+    verdict = judge(gate, run_key, scores, find_champion(store, gate.name))
+    print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
+    if verdict.passed and gate.approval:
+        print("not promoted: promotion.approval asks for a person; `python -m flows.promote` promotes by hand")
+    elif verdict.passed:
+        promote(store, gate.name, run_key, scores, verdict.reason)
 
 
 def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
