@@ -80,12 +80,12 @@ def main(data: str, model: str, seeds: int = 3) -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         for seed in range(seeds):
-            mine, _ = run_timed(["-m", "trainer", str(write_job(folder, data, model, seed))])
+            mine = run_timed(["-m", "trainer", str(write_job(folder, data, model, seed))])
             run = folder / f"store-{seed}" / "runs" / "mrpc"
             ours.append(json.loads((run / "eval.json").read_text())["scores"]["validation"])
             steps = json.loads((run / "plan.json").read_text())["total_steps"]
             out = folder / f"plain-{seed}.json"
-            other, _ = run_timed(["-m", "benchmarks.finetuning", "plain", data, model, str(seed), str(out)])
+            other = run_timed(["-m", "benchmarks.finetuning", "plain", data, model, str(seed), str(out)])
             theirs.append(json.loads(out.read_text()))
             ratios.append(mine / other)
             figures = [f"{side['accuracy']:.3f}/{side['f1']:.3f}" for side in (ours[-1], theirs[-1])]

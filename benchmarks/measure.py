@@ -1,6 +1,7 @@
 """How the benchmarks measure and print."""
 
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
@@ -22,24 +23,30 @@ def spread(values: Sequence[float]) -> str:
     return f"{statistics.median(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
 
 
-def run_timed(command: list[str]) -> tuple[float, float]:
-    """Run a command; return its seconds and the peak resident memory of it and its children together, in MiB."""
+def run_timed(command: list[str]) -> float:
+    """Run a command; return its seconds."""
     started = time.perf_counter()
-    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    with _watching(process.pid) as peak:
-        _, errors = process.communicate()
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} failed:\n{errors[-2000:]}")
-    return time.perf_counter() - started, peak[0]
+    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stderr[-2000:]}")
+    return time.perf_counter() - started
+
+
+def run_watched(command: list[str]) -> tuple[float, float]:
+    """The same, with the peak resident memory of it and its children together, in MiB; looking at that takes time, too."""
+    with _watching(os.getpid()) as peak:
+        seconds = run_timed(command)
+    return seconds, peak[0]
 
 
 @contextlib.contextmanager
 def _watching(pid: int) -> Iterator[list[float]]:
+    """The most that the processes below one take."""
     peak, ended = [0.0], threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.05):
-            peak[0] = max(peak[0], sum(map(_resident, _family(pid))))
+            peak[0] = max(peak[0], sum(map(_resident, _family(pid)[1:])))
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -7,7 +7,7 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import run_timed, say, spread
+from benchmarks.measure import run_watched, say, spread
 from trainer.config import PrepareJob
 from trainer.config_file import load_job
 from trainer.preparation import prepare, prepare_tokenizer
@@ -78,9 +78,9 @@ def main() -> None:
             path = write_job(folder, f"store-{pair}")
             store = load_job(PrepareJob, str(path))
             prepare_tokenizer(store, silent())
-            ours.append(run_timed(["-m", "benchmarks.tokenization", "headrace", str(path)]))
+            ours.append(run_watched(["-m", "benchmarks.tokenization", "headrace", str(path)]))
             theirs.append(
-                run_timed(["-m", "benchmarks.tokenization", "datasets", tokenizer, str(folder / "raw"), f"{folder}/{pair}"])
+                run_watched(["-m", "benchmarks.tokenization", "datasets", tokenizer, str(folder / "raw"), f"{folder}/{pair}"])
             )
         rate = [size / 1e6 / seconds for seconds, _ in ours]
         say(f"headrace, {size / 1e6:.0f} MB in {COPIES} x the standard library", f"{statistics.median(rate):.1f} MB/s")

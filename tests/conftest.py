@@ -79,6 +79,14 @@ def own(clean: Path, tmp_path: Path) -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: the trainer's before whole pipelines, and those marked slow last."""
+    """Fast tests first: the trainer's before whole pipelines, and those marked slow last.
+
+    Of the slow ones, those that must share a process come first, so that another process can do the others meanwhile.
+    """
     folders = ("trainer", "tasks", "flows")
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, folders.index(item.path.parent.name)))
+
+    def turn(item: pytest.Item) -> tuple[bool, bool, int]:
+        slow, grouped = (item.get_closest_marker(name) is not None for name in ("slow", "xdist_group"))
+        return slow, slow and not grouped, folders.index(item.path.parent.name)
+
+    items.sort(key=turn)
