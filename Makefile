@@ -9,11 +9,18 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run corpora finetune pairs test test-long soak check bench clean
+.PHONY: run up down corpora finetune pairs test test-long soak check bench clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
 	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.data_to_model $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
+
+# A Prefect server and a worker on this machine, with every flow deployed.
+up: $(STAMP) corpora
+	@$(BIN)/python deployments/local.py up
+
+down: $(STAMP)
+	@$(BIN)/python deployments/local.py down
 
 corpora: $(STAMP)
 	@$(BIN)/python -m trainer.sample_corpora data/raw
