@@ -10,6 +10,7 @@ import httpx
 from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
+from tasks.credentials import use_credentials
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config_file import Job, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
@@ -40,6 +41,7 @@ def main(
     try:
         job = load(schema, parsed.config, parsed.overrides)
         if parsed.dry_run:
+            use_credentials()
             dry_run(job)
         else:
             hide_expected_traces()
@@ -84,6 +86,10 @@ def dry_run(job: Any) -> None:
         from trainer.finetune_preflight import finetune_preflight
 
         show_finetune_preflight(finetune_preflight(job, for_people()))
+    elif isinstance(job, PromoteJob):
+        print(f"would make runs/{job.run} the champion of models/{job.name} in {job.store}")
+    elif isinstance(job, RollbackJob):
+        print(f"would take the champion of models/{job.name} in {job.store} away")
     elif isinstance(job, EvaluateJob):
         print(f"would evaluate {job.checkpoint} in {job.store}")
 

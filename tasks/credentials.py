@@ -14,6 +14,7 @@ from prefect.blocks.core import Block
 from trainer.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
+IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}
 
 
 def use_credentials() -> None:
@@ -32,7 +33,10 @@ def use_credentials() -> None:
         block = Block.load(name)
     except ValueError as error:
         raise ConfigError(f"{VARIABLE} is {name!r}, but there is no such block: {error}") from error
-    os.environ.update(_environment(name, block))
+    found = _environment(name, block)
+    for variable in IDENTITY - found.keys():  # the block's, whole, and nothing of somebody else's
+        os.environ.pop(variable, None)
+    os.environ.update(found)
 
 
 def _environment(name: str, block: Any) -> dict[str, str]:

@@ -5,9 +5,9 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from tasks.showing import TaskLogger
+from tasks.showing import TaskLogger, worth_retrying
 from trainer.config import PromotionConfig
-from trainer.promotion import find_champion, judge, key_of, promote
+from trainer.promotion import ALREADY, key_of, look, pass_through
 from trainer.results import Verdict
 from trainer.storage import Store
 
@@ -25,17 +25,34 @@ def consider(gate: PromotionConfig | None, store: str, run: str, scores: dict[st
     if gate is None:
         return None
     verdict = judge_model(gate, store, run, scores)
-    if verdict.passed:
+    if verdict.passed and verdict.reason != ALREADY:
         if gate.approval:
             pause_flow_run(timeout=APPROVAL_SECONDS)
-        crown(gate.name, store, run, scores, verdict.reason)
+        verdict = crown(gate, store, run, scores)
     return verdict
 
 
-@task(name="judge", cache_policy=NO_CACHE)
+@task(name="judge", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 def judge_model(gate: PromotionConfig, store: str, run: str, scores: dict[str, float]) -> Verdict:
-    """Hold a model against the gate and the champion; one that does not pass is told to automations."""
-    verdict = judge(gate, run, scores, find_champion(Store(store), gate.name))
+    """Hold a model against the gate and the champion."""
+    verdict = look(Store(store), gate, run, scores)
+    tell(verdict, gate, store, run)
+    return verdict
+
+
+@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+def crown(gate: PromotionConfig, store: str, run: str, scores: dict[str, float]) -> Verdict:
+    """Make a run's model the champion, unless another has become it in the meantime that this one does not beat."""
+    verdict = pass_through(Store(store), gate, run, scores)
+    if verdict.passed:
+        TaskLogger().info("%s is the champion of %s", run, Store(store).path(key_of(gate.name)))
+    else:
+        tell(verdict, gate, store, run)
+    return verdict
+
+
+def tell(verdict: Verdict, gate: PromotionConfig, store: str, run: str) -> None:
+    """Show what the gate said; that it is not met is told to automations."""
     outcome = "passed" if verdict.passed else "not met"
     create_markdown_artifact(f"**Gate {outcome}:** {verdict.reason}", key="gate", description=f"{run} for models/{gate.name}")
     if verdict.passed:
@@ -47,11 +64,3 @@ def judge_model(gate: PromotionConfig, store: str, run: str, scores: dict[str, f
             resource={"prefect.resource.id": f"headrace.model.{gate.name}"},
             payload={"run": run, "store": store, "reason": verdict.reason},
         )
-    return verdict
-
-
-@task(name="promote", cache_policy=NO_CACHE)
-def crown(name: str, store: str, run: str, scores: dict[str, float], reason: str) -> None:
-    """Make a run's model the champion."""
-    move = promote(Store(store), name, run, scores, reason)
-    TaskLogger().info("%s is the champion of %s", move.run, Store(store).path(key_of(name)))

@@ -84,7 +84,7 @@ class BlobCache:
             taken = sum(copy.size for copy in found)
             for copy in found:
                 unused = copy.names == 1 and taken + size > self.limit
-                if not self._is_downloaded(copy.path.name) if copy.arrives else unused:
+                if not self._is_downloaded(copy.path.name, name) if copy.arrives else unused:
                     copy.path.unlink(missing_ok=True)
                     taken -= copy.size
             if taken + size > self.limit:
@@ -105,8 +105,10 @@ class BlobCache:
                 state = path.stat()
                 yield Copy(state.st_mtime, int(name["size"] or state.st_size), state.st_nlink, path, name["size"] is not None)
 
-    def _is_downloaded(self, name: str) -> bool:
-        """Whether a process is at it: that one holds the lock."""
+    def _is_downloaded(self, name: str, mine: str) -> bool:
+        """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own file."""
+        if self._lock(name) == self._lock(mine):
+            return False
         with open(self._lock(name), "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

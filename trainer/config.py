@@ -224,7 +224,9 @@ class PromotionConfig(Schema):
 
     name: Name = Field(description="the name under which models are used: its champion is models/NAME/champion")
     metric: str = Field(default="loss", description="what decides: a figure of the held-out text, or of the validation split")
-    greater_is_better: bool = Field(default=False, description="true for metrics such as accuracy")
+    greater_is_better: bool | None = Field(
+        default=None, description="whether a greater `metric` is better; default: not for a loss or an error, else yes"
+    )
     threshold: float | None = Field(default=None, description="the least that passes, or the most if smaller is better")
     better_by: float | None = Field(default=None, ge=0, description="how much better than the champion it must be")
     approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
@@ -267,8 +269,10 @@ class PipelineJob(PrepareJob):
 
     @model_validator(mode="after")
     def _held_out_text(self) -> Self:
-        if self.data.validation_fraction == 0 and self.promotion is not None:
+        if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
+        if self.promotion is not None and self.promotion.metric not in ("loss", "perplexity"):
+            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are loss, perplexity")
         if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:
             raise ValueError("training.evaluate_every needs data.validation_fraction above 0: nothing is held out")
         return self

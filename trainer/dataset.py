@@ -1,11 +1,13 @@
 """What training reads: windows over the shards of every corpus, in their order, and the held-out windows."""
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from trainer.batches import READ_AHEAD
 from trainer.config import TrainingConfig
 from trainer.corpus_order import CorpusOrder
 from trainer.errors import ConfigError
@@ -18,9 +20,6 @@ from trainer.step import Batch
 from trainer.storage import Store
 from trainer.windows import Windows
 
-GROUPS = 3
-"""Groups of shards that a machine may hold at a time: what it reads, what comes next, and what a slower rank still reads."""
-
 
 class Dataset(NamedTuple):
     """Training windows by corpus, their order, and held-out windows."""
@@ -28,6 +27,11 @@ class Dataset(NamedTuple):
     windows: list[Windows]
     order: DataOrder
     held_out: list[HeldOut]
+
+    def close(self) -> None:
+        """Let go of every shard."""
+        for shards in [*(w.shards for w in self.windows), *(h.shards for h in self.held_out)]:
+            shards.use(())
 
 
 def open_dataset(
@@ -39,7 +43,7 @@ def open_dataset(
     """
     sets = [open_shards(store, ref.key) for ref in data.shards]
     windows = [Windows(s.train, training.context, training.stride or training.context) for s in sets]
-    _check_cache(store, sets, training.locality)
+    _check_cache(store, sets, windows, training, plan)
     orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
     order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
     held_out = [held_out_windows(s.corpus, s.validation, training.context, max_held_out) for s in sets]
@@ -59,12 +63,23 @@ def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: list[Wind
     return Batch([{"input_ids": part} for part in parts], targets, plan.tokens_per_step)
 
 
-def _check_cache(store: Store, sets: Sequence[ShardSet], locality: int | None) -> None:
+def _check_cache(
+    store: Store, sets: Sequence[ShardSet], windows: Sequence[Windows], training: TrainingConfig, plan: StepPlan
+) -> None:
     if store.cache_bytes is None:
         return
-    needed = sum(s.train.largest(GROUPS * locality if locality else None) + s.validation.largest(None) for s in sets)
+    needed = sum(s.validation.largest(None) for s in sets)
+    for shards, cut, corpus in zip(sets, windows, plan.corpora, strict=True):
+        count = None
+        if training.locality is not None:
+            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that comes
+            # next; a group is taken for one of the usual size.
+            samples = (READ_AHEAD + 2) * training.global_batch * corpus.probability
+            group = training.locality * len(cut) / len(cut.counts)
+            count = training.locality * (math.ceil(samples / group) + 2)
+        needed += shards.train.largest(count)
     if needed > store.cache_bytes:
-        advice = f"lower training.locality ({locality})" if locality else "set training.locality"
+        advice = f"lower training.locality ({training.locality})" if training.locality else "set training.locality"
         raise ConfigError(
             f"the shards that training reads at a time take up to {needed:,} bytes, the machine's cache has "
             f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"

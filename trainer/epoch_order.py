@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from trainer.permutation import permute, stable_key
 
+FORMAT = 2
+"""Part of a run's identity: a run that began with another order is not continued with this one."""
+
 GROUP = 8
 """Batches that are sorted together: in batches of 8, padding falls from 36 % to 7 %, and each still holds some variety."""
 

@@ -86,6 +86,9 @@ class Finetuning:
         scores = score(model, self._set, "validation", self._job, runtime)
         return Measured(scores, {"examples": len(self._set.splits["validation"])})
 
+    def close(self) -> None:
+        """Its data is mapped, and small."""
+
     def flops_per_token(self, model: PreTrainedModel) -> float:
         return flops_per_token(model, model.config, int(self._train.lengths.mean()))
 

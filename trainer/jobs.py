@@ -97,15 +97,12 @@ def evaluate(job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progres
 
 def consider(gate: PromotionConfig, store: Store, run_key: str) -> None:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
-    from trainer.promotion import find_champion, judge, measured, promote
+    from trainer.promotion import look, measured, pass_through
 
-    scores = measured(store, run_key)
-    verdict = judge(gate, run_key, scores, find_champion(store, gate.name))
+    verdict = (look if gate.approval else pass_through)(store, gate, run_key, measured(store, run_key))
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
         print("not promoted: promotion.approval asks for a person; `python -m flows.promote` promotes by hand")
-    elif verdict.passed:
-        promote(store, gate.name, run_key, scores, verdict.reason)
 
 
 def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:

@@ -4,7 +4,8 @@
 
 Artifacts without a manifest (nothing reads those), uploads that were never completed (a bucket keeps and bills their parts,
 and shows them nowhere), and staged files. What is young may still be at work and is left alone, and so is every run that a
-living process holds. Without --remove nothing is removed.
+living process holds; a set of shards is young while it is made, because it is marked when that begins. Without --remove nothing
+is removed.
 """
 
 import argparse
@@ -46,7 +47,9 @@ def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
 
 
 def remove_leftover(store: Store, left: Leftover) -> bool:
-    """Remove it, unless it was completed since it was found; returns whether it was removed."""
+    """Remove it, unless it was completed or taken up since it was found; returns whether it was removed."""
+    if _is_of_a_held_run(store, left.key):
+        return False
     if left.upload is not None:
         store.abort_upload(left.key, left.upload)
         return True
@@ -74,7 +77,13 @@ def _without_manifest(store: Store) -> Iterator[Leftover]:
 
 def _uploads(store: Store) -> Iterator[Leftover]:
     for upload in store.unfinished_uploads():
-        yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
+        if not _is_of_a_held_run(store, upload.key):
+            yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
+
+
+def _is_of_a_held_run(store: Store, key: str) -> bool:
+    run = re.match(r"runs/[^/]+", key)
+    return run is not None and is_held(store, run[0])
 
 
 def main(arguments: list[str]) -> int:
@@ -89,10 +98,12 @@ def main(arguments: list[str]) -> int:
     try:
         store = Store(parsed.store)
         found = find_leftovers(store, timedelta(hours=parsed.older_than))
-        for left in found:
+        for left in [*found]:
             gone = not parsed.remove or remove_leftover(store, left)
+            if not gone:
+                found.remove(left)
             since = f"{left.modified:%Y-%m-%d %H:%M} UTC"
-            print(f"{left.what:<16}{left.size / 1e6:>12,.1f} MB  {since}  {left.key}{'' if gone else '  (completed, kept)'}")
+            print(f"{left.what:<16}{left.size / 1e6:>12,.1f} MB  {since}  {left.key}{'' if gone else ' (in use again, kept)'}")
     except PipelineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT

@@ -94,7 +94,10 @@ def check_best_by(job: FinetuneJob, classes: int) -> None:
     metrics = open_metrics(job, classes)
     made_up = np.array([0, 1] if classes else [0.0, 1.0])
     metrics.add_batch(made_up, made_up)
-    _require_figure(job, {"loss": 0.0, **metrics.compute()})
+    scores = {"loss": 0.0, **metrics.compute()}
+    _require_figure(job, scores)
+    if job.promotion is not None and job.promotion.metric not in scores:
+        raise ConfigError(f"promotion.metric is {job.promotion.metric!r}, but what is measured are {', '.join(scores)}")
 
 
 def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.config import CorpusConfig, DataConfig, PrepareJob, ShardConfig
 from trainer.engines import choose_engine
-from trainer.errors import ArtifactError, CorpusError, TokenizerError
+from trainer.errors import ArtifactError, CorpusError, StorageError, TokenizerError
 from trainer.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -39,6 +39,8 @@ from trainer.tokenizer import TokenizerInfo, find_tokenizer, ignore, load_tokeni
 log = logging.getLogger(__name__)
 
 SOURCES = "sources.json"
+STARTED = "started.json"
+"""Only there while a set is made: its age says that the set is no leftover, whose shards may be old ones."""
 SAMPLED_DOCUMENTS = 64
 
 
@@ -84,6 +86,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
         return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
 
     store.sweep()
+    store.write_json(f"{key}/{STARTED}", {})
     records = finished_shards(store, key, name, work)
     if records:
         log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
@@ -249,5 +252,8 @@ def _commit(
         "validation_fraction": recipe.validation_fraction,
     }
     manifest = make_manifest(KIND, digest, files, details)
+    for name, damage in find_damage(store, recipe.key, manifest, content=False).items():
+        raise StorageError(f"{store.path(recipe.key)}/{name} {damage}: something else changes this store; run it again")
+    store.delete(f"{recipe.key}/{STARTED}")
     write_manifest(store, recipe.key, manifest)
     return manifest

@@ -33,11 +33,14 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
     if is_pointer and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
-    if re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) and (target := store.read_json(name)):
-        candidates.insert(0, f"{target['moves'][-1]['run']}/{FINAL}")
+    champion = store.read_json(name)["moves"][-1] if _is_champion(store, name) else None
+    if champion is not None:
+        candidates.insert(0, f"{champion['run']}/{FINAL}")
     for key in candidates:
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
         if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):
+            if champion is not None and champion["fingerprint"] != manifest.fingerprint:
+                raise ArtifactError(f"{store.path(key)} holds another model than the one that became {name}; promote one anew")
             require_intact(store, key, manifest)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
@@ -48,6 +51,10 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
         folder = _fetch_from_hub(store, name)
         return Checkpoint(str(folder), digest_files(folder), None, "hub")
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
+
+
+def _is_champion(store: Store, name: str) -> bool:
+    return re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and store.exists(name)
 
 
 def digest_files(folder: Path) -> dict[str, str]:

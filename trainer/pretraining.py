@@ -67,5 +67,9 @@ class Pretraining:
         by_corpus = {name: score.loss for name, score in scores.corpora.items()}
         return Measured({"loss": scores.total.loss}, {"tokens": scores.total.tokens, "corpora": by_corpus})
 
+    def close(self) -> None:
+        if "_dataset" in self.__dict__:
+            self._dataset.close()
+
     def flops_per_token(self, model: PreTrainedModel) -> float:
         return flops_per_token(model, model.config, self._job.training.context)

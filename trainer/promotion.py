@@ -15,10 +15,13 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.config import PromotionConfig
 from trainer.errors import ArtifactError, RunError, StorageError
+from trainer.measures import greater_is_better
 from trainer.places import CHAMPION, EVALUATION, FINAL
 from trainer.results import Evaluation, FinetuneEvaluation, Verdict
 from trainer.runs import final_manifest
 from trainer.storage import Store
+
+ALREADY = "it is the champion already"
 
 
 class Move(BaseModel):
@@ -34,19 +37,25 @@ class Move(BaseModel):
     reason: str
 
 
-def judge(gate: PromotionConfig, run: str, scores: dict[str, float], champion: Move | None) -> Verdict:
+def judge(gate: PromotionConfig, run: str, fingerprint: str, scores: dict[str, float], before: list[Move]) -> Verdict:
     """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
 
-    Raises `RunError` if the metric was not measured.
+    What was rolled back does not pass again by itself. Raises `RunError` if the metric was not measured.
     """
-    if champion is not None and champion.run == run:
-        return Verdict(passed=True, reason="it is the champion already")
+    standing = _standing(before)
+    champion = standing[-1] if standing else None
+    same = [move for move in before if (move.run, move.fingerprint) == (run, fingerprint)]
+    if champion is not None and champion in same:
+        return Verdict(passed=True, reason=ALREADY)
+    if same and not any(move in standing for move in same):
+        return Verdict(passed=False, reason="it was champion and was rolled back; only flows.promote makes it champion again")
     if gate.metric not in scores:
         raise RunError(f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}")
-    score, sign = scores[gate.metric], 1 if gate.greater_is_better else -1
+    greater = greater_is_better(gate.metric) if gate.greater_is_better is None else gate.greater_is_better
+    score, sign = scores[gate.metric], 1 if greater else -1
     said = f"{gate.metric} {score:.4f}"
     if gate.threshold is not None:
-        side = "at least" if gate.greater_is_better else "at most"
+        side = "at least" if greater else "at most"
         if not sign * score >= sign * gate.threshold:
             return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:g}")
         said += f" is {side} {gate.threshold:g}"
@@ -58,6 +67,26 @@ def judge(gate: PromotionConfig, run: str, scores: dict[str, float], champion: M
         if not ahead >= gate.better_by:
             return Verdict(passed=False, reason=f"{said}: not {gate.better_by:g} better")
     return Verdict(passed=True, reason=said)
+
+
+def look(store: Store, gate: PromotionConfig, run: str, scores: dict[str, float]) -> Verdict:
+    """What the gate says of a run's final model now; nothing is changed."""
+    return judge(gate, run, _model_of(store, run), scores, moves(store, gate.name))
+
+
+def pass_through(store: Store, gate: PromotionConfig, run: str, scores: dict[str, float]) -> Verdict:
+    """Make a run's final model the champion if the gate lets it, by the champion that it then takes the place of."""
+    fingerprint = _model_of(store, run)
+    verdicts: list[Verdict] = []
+
+    def on_top(before: list[Move]) -> Move | None:
+        verdicts.append(judge(gate, run, fingerprint, scores, before))
+        if not verdicts[-1].passed or verdicts[-1].reason == ALREADY:
+            return None
+        return _promotion(run, fingerprint, scores, verdicts[-1].reason)
+
+    _add(store, gate.name, on_top)
+    return verdicts[-1]
 
 
 def moves(store: Store, name: str) -> list[Move]:
@@ -95,12 +124,13 @@ def promote(store: Store, name: str, run: str, scores: dict[str, float], reason:
     fingerprint = _model_of(store, run)
 
     def on_top(before: list[Move]) -> Move | None:
-        standing = _standing(before)
-        if standing and (standing[-1].run, standing[-1].fingerprint) == (run, fingerprint):
+        champion = before[-1] if before else None
+        if champion is not None and (champion.run, champion.fingerprint) == (run, fingerprint):
             return None
-        return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time=_now(), reason=reason)
+        return _promotion(run, fingerprint, scores, reason)
 
-    return _add(store, name, on_top)
+    _add(store, name, on_top)
+    return moves(store, name)[-1]
 
 
 def roll_back(store: Store, name: str, reason: str) -> Move:
@@ -118,7 +148,8 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
             raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
         return earlier.model_copy(update={"action": "roll back", "time": _now(), "reason": reason})
 
-    return _add(store, name, one_less)
+    _add(store, name, one_less)
+    return moves(store, name)[-1]
 
 
 def key_of(name: str) -> str:
@@ -137,17 +168,21 @@ def _standing(found: list[Move]) -> list[Move]:
     return standing
 
 
-def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> Move:
-    """Write the move that follows from those before it, or none; returns the last one. Tried anew if others were faster."""
-    while True:
-        raw = _read(store, name)
+def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str) -> Move:
+    return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time=_now(), reason=reason)
+
+
+def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> None:
+    """Write the move that follows from those before it, or none. Decided anew if others were faster."""
+    tried = b""
+    while (raw := _read(store, name)) is None or raw != tried:  # a request may be repeated after its answer was lost
         before = _meaning(store, name, raw) if raw else []
         move = next_move(before)
         if move is None:
-            return before[-1]
-        data = (json.dumps({"moves": [each.model_dump() for each in [*before, move]]}, indent=2) + "\n").encode()
-        if store.create(key_of(name), data) if raw is None else store.swap(key_of(name), raw, data):
-            return move
+            return
+        tried = (json.dumps({"moves": [each.model_dump() for each in [*before, move]]}, indent=2) + "\n").encode()
+        if store.create(key_of(name), tried) if raw is None else store.swap(key_of(name), raw, tried):
+            return
 
 
 def _model_of(store: Store, run: str) -> str:
@@ -172,4 +207,4 @@ def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="microseconds")

@@ -10,6 +10,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -160,23 +161,26 @@ class RemoteObjects:
         if not self._s3:
             return []
         bucket, prefix, _ = self.fs.split_path(self.root)
+        prefix = f"{prefix}/" if prefix else ""
         page: dict[str, Any] = {"IsTruncated": True, "NextKeyMarker": "", "NextUploadIdMarker": ""}
         found = []
         while page["IsTruncated"]:
             page = self.fs.call_s3(
-                "list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/",
+                "list_multipart_uploads", Bucket=bucket, Prefix=prefix,
                 KeyMarker=page["NextKeyMarker"], UploadIdMarker=page["NextUploadIdMarker"],
             )  # fmt: skip
             for upload in page.get("Uploads", ()):
                 key, number = upload["Key"], upload["UploadId"]
-                parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=number).get("Parts", ())
-                size = sum(part["Size"] for part in parts)
-                found.append(Stored(key.removeprefix(f"{prefix}/"), size, upload["Initiated"], number))
+                with suppress(FileNotFoundError):  # completed since
+                    parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=number).get("Parts", ())
+                    size = sum(part["Size"] for part in parts)
+                    found.append(Stored(key.removeprefix(prefix), size, upload["Initiated"], number))
         return found
 
     def abort_upload(self, key: str, upload: str) -> None:
         bucket, name, _ = self.fs.split_path(self._full(key))
-        self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
+        with suppress(FileNotFoundError):
+            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
 
     def _download(self, key: str) -> Callable[[Path], None]:
         return lambda path: self.fs.get_file(self._full(key), str(path))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.config import ModelConfig, PipelineJob
+from trainer.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
@@ -44,7 +45,10 @@ class Run(NamedTuple):
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     """The run that a job and its data make."""
     training, start = job.training, None
-    identity = {"format": FORMAT, "training": training.model_dump(exclude=OPERATIONAL)}
+    settings = training.model_dump(exclude=OPERATIONAL)
+    if settings.get("locality", 0) is None:
+        del settings["locality"]  # the order that there was before there was a choice
+    identity: dict[str, Any] = {"format": FORMAT, "training": settings}
     if isinstance(job, FinetuneJob):
         found = find_model(Store(job.store), job.model.pretrained, hub=True)
         start = {"origin": found.origin, "key": found.key}
@@ -138,7 +142,7 @@ def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
 
 def _finetuning(job: FinetuneJob, data: TrainingData, found: Checkpoint) -> dict[str, Any]:
     assert isinstance(data, ArtifactRef)
-    return {"data": {job.data.name: data.fingerprint}, "model": found.files}
+    return {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER}
 
 
 def _measurement(job: TrainingJob) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from threading import RLock
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ class ShardFiles:
         self.lengths = [file.size // dtype.itemsize for file in self._files]
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="shards")
         self._open: dict[int, Future[Tokens]] = {}
+        self._turn = RLock()
 
     def __len__(self) -> int:
         return len(self._files)
@@ -59,10 +61,11 @@ class ShardFiles:
                 waiting += 1
 
     def _start(self, number: int) -> Future[Tokens]:
-        future = self._open.get(number)
-        if future is None or (future.done() and future.exception() is not None):
-            future = self._open[number] = self._pool.submit(self._map, self._files[number])
-        return future
+        with self._turn:
+            future = self._open.get(number)
+            if future is None or (future.done() and future.exception() is not None):
+                future = self._open[number] = self._pool.submit(self._map, self._files[number])
+            return future
 
     def _map(self, file: FileRecord) -> Tokens:
         if file.size == 0:
@@ -74,9 +77,12 @@ class ShardFiles:
         return np.memmap(path, dtype=self._dtype, mode="r")
 
     def _release(self, number: int) -> None:
-        future = self._open.pop(number)
+        with self._turn:
+            future = self._open.pop(number)
         future.cancel()
-        future.add_done_callback(partial(self._forget, f"{self._key}/{self._files[number].name}"))
+        future.add_done_callback(partial(self._forget, number))
 
-    def _forget(self, key: str, future: Future[Tokens]) -> None:
-        self._store.release(key)
+    def _forget(self, number: int, future: Future[Tokens]) -> None:
+        with self._turn:
+            if number not in self._open:  # else it is wanted again, and fetched anew
+                self._store.release(f"{self._key}/{self._files[number].name}")

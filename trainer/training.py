@@ -17,7 +17,7 @@ from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
 from trainer.lease import Lease, clear_dead_lease
 from trainer.loop import Session, ended_epoch, run_loop
-from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
+from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder, release_artifact
 from trainer.models import checkpoint_activations
 from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
 from trainer.plan import FinetunePlan, StepPlan
@@ -63,6 +63,7 @@ def train(
         differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
     with ExitStack() as stack:
+        stack.callback(workload.close)
         lease = Lease(store, run.key)
         runtime.on_first(lambda: _hold(lease, stack))
         stack.enter_context(store.explained_when_full(run.key))
@@ -111,7 +112,8 @@ def _train(
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
-    if folder:
+    if checkpoint:
+        release_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)
         log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
     batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
     peak = peak_flops(runtime.device, training.precision) * runtime.ranks

@@ -31,7 +31,7 @@ class Windows:
     """The windows of one corpus, numbered through all its shards."""
 
     def __init__(self, shards: Shards, context: int, stride: int) -> None:
-        self._shards, self._context, self._stride = shards, context, stride
+        self.shards, self._context, self._stride = shards, context, stride
         self.counts = [count_windows(length, context, stride) for length in shards.lengths]
         """Windows in each shard."""
         self._ends = np.cumsum(self.counts, dtype=np.int64)
@@ -41,12 +41,12 @@ class Windows:
 
     def prepare(self, numbers: NDArray[np.int64], ahead: Sequence[int]) -> None:
         """Get ready the shards of these windows, and those that are read next; others are let go of."""
-        self._shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
+        self.shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
 
     def read(self, number: int) -> NDArray[np.int64]:
         """The tokens of a window, of shape [context]."""
         shard = int(np.searchsorted(self._ends, number, side="right"))
-        tokens = self._shards[shard]
+        tokens = self.shards[shard]
         place = number - (int(self._ends[shard - 1]) if shard else 0)
         start = min(place * self._stride, len(tokens) - self._context)
         return tokens[start : start + self._context].astype(np.int64)

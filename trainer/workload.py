@@ -47,3 +47,6 @@ class Workload(Protocol):
 
     def flops_per_token(self, model: PreTrainedModel) -> float:
         """Arithmetic of training on one token."""
+
+    def close(self) -> None:
+        """Let go of the data; it is opened again if it is read again."""

@@ -33,7 +33,9 @@ def blocks(key: str, secret: str, address: str) -> dict[str, Any]:
 def test_each_kind_of_block_gives_what_aws_tools_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"test-{uuid.uuid4().hex[:8]}"
     blocks("the-key", "the-secret", "http://127.0.0.1:9")[kind].save(name)
-    monkeypatch.setattr(os, "environ", {VARIABLE: f"{kind}/{name}"})
+    monkeypatch.setattr(
+        os, "environ", {VARIABLE: f"{kind}/{name}", "AWS_SESSION_TOKEN": "of another", "AWS_PROFILE": "another"}
+    )
     use_credentials()
     assert os.environ == {
         VARIABLE: f"{kind}/{name}", "AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "the-secret",

@@ -97,6 +97,14 @@ def test_a_download_that_was_killed_gives_its_room_back(cache: BlobCache, tmp_pa
     assert not left.exists()
 
 
+def test_a_download_that_was_killed_does_not_stand_in_its_own_way(cache: BlobCache, tmp_path: Path) -> None:
+    path = get(cache, 1)
+    left = path.with_name(f"{path.name}.{'c' * 12}.250")
+    path.rename(left)
+    assert get(cache, 1).exists()
+    assert not left.exists()
+
+
 def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path) -> None:
     with pytest.raises(WrongContent):
         get(cache, 1, lambda path: path.write_bytes(content(2)))

@@ -42,7 +42,7 @@ def test_batches_of_like_lengths_need_little_padding() -> None:
         batches = epoch(EpochOrder(0, lengths, 8, by_length), 0, 3668, 8)
         read = sum(len(batch) * lengths[batch].max() for batch in batches)
         waste[by_length] = read / lengths.sum() - 1
-    assert waste[True] < 0.06 < 0.5 < waste[False]
+    assert waste[True] < 0.12 < 0.5 < waste[False]
 
 
 def test_long_and_short_batches_come_in_no_order_of_length() -> None:

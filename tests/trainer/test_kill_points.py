@@ -1,6 +1,7 @@
 """Killed at every write point, before and after it, and started again: the same artifacts, and nothing left over."""
 
 import json
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -136,8 +137,8 @@ def test_killed_at_a_write_point_it_ends_with_the_same_artifacts_and_nothing_lef
     def wrong(number: int) -> list[str]:
         when, point = cases[number]
         place = places(tmp_path / str(number))
-        if place.run(raw, when, point) == 0:
-            return [f"{when} {point}: was not killed"]
+        if (status := place.run(raw, when, point)) != -signal.SIGKILL:
+            return [f"{when} {point}: was not killed but ended with {status}"]
         problems = [] if (last := place.run(raw)) == 0 else [f"status {last}"]
         found = place.published()
         problems += [name for name in {*expected, *found} if expected.get(name) != found.get(name)]

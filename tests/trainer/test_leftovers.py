@@ -9,9 +9,13 @@ import fsspec
 import pytest
 
 from tests.s3 import S3Server
+from tests.support import small_job
+from trainer import preparation
 from trainer.lease import Lease
 from trainer.leftovers import find_leftovers, main, remove_leftover
 from trainer.manifest import MANIFEST
+from trainer.preparation import prepare
+from trainer.progress import silent
 from trainer.storage import Store
 
 NOW = timedelta(seconds=-5)
@@ -59,6 +63,22 @@ def test_what_was_committed_in_the_meantime_stays(littered: Store) -> None:
     littered.write_bytes(f"shards/code-1/{MANIFEST}", b"{}")
     assert not remove_leftover(littered, left)
     assert littered.read_bytes("shards/code-1/half.bin") == b"half"
+
+
+def test_a_set_of_old_shards_that_is_being_made_again_is_young(raw: Path, empty_store: Store) -> None:
+    job = small_job(raw, empty_store.url).preparation()
+    prepare(job, silent())
+    (name,) = [name for name in empty_store.names("shards") if name.startswith("code")]
+    assert "started.json" not in empty_store.names(f"shards/{name}")
+    empty_store.delete(f"shards/{name}/{MANIFEST}")
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(preparation, "finished_shards", interrupted)
+        prepare(job, silent())
+    assert "started.json" in empty_store.names(f"shards/{name}")
 
 
 def test_half_an_upload_is_found_and_given_up(s3: S3Server, capsys: pytest.CaptureFixture[str]) -> None:

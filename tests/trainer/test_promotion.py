@@ -14,7 +14,7 @@ from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.manifest import publish_folder
 from trainer.places import FINAL, FINAL_KIND
 from trainer.pretrained import find_model
-from trainer.promotion import Move, find_champion, judge, measured, moves, promote, roll_back
+from trainer.promotion import Move, find_champion, judge, measured, moves, pass_through, promote, roll_back
 from trainer.storage import Store
 
 
@@ -30,8 +30,9 @@ def gate(**values: Any) -> PromotionConfig:
     return PromotionConfig.model_validate({"name": "lm", **values})
 
 
-def champion(loss: float) -> Move:
-    return Move(action="promote", run="runs/old", fingerprint="f", scores={"loss": loss, "accuracy": 0.8}, time="t", reason="r")
+def champion(loss: float, run: str = "runs/old", fingerprint: str = "f") -> Move:
+    scores = {"loss": loss, "accuracy": 0.8}
+    return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time="t", reason="r")
 
 
 @pytest.mark.parametrize(
@@ -48,13 +49,14 @@ def champion(loss: float) -> Move:
         ({"better_by": 0.0}, {"loss": float("nan")}, 3.0, False),
         ({"threshold": 2.0, "better_by": 0.1}, {"loss": 2.5}, 3.0, False),
         ({"metric": "accuracy", "greater_is_better": True, "better_by": 0.05}, {"accuracy": 0.86}, 3.0, True),
-        ({"metric": "accuracy", "greater_is_better": True, "threshold": 0.9}, {"accuracy": 0.86}, 3.0, False),
+        ({"metric": "accuracy", "threshold": 0.9}, {"accuracy": 0.86}, 3.0, False),
+        ({"metric": "accuracy", "greater_is_better": False, "threshold": 0.9}, {"accuracy": 0.86}, 3.0, True),
     ],
 )
 def test_the_gate_passes_what_it_should(
     values: dict[str, Any], scores: dict[str, float], before: float | None, passed: bool
 ) -> None:
-    verdict = judge(gate(**values), "runs/new", scores, None if before is None else champion(before))
+    verdict = judge(gate(**values), "runs/new", "new", scores, [] if before is None else [champion(before)])
     assert verdict.passed == passed
     assert f"{next(iter(scores.values())):.4f}" in verdict.reason
 
@@ -63,7 +65,45 @@ def test_a_gate_without_a_condition_or_with_a_metric_that_was_not_measured_is_re
     with pytest.raises(ValidationError, match="give a threshold, or better_by"):
         gate()
     with pytest.raises(RunError, match="'f1', which was not measured; there are loss"):
-        judge(gate(metric="f1", threshold=1), "runs/new", {"loss": 1.0}, None)
+        judge(gate(metric="f1", threshold=1), "runs/new", "new", {"loss": 1.0}, [])
+
+
+def test_another_model_of_the_champions_run_is_judged_and_what_was_rolled_back_does_not_come_again() -> None:
+    old, new = champion(2.0), champion(1.5, run="runs/new")
+    assert judge(gate(threshold=3), "runs/old", "f", {"loss": 9.0}, [old]).reason == "it is the champion already"
+    assert not judge(gate(threshold=3), "runs/old", "another", {"loss": 9.0}, [old]).passed
+    undone = [old, new, old.model_copy(update={"action": "roll back"})]
+    assert "was rolled back" in judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, undone).reason
+    assert judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, [*undone, new]).passed
+
+
+def test_a_model_is_judged_by_the_champion_whose_place_it_takes(any_store: Store) -> None:
+    runs = {finish(any_store, f"run-{number}", f"{number:016x}"): 3.0 - number / 10 for number in range(6)}
+    with ThreadPoolExecutor(len(runs)) as pool:
+        list(pool.map(lambda run: pass_through(any_store, gate(better_by=0.05), run, {"loss": runs[run]}), runs))
+    losses = [move.scores["loss"] for move in moves(any_store, "lm")]
+    assert losses == sorted(losses, reverse=True) and losses[-1] == 2.5
+
+
+def test_a_move_whose_answer_was_lost_is_made_once(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for run in ("a", "b", "c"):
+        promote(any_store, "lm", finish(any_store, run), {}, "why")
+    swap = Store.swap
+
+    def repeated(self: Store, key: str, expected: bytes, data: bytes) -> bool:
+        assert swap(self, key, expected, data)
+        return swap(self, key, expected, data)
+
+    monkeypatch.setattr(Store, "swap", repeated)
+    assert roll_back(any_store, "lm", "broke").run == "runs/b"
+    assert len(moves(any_store, "lm")) == 4
+
+
+def test_a_champion_whose_model_was_replaced_is_not_taken(empty_store: Store) -> None:
+    promote(empty_store, "lm", finish(empty_store, "a"), {}, "why")
+    finish(empty_store, "a", "fedcba9876543210")
+    with pytest.raises(ArtifactError, match="another model than the one that became models/lm/champion"):
+        find_model(empty_store, "models/lm/champion")
 
 
 def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
