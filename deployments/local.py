@@ -47,7 +47,9 @@ def down() -> int:
     """Stop the worker, whose runs save and stop, and then the server."""
     pid = _worker()
     if pid is not None:
-        os.killpg(pid, signal.SIGTERM)
+        for each in _family(pid):  # a worker that is told to stop waits for its runs
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGTERM)
         while _alive(pid):
             time.sleep(0.2)
         print("stopped the worker")
@@ -69,7 +71,7 @@ def _automate() -> None:
 
 
 def _start_worker() -> None:
-    """In a process group of its own, which its runs are in as well, so that all of them can be told to stop."""
+    """In a session of its own, so that it outlives this command."""
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "local", "--type", "process"]
     with open(HOME / "worker.log", "ab") as log:
         worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -89,6 +91,15 @@ def _alive(pid: int) -> bool:
     with suppress(OSError):
         return b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all below it, the lowest first: trainers save before the flows that started them end."""
+    below: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            below += [int(child) for child in (task / "children").read_text().split()]
+    return [*(member for child in below for member in _family(child)), pid]
 
 
 def _pid_file() -> Path:

@@ -1,7 +1,7 @@
 """Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
 
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -147,7 +147,7 @@ def every_field(schema: type[BaseModel], prefix: str) -> list[tuple[str, str | N
         found.append((prefix + name, field.description))
         for part in [field.annotation, *get_args(field.annotation)]:
             if isinstance(part, type) and issubclass(part, BaseModel):
-                many = part is not field.annotation
+                many = get_origin(field.annotation) is list
                 found += every_field(part, f"{prefix}{name}.{'N.' if many else ''}")
     return found
 

@@ -42,7 +42,7 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
     """One epoch of windows from one shard at a time."""
     values = small_values(
         corpus, store, training__locality=1, training__max_steps=None, training__epochs=1, training__context=128,
-        training__global_batch=128, training__micro_batch=32, training__log_every=50, evaluation__during_training=1,
+        training__global_batch=32, training__log_every=50, evaluation__during_training=1,
         model__config={**SMALL_MODEL, "n_embd": 8, "n_positions": 128},
         data__validation_fraction=0.003, data__shards={"num_shards": SHARDS, "piece_bytes": 2048},
     )  # fmt: skip
@@ -109,6 +109,7 @@ def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held
         values = values_of(corpus, url)
         values["data"]["corpora"] = [{"name": "code", "paths": [f"{corpus}/[a-c]*.py"], "format": "lines"}]
         values["data"]["shards"] = {"num_shards": 40, "piece_bytes": 1024}
+        values["training"]["global_batch"] = 8
         job = validate_job(PipelineJob, values, "test")
         store, data = Store(url), prepare(job.preparation(), silent())
         plan = make_plan(job.training, shard_manifests(store, data), 1)
