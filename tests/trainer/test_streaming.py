@@ -42,7 +42,7 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
     """One epoch of windows from one shard at a time."""
     values = small_values(
         corpus, store, training__locality=1, training__max_steps=None, training__epochs=1, training__context=128,
-        training__global_batch=32, training__log_every=50, evaluation__during_training=1,
+        training__global_batch=16, training__log_every=50, evaluation__during_training=1,
         model__config={**SMALL_MODEL, "n_embd": 8, "n_positions": 128},
         data__validation_fraction=0.003, data__shards={"num_shards": SHARDS, "piece_bytes": 2048},
     )  # fmt: skip
