@@ -1,14 +1,14 @@
 """How the benchmarks measure and print."""
 
-import contextlib
 import os
 import statistics
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.processes import descendants, highest
 
 PAGE_KIB = 4
 
@@ -34,27 +34,9 @@ def run_timed(command: list[str]) -> float:
 
 def run_watched(command: list[str]) -> tuple[float, float]:
     """The same, with the peak resident memory of it and its children together, in MiB; looking at that takes time, too."""
-    with _watching(os.getpid()) as peak:
+    with highest(lambda: sum(map(_resident, descendants(os.getpid()))), every=0.05) as peak:
         seconds = run_timed(command)
     return seconds, peak[0]
-
-
-@contextlib.contextmanager
-def _watching(pid: int) -> Iterator[list[float]]:
-    """The most that the processes below one take."""
-    peak, ended = [0.0], threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.05):
-            peak[0] = max(peak[0], sum(map(_resident, _family(pid)[1:])))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _resident(pid: int) -> float:
@@ -66,12 +48,3 @@ def _resident(pid: int) -> float:
     except OSError:
         pass
     return 0.0
-
-
-def _family(pid: int) -> list[int]:
-    """A process and all below it."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        children = []
-    return [pid, *(member for child in children for member in _family(int(child)))]

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -156,6 +157,24 @@ def children(pid: int) -> list[int]:
         return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+@contextmanager
+def highest(look: Callable[[], float], every: float) -> Iterator[list[float]]:
+    """Look at a figure again and again for the length of a block; yields a list with the greatest that was seen."""
+    peak, ended = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(every):
+            peak[0] = max(peak[0], look())
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
 
 
 def descendants(pid: int) -> list[int]:

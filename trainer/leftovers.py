@@ -22,9 +22,7 @@ from trainer.manifest import MANIFEST
 from trainer.storage import STAGING, Store
 from trainer.stored import Stored
 
-ARTIFACT = re.compile(
-    r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|(?P<run>runs/[^/]+)/(checkpoints/step-\d+|final))/(?P<file>.+)"
-)
+ARTIFACT = re.compile(r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)")
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+)(/(?P<file>.+))?")
 OLD = timedelta(days=1)
 
@@ -42,8 +40,8 @@ class Leftover(NamedTuple):
 def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
     """What was last written to longer ago than this. Lists the whole store, once."""
     latest = datetime.now(UTC) - older_than
-    found = [*_without_manifest(store), *_uploads(store)]
-    return sorted((left for left in found if left.modified < latest), key=lambda left: left.key)
+    found = [left for left in [*_without_manifest(store), *_uploads(store)] if left.modified < latest]
+    return sorted((left for left in found if not _is_of_a_held_run(store, left.key)), key=lambda left: left.key)
 
 
 def remove_leftover(store: Store, left: Leftover) -> bool:
@@ -61,24 +59,19 @@ def remove_leftover(store: Store, left: Leftover) -> bool:
 
 def _without_manifest(store: Store) -> Iterator[Leftover]:
     folders: dict[str, dict[str, Stored]] = {}
-    runs: dict[str, str] = {}
     for entry in store.walk():
         place = ARTIFACT.fullmatch(entry.key) or STAGED.fullmatch(entry.key)
         if place is not None:
             folders.setdefault(place["folder"], {})[place["file"] or ""] = entry
-            if run := place.groupdict().get("run"):
-                runs[place["folder"]] = run
-    held = {run for run in {*runs.values()} if is_held(store, run)}
     for folder, files in folders.items():
-        if MANIFEST not in files and runs.get(folder) not in held:
+        if MANIFEST not in files:
             size, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
             yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, size, modified)
 
 
 def _uploads(store: Store) -> Iterator[Leftover]:
     for upload in store.unfinished_uploads():
-        if not _is_of_a_held_run(store, upload.key):
-            yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
+        yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
 
 
 def _is_of_a_held_run(store: Store, key: str) -> bool:

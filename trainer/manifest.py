@@ -164,13 +164,6 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
     return store.fetch_folder(key, manifest.digests())
 
 
-def release_artifact(store: Store, key: str, kind: str) -> None:
-    """Let go of what `fetch_artifact` gave: copies of a remote artifact may make room for others."""
-    manifest = read_manifest(store, key, kind)
-    for name in manifest.digests() if manifest else ():
-        store.release(f"{key}/{name}")
-
-
 def require_intact(store: Store, key: str, manifest: Manifest) -> None:
     """Raise `ArtifactError` naming the first damaged file, if any; a remote one's content is checked when it is fetched."""
     for name, damage in find_damage(store, key, manifest, content=store.local is not None).items():

@@ -129,8 +129,7 @@ def promote(store: Store, name: str, run: str, scores: dict[str, float], reason:
             return None
         return _promotion(run, fingerprint, scores, reason)
 
-    _add(store, name, on_top)
-    return moves(store, name)[-1]
+    return _add(store, name, on_top)[-1]
 
 
 def roll_back(store: Store, name: str, reason: str) -> Move:
@@ -148,8 +147,7 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
             raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
         return earlier.model_copy(update={"action": "roll back", "time": _now(), "reason": reason})
 
-    _add(store, name, one_less)
-    return moves(store, name)[-1]
+    return _add(store, name, one_less)[-1]
 
 
 def key_of(name: str) -> str:
@@ -172,17 +170,20 @@ def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str
     return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time=_now(), reason=reason)
 
 
-def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> None:
-    """Write the move that follows from those before it, or none. Decided anew if others were faster."""
-    tried = b""
+def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> list[Move]:
+    """Write the move that follows from those before it, or none; returns all. Decided anew if others were faster."""
+    found: list[Move] = []
+    tried: bytes | None = None
     while (raw := _read(store, name)) is None or raw != tried:  # a request may be repeated after its answer was lost
-        before = _meaning(store, name, raw) if raw else []
-        move = next_move(before)
+        found = _meaning(store, name, raw) if raw else []
+        move = next_move(found)
         if move is None:
-            return
-        tried = (json.dumps({"moves": [each.model_dump() for each in [*before, move]]}, indent=2) + "\n").encode()
+            break
+        found.append(move)
+        tried = (json.dumps({"moves": [each.model_dump() for each in found]}, indent=2) + "\n").encode()
         if store.create(key_of(name), tried) if raw is None else store.swap(key_of(name), raw, tried):
-            return
+            break
+    return found
 
 
 def _model_of(store: Store, run: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from trainer.checkpoint import find_checkpoint, restore
 from trainer.errors import RunError
 from trainer.loop import Session, finish_saving
-from trainer.manifest import fetch_artifact, release_artifact
+from trainer.manifest import fetch_artifact
 from trainer.places import CHECKPOINT_KIND, CONFIG
 from trainer.pretrained import find_model
 from trainer.runs import Run
@@ -32,7 +32,7 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
     folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
     session.model.load_state_dict(workload.load_model(folder).state_dict())
     saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
-    release_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
+    store.release(f"{run}/{checkpoint}")
     for name, value in saved.model_dump(exclude={"attempts"}).items():
         setattr(state, name, value)
     if session.log is not None:

@@ -148,7 +148,11 @@ class RemoteObjects:
         return self._own(f"{key}/any").parent
 
     def release(self, key: str) -> None:
-        self._own(key).unlink(missing_ok=True)
+        path = self._own(key)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
     def walk(self) -> Iterator[Stored]:
         for path, entry in self.fs.find(self.root, detail=True).items():

@@ -1,19 +1,16 @@
 """The token files of one corpus, fetched as training comes to them, and let go behind it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import RLock
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trainer.errors import ArtifactError, WrongContent
 from trainer.manifest import FileRecord
 from trainer.storage import Store
-
-Tokens = NDArray[Any]
+from trainer.windows import Tokens
 
 AT_A_TIME = 8
 """Files that are fetched at the same time."""
@@ -25,12 +22,15 @@ class ShardFiles:
     `lengths` are the shards' tokens, known without fetching any. Raises what `Store.fetch` raises.
     """
 
-    def __init__(self, store: Store, key: str, files: Sequence[FileRecord], dtype: np.dtype[Any]) -> None:
+    def __init__(self, store: Store, key: str, files: Sequence[FileRecord], dtype: np.dtype[np.generic]) -> None:
         self._store, self._key, self._files, self._dtype = store, key, list(files), dtype
         self.lengths = [file.size // dtype.itemsize for file in self._files]
         self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="shards")
         self._open: dict[int, Future[Tokens]] = {}
         self._turn = RLock()
+        self._ahead: Sequence[int] = ()
+        self._later: Iterator[int] = iter(())
+        self._coming: list[Future[Tokens]] = []
 
     def __len__(self) -> int:
         return len(self._files)
@@ -45,20 +45,19 @@ class ShardFiles:
     def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
         """Fetch the first, all at once, and some of the others in their order; let go of what is in neither.
 
-        A file fetched ahead that fails is fetched again when it is read.
+        `ahead` holds the first too, unless it is empty; as long as it is the same object, only what is new is looked at. A file
+        fetched ahead that fails is fetched again when it is read.
         """
-        wanted = {*now, *ahead}
-        for number in self._open.keys() - wanted:
-            self._release(number)
+        if ahead is not self._ahead or not ahead:
+            self._ahead, self._later = ahead, iter(ahead)
+            for number in self._open.keys() - {*now, *ahead}:
+                self._release(number)
         for number in now:
             self._start(number)
-        waiting = sum(not future.done() for future in self._open.values())
-        for number in ahead:
-            if waiting >= AT_A_TIME:
-                return
-            if number not in self._open:
-                self._start(number)
-                waiting += 1
+        self._coming = [future for future in self._coming if not future.done()]
+        while len(self._coming) < AT_A_TIME and (later := next(self._later, None)) is not None:
+            if not (future := self._start(later)).done():
+                self._coming.append(future)
 
     def _start(self, number: int) -> Future[Tokens]:
         with self._turn:

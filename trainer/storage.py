@@ -177,7 +177,7 @@ class Store:
             return self.files.fetch_folder(key, digests)
 
     def release(self, key: str) -> None:
-        """Let go of the local path that `fetch` gave; whoever has it open or mapped keeps the bytes."""
+        """Let go of the local path that `fetch` or `fetch_folder` gave; whoever has it open or mapped keeps the bytes."""
         with self._explained("release", key):
             self.files.release(key)
 

@@ -17,7 +17,7 @@ from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
 from trainer.lease import Lease, clear_dead_lease
 from trainer.loop import Session, ended_epoch, run_loop
-from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder, release_artifact
+from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.models import checkpoint_activations
 from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
 from trainer.plan import FinetunePlan, StepPlan
@@ -113,7 +113,7 @@ def _train(
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
     if checkpoint:
-        release_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)
+        store.release(f"{run.key}/{checkpoint}")
         log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
     batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
     peak = peak_flops(runtime.device, training.precision) * runtime.ranks

@@ -77,11 +77,11 @@ def test_another_model_of_the_champions_run_is_judged_and_what_was_rolled_back_d
     assert judge(gate(threshold=3), "runs/new", "f", {"loss": 1.5}, [*undone, new]).passed
 
 
-def test_a_model_is_judged_by_the_champion_whose_place_it_takes(any_store: Store) -> None:
-    runs = {finish(any_store, f"run-{number}", f"{number:016x}"): 3.0 - number / 10 for number in range(6)}
+def test_a_model_is_judged_by_the_champion_whose_place_it_takes(atomic_store: Store) -> None:
+    runs = {finish(atomic_store, f"run-{number}", f"{number:016x}"): 3.0 - number / 10 for number in range(6)}
     with ThreadPoolExecutor(len(runs)) as pool:
-        list(pool.map(lambda run: pass_through(any_store, gate(better_by=0.05), run, {"loss": runs[run]}), runs))
-    losses = [move.scores["loss"] for move in moves(any_store, "lm")]
+        list(pool.map(lambda run: pass_through(atomic_store, gate(better_by=0.05), run, {"loss": runs[run]}), runs))
+    losses = [move.scores["loss"] for move in moves(atomic_store, "lm")]
     assert losses == sorted(losses, reverse=True) and losses[-1] == 2.5
 
 
@@ -125,11 +125,11 @@ def test_promotions_and_rollbacks_keep_their_history(any_store: Store) -> None:
     assert find_model(any_store, "models/lm/champion").key == f"runs/a/{FINAL}"
 
 
-def test_of_promotions_at_the_same_time_none_is_lost(any_store: Store) -> None:
-    runs = [finish(any_store, f"run-{number}") for number in range(6)]
+def test_of_promotions_at_the_same_time_none_is_lost(atomic_store: Store) -> None:
+    runs = [finish(atomic_store, f"run-{number}") for number in range(6)]
     with ThreadPoolExecutor(len(runs)) as pool:
-        list(pool.map(lambda run: promote(any_store, "lm", run, {}, "at once"), runs))
-    assert sorted(move.run for move in moves(any_store, "lm")) == runs
+        list(pool.map(lambda run: promote(atomic_store, "lm", run, {}, "at once"), runs))
+    assert sorted(move.run for move in moves(atomic_store, "lm")) == runs
 
 
 def test_a_run_that_is_not_finished_or_was_made_anew_is_refused(empty_store: Store) -> None:

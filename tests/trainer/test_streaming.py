@@ -2,16 +2,14 @@
 
 import os
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.processes import start_warm
+from tests.processes import highest, start_warm
 from tests.s3 import S3Server
 from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
 from trainer.blob_cache import NAME
@@ -50,29 +48,16 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
     return values
 
 
-@contextmanager
-def watched(cache: Path) -> Iterator[list[int]]:
-    """The bytes of the copies in a cache and of those in use, looked at again and again; each file counts once."""
-    sizes, ended = [0], threading.Event()
-
-    def look() -> None:
-        while not ended.wait(0.02):
-            files = {}
-            for folder, _, names in os.walk(cache):
-                for name in names:
-                    with suppress(FileNotFoundError):
-                        if NAME.fullmatch(name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
-                            state = os.stat(os.path.join(folder, name))
-                            files[state.st_ino] = state.st_size
-            sizes.append(sum(files.values()))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield sizes
-    finally:
-        ended.set()
-        thread.join()
+def held(cache: Path) -> int:
+    """The bytes of the copies in a cache and of those in use; each file counts once."""
+    files = {}
+    for folder, _, names in os.walk(cache):
+        for name in names:
+            with suppress(FileNotFoundError):
+                if NAME.fullmatch(name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
+                    state = os.stat(os.path.join(folder, name))
+                    files[state.st_ino] = state.st_size
+    return sum(files.values())
 
 
 @pytest.mark.long
@@ -89,7 +74,7 @@ def test_a_corpus_twenty_times_the_cache_gives_the_weights_of_a_run_on_disk(corp
 
     url = s3.new_store()
     env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / "cache"), "HEADRACE_CACHE_BYTES": str(limit)}
-    with watched(tmp_path / "cache") as sizes:
+    with highest(lambda: held(tmp_path / "cache"), every=0.02) as sizes:
         streamed = start_warm(
             tmp_path / "on-s3", "trainer.__main__", write_config(tmp_path / "s3.yaml", values_of(corpus, url)), env=env
         ).wait(240)
@@ -113,7 +98,7 @@ def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held
         job = validate_job(PipelineJob, values, "test")
         store, data = Store(url), prepare(job.preparation(), silent())
         plan = make_plan(job.training, shard_manifests(store, data), 1)
-        with watched(tmp_path / "cache") as sizes:
+        with highest(lambda: held(tmp_path / "cache"), every=0.02) as sizes:
             dataset = open_dataset(store, data, job.training, plan, None)
             read = [read_batch(number, plan, dataset.order, dataset.windows, 0) for number in range(2 * plan.steps_per_epoch)]
         batches.append(torch.cat([part["input_ids"] for batch in read for part in batch.micro_batches]))
