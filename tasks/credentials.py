@@ -1,6 +1,7 @@
 """Credentials of the store from a block of prefect-aws, for whoever keeps them in Prefect.
 
-    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`
+    HEADRACE_CREDENTIALS   the block, as `aws-credentials/NAME`, `minio-credentials/NAME` or `s3-bucket/NAME`; if it is not
+                           set, the variable `headrace_credentials` of the Prefect server says, where that has it
 
 They go where s3fs and every AWS tool look for them, into the environment of this process and of the stages that it starts;
 nothing else learns them.
@@ -10,6 +11,7 @@ import os
 from typing import Any
 
 from prefect.blocks.core import Block
+from prefect.variables import Variable
 
 from trainer.errors import ConfigError
 
@@ -18,12 +20,12 @@ IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "
 
 
 def use_credentials() -> None:
-    """Take the credentials of the block that the environment names, if it names one.
+    """Take the credentials of the block that the environment or the server names, if one does.
 
     Raises `ConfigError` if there is no such block, or it is of another kind.
     """
-    name = os.environ.get(VARIABLE)
-    if not name:
+    name = os.environ.get(VARIABLE) or Variable.get(VARIABLE.lower(), "")
+    if not isinstance(name, str) or not name:
         return
     try:
         import prefect_aws  # noqa: F401 - makes its blocks known

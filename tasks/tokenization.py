@@ -7,6 +7,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
+from tasks.turns import TOKENIZATION, turn
 from trainer.config import PrepareJob
 from trainer.manifest import ArtifactRef
 
@@ -34,7 +35,7 @@ def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> Art
 def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
     """Run a stage that publishes an artifact, or finds it published."""
     logger = TaskLogger()
-    with showing() as show:
+    with turn(TOKENIZATION), showing() as show:
         ref = ArtifactRef(**run_stage(stage, arguments, show, logger))
     if ref.reused:
         logger.info("reused %s: intact, made from the same inputs", ref.key)
