@@ -2,10 +2,18 @@
 
     python deployments/local.py up|down
 
-Both can be repeated: what is there is kept and brought up to date. The server listens on this machine alone; PORT chooses its
-port (4200). PREFECT_HOME holds its database, the logs of both, and the worker's process id.
+Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME holds the database, the logs, and the ids of
+the processes. Settings are variables of the environment:
+
+    HOST, PORT   where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
+                 PREFECT_SERVER_API_AUTH_STRING=user:password
+    DB           sqlite; postgres: a database server of its own; or the address of yours, as postgresql+asyncpg://...
+    SCHEDULES    on: start the nightly and the weekly runs; off
+    NOTIFY       the Webhook block that is called when a run fails or a gate is not met
+    CREDENTIALS  the block of prefect-aws with the store's credentials, as KIND/NAME
 """
 
+import ipaddress
 import os
 import signal
 import subprocess
@@ -15,100 +23,119 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-import yaml
+import postgres
+import psutil
+from registration import register
 
-HOST, PORT = "127.0.0.1", os.environ.get("PORT", "4200")
-API = f"http://{HOST}:{PORT}/api"
+HOST, PORT = os.environ.get("HOST", "127.0.0.1"), os.environ.get("PORT", "4200")
+PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
 HOME = Path(os.environ.get("PREFECT_HOME", Path("~/.prefect").expanduser()))
-HERE = Path(__file__).parent
+DATABASE = HOME / "postgres"
 SERVER_SECONDS = 120
 
 
 def up() -> int:
     """Start what does not run, deploy, and say where it is. Returns the exit status."""
+    if not (_is_loopback(HOST) or PASSWORD):
+        print(
+            f"HOST={HOST} lets other machines in, and anybody there could run code on this one: set a password, "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave HOST out",
+            file=sys.stderr,
+        )
+        return 2
     HOME.mkdir(parents=True, exist_ok=True)
-    os.environ["PREFECT_API_URL"] = API
+    os.environ["PREFECT_API_URL"] = _api()
+    if PASSWORD:
+        os.environ["PREFECT_API_AUTH_STRING"] = PASSWORD
     if not _answers():
-        _prefect("server", "start", "--background", "--host", HOST, "--port", PORT)
+        _start_server()
         if not _wait_for_server():
-            print(f"no server answers at {API} after {SERVER_SECONDS} s; `prefect server start` says why", file=sys.stderr)
+            print(f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why", file=sys.stderr)
             return 1
-    _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
-    _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
-    _automate()
-    if _worker() is None:
-        _start_worker()
-    print(f"server and UI   http://{HOST}:{PORT}\nworker          process {_worker()}, log {HOME / 'worker.log'}")
-    print(f"\nexport PREFECT_API_URL={API}\nprefect deployment run data-to-model/local\n\n`make down` stops both.")
+    schedules = os.environ.get("SCHEDULES", "off") == "on"
+    with _client(30) as client:
+        register(client, os.environ.get("NOTIFY") or None, os.environ.get("CREDENTIALS"), schedules)
+    if _running("worker") is None:
+        _start("worker", "--pool", "local", "--type", "process")
+    print(f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
+    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/local\n\n`make down` stops both.")
     return 0
 
 
 def down() -> int:
     """Stop the worker, whose runs save and stop, and then the server."""
-    pid = _worker()
-    if pid is not None:
-        for each in _family(pid):  # a worker that is told to stop waits for its runs
-            with suppress(ProcessLookupError):
-                os.kill(each, signal.SIGTERM)
-        while _alive(pid):
-            time.sleep(0.2)
-        print("stopped the worker")
-    _pid_file().unlink(missing_ok=True)
-    if _answers():
-        _prefect("server", "stop")
-        print("stopped the server")
+    for name in ("worker", "server"):
+        process = _running(name)
+        if process is not None:
+            _stop(process)
+            print(f"stopped the {name}")
+        _pid_file(name).unlink(missing_ok=True)
+    if postgres.stop(DATABASE):
+        print("stopped the database")
     return 0
 
 
-def _automate() -> None:
-    """Create the automations, or update those that there are."""
-    with httpx.Client(base_url=API, timeout=30) as client:
-        for automation in yaml.safe_load((HERE / "automations.yaml").read_text())["automations"]:
-            values = {"enabled": True, **automation}
-            found = client.post("/automations/filter", json={"automations": {"name": {"any_": [automation["name"]]}}}).json()
-            path = f"/automations/{found[0]['id']}" if found else "/automations/"
-            client.request("PUT" if found else "POST", path, json=values).raise_for_status()
+def _start_server() -> None:
+    # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
+    os.environ["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"] = "prefect.server.concurrency.lease_storage.filesystem"
+    os.environ.setdefault("PREFECT_SERVER_UI_API_URL", "/api")  # of whatever address the browser found it at
+    database = os.environ.get("DB", "sqlite")
+    if database != "sqlite":
+        address = postgres.start(DATABASE) if database == "postgres" else database
+        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
+    _start("server", "--host", HOST, "--port", PORT)
 
 
-def _start_worker() -> None:
-    """In a session of its own, so that it outlives this command."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", "local", "--type", "process"]
-    with open(HOME / "worker.log", "ab") as log:
-        worker = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    _pid_file().write_text(str(worker.pid))
+def _start(name: str, *arguments: str) -> None:
+    """Start a server or a worker in a session of its own, so that it outlives this command."""
+    command = [sys.executable, "-m", "prefect", name, "start", *arguments]
+    with open(HOME / f"{name}.log", "ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    _pid_file(name).write_text(str(process.pid))
 
 
-def _worker() -> int | None:
-    """The process id of the worker, if it runs."""
-    with suppress(FileNotFoundError, ValueError):
-        pid = int(_pid_file().read_text())
-        return pid if _alive(pid) else None
+def _running(name: str) -> psutil.Process | None:
+    """The server or the worker that was started here, if it runs: process ids are used again."""
+    with suppress(FileNotFoundError, ValueError, psutil.NoSuchProcess, psutil.AccessDenied):
+        process = psutil.Process(int(_pid_file(name).read_text()))
+        return process if name in process.cmdline() else None
     return None
 
 
-def _alive(pid: int) -> bool:
-    """Whether it is a worker that runs: process ids are used again."""
-    with suppress(OSError):
-        return b"worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    return False
+def _stop(process: psutil.Process) -> None:
+    """End a process and all below it, the lowest first: trainers save before the flows that started them end."""
+    for each in [*reversed(process.children(recursive=True)), process]:  # a worker that is told to stop waits for its runs
+        with suppress(psutil.NoSuchProcess):
+            each.send_signal(signal.SIGTERM)
+    process.wait()
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all below it, the lowest first: trainers save before the flows that started them end."""
-    below: list[int] = []
-    with suppress(OSError):
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            below += [int(child) for child in (task / "children").read_text().split()]
-    return [*(member for child in below for member in _family(child)), pid]
+def _pid_file(name: str) -> Path:
+    return HOME / f"{name}.pid"
 
 
-def _pid_file() -> Path:
-    return HOME / "worker.pid"
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _api() -> str:
+    """The address that this machine finds the server at."""
+    with suppress(ValueError):
+        if ipaddress.ip_address(HOST).is_unspecified:
+            return f"http://127.0.0.1:{PORT}/api"
+    return f"http://{HOST}:{PORT}/api"
+
+
+def _client(seconds: float) -> httpx.Client:
+    user, _, password = PASSWORD.partition(":")
+    return httpx.Client(base_url=_api(), timeout=seconds, auth=(user, password) if PASSWORD else None)
 
 
 def _answers() -> bool:
-    with suppress(httpx.HTTPError):
-        return httpx.get(f"{API}/health", timeout=2).is_success
+    with suppress(httpx.HTTPError), _client(30) as client:
+        return client.get("/health").is_success
     return False
 
 
@@ -119,15 +146,6 @@ def _wait_for_server() -> bool:
             return True
         time.sleep(0.5)
     return False
-
-
-def _prefect(*arguments: str) -> None:
-    """Run a command of Prefect's; if it fails, say what it said and end."""
-    said = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *arguments], capture_output=True, text=True, check=False
-    )
-    if said.returncode:
-        sys.exit(f"prefect {' '.join(arguments)} failed:\n{said.stdout}{said.stderr}")
 
 
 if __name__ == "__main__":

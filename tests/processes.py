@@ -71,10 +71,14 @@ class Running:
             if self._process.exitcode is None:
                 self._process.kill()
                 self._process.join()
-        stdout, stderr = ((self._said / name).read_text(errors="replace") for name in ("stdout", "stderr"))
         status = self.status()
         assert status is not None
-        return Ended(status, stdout, stderr)
+        return Ended(status, *self.output())
+
+    def output(self) -> tuple[str, str]:
+        """What it has written until now, to standard output and to standard error."""
+        stdout, stderr = ((self._said / name).read_text(errors="replace") for name in ("stdout", "stderr"))
+        return stdout, stderr
 
     def send(self, signum: signal.Signals) -> None:
         os.kill(self.pid, signum)

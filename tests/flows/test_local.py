@@ -1,51 +1,20 @@
 """`make up` and `make down`: repeatable, and nothing keeps running or is lost."""
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from tests.flows.conftest import Done
-from tests.processes import alive, descendants, free_port, wait_until
-from tests.support import ROOT, small_values, steps_recorded
+from tests.flows.local_stack import Local
+from tests.processes import alive, descendants, wait_until
+from tests.support import small_values, steps_recorded
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
-
-
-class Local:
-    """The commands with a home and a port of the test's own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.home, port = folder / "home", str(free_port())
-        self.address = f"http://127.0.0.1:{port}/api"
-        self.env = {**os.environ, "PREFECT_HOME": str(self.home), "PORT": port, "DO_NOT_TRACK": "1"}
-        self.env.pop("PREFECT_API_URL", None)
-
-    def say(self, command: str) -> str:
-        ended = subprocess.run(
-            [sys.executable, "deployments/local.py", command],
-            cwd=ROOT,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ended.returncode == 0, ended.stderr
-        return ended.stdout
-
-    def names(self, kind: str) -> list[str]:
-        return sorted(each["name"] for each in httpx.post(f"{self.address}/{kind}/filter", json={}, timeout=30).json())
-
-    def worker(self) -> int:
-        return int((self.home / "worker.pid").read_text())
 
 
 @pytest.fixture
@@ -59,11 +28,11 @@ def local(tmp_path: Path) -> Iterator[Local]:
 
 def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Local, done: Done, tmp_path: Path) -> None:
     assert "make down" in local.say("up")
-    before = {kind: local.names(kind) for kind in ("deployments", "work_pools", "automations")}
+    before = {kind: local.names(kind) for kind in ("deployments", "work_pools", "automations", "variables")}
     worker = local.worker()
     local.say("up")
     assert {kind: local.names(kind) for kind in before} == before
-    assert len(before["deployments"]) == 8 and before["work_pools"] == ["local"] and len(before["automations"]) == 2
+    assert len(before["deployments"]) == 9 and before["work_pools"] == ["local"] and len(before["automations"]) == 2
     assert local.worker() == worker
 
     store = tmp_path / "store"
@@ -82,3 +51,11 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert not [pid for pid in family if alive(pid)]
     assert any(path.name.startswith("step-") for path in store.glob("runs/*/checkpoints/*")), "it saved before it ended"
     assert "stopped" not in local.say("down"), "nothing is left to be stopped"
+
+
+def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> None:
+    open_to_all = Local(tmp_path, HOST="0.0.0.0")
+    open_to_all.env.pop("PREFECT_SERVER_API_AUTH_STRING", None)
+    refused = open_to_all.python("deployments/local.py", "up")
+    assert refused.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING=user:password" in refused.stderr
+    assert not open_to_all.home.exists()

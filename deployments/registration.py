@@ -1,0 +1,89 @@
+"""What a Prefect server is told of headrace, and keeps: work pool, deployments, limits, automations and variables."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+HERE = Path(__file__).parent
+
+LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
+"""Stages that may compute on a machine's devices, and that may tokenize, at the same time (tasks/turns.py)."""
+
+CREDENTIALS = "headrace_credentials"
+"""The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
+
+
+def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: bool) -> None:
+    """Make or update everything.
+
+    notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block with the
+    store's credentials. schedules: whether the nightly and the weekly runs are started.
+    """
+    _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
+    _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
+    for name, slots in LIMITS.items():
+        if _missing(client, f"/v2/concurrency_limits/{name}"):
+            client.post("/v2/concurrency_limits/", json={"name": name, "limit": slots}).raise_for_status()
+    if _missing(client, f"/variables/name/{CREDENTIALS}"):
+        client.post("/variables/", json={"name": CREDENTIALS, "value": credentials or ""}).raise_for_status()
+    elif credentials is not None:
+        client.patch(f"/variables/name/{CREDENTIALS}", json={"value": credentials}).raise_for_status()
+    automations = _read("automations.yaml")
+    if notify is not None:
+        block = _webhook(client, notify)
+        automations += [_calling(block, each) for each in _read("notifications.yaml")]
+    for automation in automations:
+        _automate(client, automation)
+    _schedule(client, schedules)
+
+
+def _prefect(*arguments: str) -> None:
+    """Run a command of Prefect's; if it fails, say what it said and end."""
+    said = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", *arguments], capture_output=True, text=True, check=False
+    )
+    if said.returncode:
+        sys.exit(f"prefect {' '.join(arguments)} failed:\n{said.stdout}{said.stderr}")
+
+
+def _read(name: str) -> list[dict[str, Any]]:
+    automations: list[dict[str, Any]] = yaml.safe_load((HERE / name).read_text())["automations"]
+    return automations
+
+
+def _missing(client: httpx.Client, path: str) -> bool:
+    """Whether there is nothing of that name yet; what is there keeps its values."""
+    answer = client.get(path)
+    return answer.status_code == httpx.codes.NOT_FOUND or not answer.raise_for_status()
+
+
+def _webhook(client: httpx.Client, name: str) -> str:
+    """The id of a Webhook block."""
+    answer = client.get(f"/block_types/slug/webhook/block_documents/name/{name}")
+    if answer.status_code == httpx.codes.NOT_FOUND:
+        sys.exit(f"NOTIFY={name}: there is no Webhook block of that name; make one in the UI (Blocks, Webhook) and try again")
+    return str(answer.raise_for_status().json()["id"])
+
+
+def _calling(block: str, automation: dict[str, Any]) -> dict[str, Any]:
+    """An automation whose actions call a block."""
+    return {**automation, "actions": [{**action, "block_document_id": block} for action in automation["actions"]]}
+
+
+def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
+    """Create an automation, or update the one of its name."""
+    found = client.post("/automations/filter", json={"automations": {"name": {"any_": [automation["name"]]}}}).json()
+    path = f"/automations/{found[0]['id']}" if found else "/automations/"
+    client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
+
+
+def _schedule(client: httpx.Client, on: bool) -> None:
+    """Start the schedules or leave them off."""
+    for deployment in client.post("/deployments/filter", json={}).raise_for_status().json():
+        for schedule in deployment["schedules"] if "headrace" in deployment["tags"] else ():
+            path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
+            client.patch(path, json={"active": on}).raise_for_status()

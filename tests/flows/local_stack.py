@@ -1,0 +1,52 @@
+"""`make up` and `make down` with a home and a port of a test's own, and what they started, looked at from outside."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.processes import free_port
+from tests.support import ROOT
+
+
+class Local:
+    """The commands. `settings` are their variables of the environment, such as DB."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.home, port = folder / "home", str(free_port())
+        self.address = f"http://127.0.0.1:{port}/api"
+        self.env = {**os.environ, "PREFECT_HOME": str(self.home), "PORT": port, "DO_NOT_TRACK": "1", **settings}
+        self.env.pop("PREFECT_API_URL", None)
+
+    def say(self, command: str, **settings: str) -> str:
+        """Run one of the commands, which must succeed; returns what it printed."""
+        ended = self.python("deployments/local.py", command, **settings)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+    def python(self, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter from the project's folder with the same environment."""
+        return subprocess.run(
+            [sys.executable, *arguments], cwd=ROOT, env={**self.env, **settings}, capture_output=True, text=True, check=False
+        )
+
+    def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of Prefect's, as people give it."""
+        return self.python("-m", "prefect", "--no-prompt", *arguments, PREFECT_API_URL=self.address)
+
+    def names(self, kind: str) -> list[str]:
+        """The names of all objects of a kind that the server has."""
+        return sorted(each["name"] for each in self.post(f"{kind}/filter", {}))
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """Ask the server's API."""
+        answer = httpx.post(f"{self.address}/{path}", json=body, timeout=60)
+        assert answer.is_success, answer.text
+        return answer.json()
+
+    def worker(self) -> int:
+        """The worker's process id."""
+        return int((self.home / "worker.pid").read_text())
