@@ -53,7 +53,8 @@ def _follow(child: subprocess.Popen[str], show: Callable[[Update], None], logger
             case "progress":
                 show(Update(**event))
             case "log":
-                logger.log(logging.getLevelNamesMapping()[event["level"]], "%s", event["message"])
+                whose = f"[rank {event['rank']}] " if "rank" in event else ""
+                logger.log(logging.getLevelNamesMapping()[event["level"]], "%s%s", whose, event["message"])
             case "error":
                 outcome = outcome if "kind" in outcome else event
             case "result":

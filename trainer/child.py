@@ -13,17 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
-from trainer.logs import start_logging
+from trainer.logs import AsEvents, start_logging
 from trainer.process import die_with_parent
 from trainer.progress import as_events, emit, silent
 from trainer.stopping import interruptible
-
-
-class EventHandler(logging.Handler):
-    """Sends log records as events."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        emit(sys.stdout, "log", level=record.levelname, logger=record.name, message=record.getMessage())
 
 
 def main(arguments: list[str]) -> int:
@@ -34,8 +27,7 @@ def main(arguments: list[str]) -> int:
     if request["ranks"] > 1 and not launched:
         return launch(request["ranks"], arguments[0])
     rank = int(os.environ.get("RANK", "0"))
-    if rank == 0:
-        start_logging(logging.INFO, EventHandler())
+    start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
     status = run(request["stage"], request["arguments"], rank)
     if launched and status == 0:
         from trainer.runtime import leave_group

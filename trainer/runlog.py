@@ -13,12 +13,11 @@ from typing import Any, Self
 from torch.utils.tensorboard import SummaryWriter
 
 from trainer.errors import StorageError
-from trainer.places import METRICS
+from trainer.places import LOGS, METRICS, TENSORBOARD
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-TENSORBOARD = "tensorboard"
 NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 
 
@@ -70,7 +69,7 @@ class RunLog:
         if self._store.local is None:
             with _only_warned():
                 self._board.flush()
-            for path in [self._path, *self._events.iterdir()]:
+            for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
     def __enter__(self) -> Self:

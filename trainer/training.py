@@ -16,6 +16,7 @@ from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
 from trainer.lease import Lease, clear_dead_lease
+from trainer.logs import kept_log
 from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.models import checkpoint_activations
@@ -68,6 +69,7 @@ def train(
         runtime.on_first(lambda: _hold(lease, stack))
         stack.enter_context(store.explained_when_full(run.key))
         runtime.on_first(lambda: _claim(store, run, job, prepared, workload, runtime))
+        stack.enter_context(kept_log(store, run.key, runtime.rank))
         model = _train(job, store, run, workload, runtime, progress, lease)
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, lease))
 
