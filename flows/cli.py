@@ -11,10 +11,12 @@ from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
 from tasks.credentials import use_credentials
-from trainer.config import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from tasks.upkeep import REMOVE
+from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config_file import Job, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
+from trainer.garbage import Garbage, collect, tell
 from trainer.manifest import ArtifactRef
 from trainer.preparation import PreparedData
 from trainer.progress import for_people
@@ -90,6 +92,8 @@ def dry_run(job: Any) -> None:
         print(f"would make runs/{job.run} the champion of models/{job.name} in {job.store}")
     elif isinstance(job, RollbackJob):
         print(f"would take the champion of models/{job.name} in {job.store} away")
+    elif isinstance(job, GarbageJob):
+        tell(collect(job.model_copy(update={"remove": False})), False, REMOVE)
     elif isinstance(job, EvaluateJob):
         print(f"would evaluate {job.checkpoint} in {job.store}")
 
@@ -192,6 +196,11 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
     """Print which run is the champion now."""
     print(f"{Store(job.store).path(key_of(job.name))}: {move.run} since {move.time} ({move.reason})")
+
+
+def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
+    """Print what nothing reaches, with its size."""
+    tell(found, job.remove, REMOVE)
 
 
 def show_verdict(verdict: Verdict | None) -> None:

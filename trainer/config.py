@@ -311,3 +311,18 @@ class RollbackJob(Schema):
     store: str = Field(description="where artifacts live: a folder or any fsspec URL")
     name: Name = Field(description="the name under which models are used")
     reason: str = Field(default="by hand", description="why, for the history")
+
+
+class GarbageJob(Schema):
+    """What no run, champion or pin reaches, to be found and removed."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    older_than_days: float = Field(default=7.0, ge=0, le=36500, description="what was written to since then stays: days")
+    runs_older_than_days: float | None = Field(
+        default=None,
+        ge=0,
+        le=36500,
+        description="runs that were not written to for so many days go too, but for champions, pins and what others were made "
+        "from; default: no run goes",
+    )
+    remove: bool = Field(default=False, description="remove what is found; else it is only shown")

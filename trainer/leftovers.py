@@ -16,11 +16,11 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
-from trainer.formats import plural
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
 from trainer.storage import STAGING, Store
 from trainer.stored import Stored
+from trainer.upkeep import describe, sum_up
 
 ARTIFACT = re.compile(r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)")
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+)(/(?P<file>.+))?")
@@ -95,13 +95,11 @@ def main(arguments: list[str]) -> int:
             gone = not parsed.remove or remove_leftover(store, left)
             if not gone:
                 found.remove(left)
-            since = f"{left.modified:%Y-%m-%d %H:%M} UTC"
-            print(f"{left.what:<16}{left.size / 1e6:>12,.1f} MB  {since}  {left.key}{'' if gone else ' (in use again, kept)'}")
+            print(describe(left.what, left.size, left.modified, left.key) + ("" if gone else " (in use again, kept)"))
     except PipelineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    total = f"{plural(len(found), 'leftover')}, {sum(left.size for left in found) / 1e6:,.1f} MB"
-    print(f"{total}: removed" if parsed.remove else f"{total}{'; --remove removes them' if found else ''}")
+    print(sum_up([left.size for left in found], parsed.remove, "leftover"))
     return 0
 
 

@@ -113,7 +113,8 @@ class LocalFiles:
                 if path.is_file():
                     state = path.stat()
                     modified = datetime.fromtimestamp(state.st_mtime, UTC)
-                    yield Stored(path.relative_to(self.root).as_posix(), state.st_size, modified)
+                    key = path.relative_to(self.root).as_posix()
+                    yield Stored(key, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
 
     def unfinished_uploads(self) -> list[Stored]:
         return []

@@ -1,0 +1,23 @@
+"""What nothing in a store reaches, found and removed: `python -m flows.collect_garbage CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.credentials import use_credentials
+from tasks.upkeep import collect_unreached
+from trainer.config import GarbageJob
+from trainer.garbage import Garbage
+
+
+@flow(name="gc", log_prints=True)
+def collect_garbage(job: GarbageJob) -> list[Garbage]:
+    """Find what no run, champion or pin reaches, with its size, and remove it if the job says so."""
+    use_credentials()
+    return collect_unreached(job)
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_garbage
+
+    sys.exit(main(collect_garbage, GarbageJob, show_garbage))

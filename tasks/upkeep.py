@@ -1,0 +1,41 @@
+"""Upkeep of a store, with what it found as a table."""
+
+from prefect import task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from tasks.showing import TaskLogger
+from trainer.config import GarbageJob
+from trainer.formats import size
+from trainer.garbage import NOUN, Garbage, collect
+from trainer.upkeep import describe, sum_up
+
+REMOVE = "remove=true"
+
+
+@task(name="collect-garbage", cache_policy=NO_CACHE)
+def collect_unreached(job: GarbageJob) -> list[Garbage]:
+    """Find what nothing reaches, and remove it if the job says so; what was removed before an error is shown too."""
+    found: list[Garbage] = []
+    try:
+        for each in collect(job):
+            found.append(each)
+            TaskLogger().info(describe(each.what, each.size, each.modified, each.key))
+    finally:
+        total = sum_up([each.size for each in found], job.remove, *NOUN, REMOVE)
+        create_table_artifact(garbage_table(found, job.remove), key="garbage", description=f"{job.store}: {total}")
+    return found
+
+
+def garbage_table(found: list[Garbage], removed: bool) -> list[dict[str, object]]:
+    """A row for each thing."""
+    return [
+        {
+            "what": each.what,
+            "key": each.key,
+            "size": size(each.size),
+            "last written": f"{each.modified:%Y-%m-%d %H:%M} UTC",
+            "removed": "yes" if removed else "no",
+        }
+        for each in found
+    ]

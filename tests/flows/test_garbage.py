@@ -1,0 +1,39 @@
+"""The flow that finds what nothing reaches, and removes it."""
+
+from pathlib import Path
+
+from prefect import State
+
+from flows.collect_garbage import collect_garbage
+from tests.flows.conftest import flow_run_of
+from tests.flows.looking import artifacts
+from tests.processes import start_module
+from tests.support import write_config
+from tests.trainer.stocked_store import OLD, add_encoded, job
+from trainer.garbage import Garbage
+from trainer.storage import Store
+
+
+def shown(state: State[list[Garbage]]) -> tuple[str, str]:
+    """The table that a flow run shows, and what it says of it."""
+    (table,) = [artifact for artifact in artifacts(flow_run_of(state)) if artifact.key == "garbage"]
+    return str(table.data), str(table.description)
+
+
+def test_a_dry_run_shows_what_is_removed_when_the_job_says_so(empty_store: Store) -> None:
+    key = add_encoded(empty_store, "lost")
+    table, said = shown(collect_garbage(job(empty_store), return_state=True))
+    assert key in table and '"removed": "no"' in table
+    assert said.endswith("1 folder that nothing reaches, 0.0 MB; remove=true removes them")
+    assert empty_store.exists(f"{key}/manifest.json")
+    table, said = shown(collect_garbage(job(empty_store, remove=True), return_state=True))
+    assert key in table and '"removed": "yes"' in table and said.endswith("MB: removed")
+    assert not empty_store.exists(f"{key}/manifest.json")
+
+
+def test_the_command_line_of_the_flow(empty_store: Store, server: dict[str, str], tmp_path: Path) -> None:
+    add_encoded(empty_store, "lost")
+    config = write_config(tmp_path / "job.yaml", {"store": empty_store.url, "older_than_days": 0, "remove": True})
+    dry = start_module(tmp_path / "dry", "flows.collect_garbage", config, "--dry-run", env=server).wait()
+    assert dry.status == 0 and f"encoded/lost-{OLD}\n" in dry.stdout and "remove=true removes them" in dry.stdout
+    assert empty_store.names("encoded") == [f"lost-{OLD}"]

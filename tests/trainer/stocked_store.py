@@ -1,0 +1,63 @@
+"""A store with artifacts, runs, champions and pins, made up: what is in it reaches what its names say."""
+
+from typing import Any
+
+from tests.trainer.report_runs import publish
+from trainer.config import GarbageJob
+from trainer.garbage import Garbage, collect
+from trainer.storage import Store
+
+OLD, NEW = "0" * 16, "f" * 16
+
+
+def job(store: Store, **values: Any) -> GarbageJob:
+    """Everything is old enough for it."""
+    return GarbageJob(store=store.url, **{"older_than_days": 0, **values})
+
+
+def found(store: Store, **values: Any) -> list[Garbage]:
+    return list(collect(job(store, **values)))
+
+
+def keys(garbage: list[Garbage]) -> list[str]:
+    return [each.key for each in garbage]
+
+
+def contents(store: Store) -> dict[str, bytes]:
+    return {entry.key: store.read_bytes(entry.key) for entry in store.walk()}
+
+
+def add_tokenizer(store: Store, name: str) -> str:
+    return publish(store, f"tokenizers/{name}-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {}).key
+
+
+def add_encoded(store: Store, name: str) -> str:
+    return publish(store, f"encoded/{name}-{OLD}", "encoded", {"train.arrow": b"rows"}, {}).key
+
+
+def add_shards(store: Store, corpus: str, fingerprint: str = OLD) -> str:
+    """A set with a tokenizer of its own; one with the fingerprint NEW is the newest of its corpus."""
+    tokenizer = add_tokenizer(store, f"{corpus}-{fingerprint[0]}")
+    files = {"shard-00000.bin": b"tokens", "shard-00000.idx": b"where"}
+    return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, {"corpus": corpus, "tokenizer": tokenizer}).key
+
+
+def add_superseded(store: Store, corpus: str) -> str:
+    """A set that is not the newest of its corpus."""
+    key = add_shards(store, corpus)
+    add_shards(store, corpus, NEW)
+    return key
+
+
+def add_run(store: Store, name: str, data: str, final: bool = True, **config: Any) -> str:
+    """A run that was made from shards, with their tokenizer, or from an encoded set."""
+    ref: dict[str, Any] = {"key": data, "fingerprint": OLD, "size": 1}
+    if data.startswith("shards/"):
+        ref = {"tokenizer": {"key": data.replace("shards/", "tokenizers/").replace(f"-{OLD}", f"-0-{OLD}")}, "shards": [ref]}
+    record = {"fingerprint": name, "identity": {}, "job": {}, "data": ref, "fork": None, "start": None, **config}
+    store.write_json(f"runs/{name}/config.json", record)
+    store.write_bytes(f"runs/{name}/metrics.jsonl", b"{}\n")
+    publish(store, f"runs/{name}/checkpoints/step-00000001", "checkpoint", {"model.safetensors": b"weights"}, {"step": 1})
+    if final:
+        publish(store, f"runs/{name}/final", "model", {"model.safetensors": b"weights"}, {"run": name})
+    return f"runs/{name}"

@@ -1,0 +1,150 @@
+"""What nothing in a store reaches any more, found and removed:
+
+    python -m trainer.garbage STORE [--older-than DAYS] [--runs-older-than DAYS] [--remove]
+    python -m trainer.garbage STORE --pin RUN_OR_ARTIFACT        (and --unpin)
+
+Runs, champions with their history, and pins stay, with everything that they were made from. Tokenizers, shard sets and encoded
+sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
+next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
+corpus and all tokenizers stay: `python -m trainer.leftovers` removes what killed processes left.
+
+Runs go only where --runs-older-than is given: those that were not written to for so long, and that no process holds. Without
+--remove nothing is removed.
+"""
+
+import argparse
+import logging
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+from trainer.config import GarbageJob
+from trainer.config_file import validate_job
+from trainer.errors import EXIT_BAD_INPUT, PipelineError, RunError
+from trainer.pins import pin, pinned, unpin
+from trainer.references import ARTIFACTS, References
+from trainer.removal import remove_artifact, remove_run
+from trainer.roots import days_ago, find_kept, find_old_runs, find_roots, list_folders
+from trainer.storage import Store
+from trainer.stored import Stored
+from trainer.upkeep import describe, sum_up
+
+log = logging.getLogger(__name__)
+
+NOUN = "folder that nothing reaches", "folders that nothing reaches"
+
+
+class Garbage(NamedTuple):
+    """What nothing reaches, and when it was last written to.
+
+    `size` is what its removal frees: bytes that shard sets on a disk share count with the last of them.
+    """
+
+    what: str
+    key: str
+    size: int
+    modified: datetime
+
+
+def collect(job: GarbageJob) -> Iterator[Garbage]:
+    """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
+
+    Raises `RunError` before anything is removed if it cannot be told what some run reaches.
+    """
+    store = Store(job.store)
+    folders, references = list_folders(store), References(store)
+    kept = find_kept(folders.values(), days_ago(job.older_than_days))
+    old = (
+        set()
+        if job.runs_older_than_days is None
+        else find_old_runs(store, folders.values(), days_ago(job.runs_older_than_days))
+    )
+
+    def is_reached(key: str) -> bool:
+        try:
+            return key in references.reached(find_roots(store, folders, kept, {key}))
+        except RunError as error:
+            log.warning("%s: %s", store.path(key), error)
+            return True
+
+    reached = references.reached(find_roots(store, folders, kept, old))
+    artifacts = [
+        key for kind in ARTIFACTS for key in sorted(folders) if key.startswith(f"{kind}/") and folders[key].is_artifact
+    ]
+    links: Counter[int] = Counter()
+    for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
+        if job.remove:
+            if not (remove_run if key in old else remove_artifact)(store, key, partial(is_reached, key)):
+                log.warning("%s is in use again: kept", store.path(key))
+                continue
+            references.forget(key)
+        kind = key.partition("/")[0]
+        yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
+
+
+def _dependents_first(runs: set[str], references: References) -> list[str]:
+    """The runs in an order in which each comes before those that it was made from."""
+    waiting, ordered = {run: references.of(run) for run in runs}, list[str]()
+    while waiting:
+        needed = set().union(*waiting.values())
+        free = sorted(waiting.keys() - needed) or sorted(waiting)  # names that were used twice may need each other
+        ordered += free
+        waiting = {run: found for run, found in waiting.items() if run not in free}
+    return ordered
+
+
+def _freed(files: Iterable[Stored], links: Counter[int]) -> int:
+    """The bytes that have no other name once these files are gone; `links` counts the names that are gone already."""
+    freed = 0
+    for file in files:
+        links[file.inode] += 1
+        if file.links == 1 or links[file.inode] == file.links:
+            freed += file.size
+    return freed
+
+
+def tell(found: Iterable[Garbage], removed: bool, how: str = "--remove") -> None:
+    """Print what is found, as it is found, and the sum; `how` it is removed, if it was not."""
+    sizes = []
+    for each in found:
+        sizes.append(each.size)
+        print(describe(each.what, each.size, each.modified, each.key))
+    print(sum_up(sizes, removed, *NOUN, how))
+
+
+def main(arguments: list[str]) -> int:
+    """List what nothing reaches, and remove it if that is asked for; or change a pin. Returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.garbage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store", help="a folder or a URL")
+    parser.add_argument("--older-than", type=float, metavar="DAYS", help="default: 7")
+    parser.add_argument("--runs-older-than", type=float, metavar="DAYS", help="remove runs too; default: none, however old")
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument("--remove", action="store_true", help="remove what is listed")
+    action.add_argument("--pin", metavar="KEY", help="keep a run, by its name, or an artifact, such as shards/NAME")
+    action.add_argument("--unpin", metavar="KEY", help="keep it no longer")
+    parsed = parser.parse_args(arguments)
+    ages = {"older_than_days": parsed.older_than, "runs_older_than_days": parsed.runs_older_than}
+    values = {"store": parsed.store, "remove": parsed.remove, **{name: age for name, age in ages.items() if age is not None}}
+    try:
+        store = Store(parsed.store)
+        if parsed.pin:
+            print(f"{pin(store, parsed.pin)} is pinned")
+        elif parsed.unpin:
+            print(f"{unpin(store, parsed.unpin)} is not pinned any more")
+        else:
+            tell(collect(validate_job(GarbageJob, values, "of the command line")), parsed.remove)
+        if names := sorted(pinned(store)):
+            print(f"pinned: {', '.join(names)}")
+    except PipelineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

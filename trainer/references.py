@@ -1,0 +1,124 @@
+"""What in a store is made from what, by the keys that records name.
+
+    runs/X/config.json, eval.json     its tokenizer, shards or encoded set, and the run whose model it started from
+    shards/X/manifest.json            its tokenizer
+    evaluations/X.json                the shards that a run's checkpoint was measured on
+
+Whatever looks like a key counts, wherever in a record it stands: also the path of a tokenizer that was taken from a run's
+folder, say. Rather too much is reached than too little.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from trainer.encoded import KIND as ENCODED
+from trainer.errors import ArtifactError, RunError
+from trainer.lease import is_held
+from trainer.manifest import MANIFEST, read_manifest
+from trainer.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
+from trainer.shards import KIND as SHARDS
+from trainer.storage import Store
+from trainer.tokenizer import KIND as TOKENIZER
+
+RUNS = "runs/"
+ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER}
+"""Folders of artifacts that runs are made from, with the kind of those; a later one is never made from an earlier one."""
+KINDS = ("runs", *ARTIFACTS)
+EVALUATIONS = "evaluations"
+
+KEY = re.compile(rf"(?<![\w.-])(?=((?:{'|'.join(KINDS)})/[\w.-]+))")
+
+
+class References:
+    """Reads of a store what its records name. What was read once is not read again: it does not change."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, set[str]] = {}
+        self._measured: dict[str, tuple[set[str], set[str]]] = {}
+
+    def of(self, key: str) -> set[str]:
+        """The keys that a run or an artifact names; none if it does not exist.
+
+        Raises `RunError` if that cannot be read, or a run is just starting and has not said it yet.
+        """
+        if key not in self._known:
+            found = self._of_run(key) if key.startswith(RUNS) else self._of_artifact(key)
+            if found is None:
+                return set()
+            self._known[key] = found - {key}
+        return self._known[key]
+
+    def reached(self, roots: Iterable[str]) -> set[str]:
+        """The roots, and all that they are made from, directly or not. Raises as `of` does."""
+        evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
+        waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
+        found: set[str] = set()
+        while waiting:
+            key = waiting.pop()
+            found.add(key)
+            needs = self.of(key)
+            if key in self._known:  # a run whose folder is empty was not measured on anything
+                needs = needs.union(*(read for runs, read in evaluations if key in runs))
+            waiting |= needs - found
+        return found
+
+    def forget(self, key: str) -> None:
+        """Read it again the next time: it was removed. Some file systems go on listing its folder."""
+        self._known.pop(key, None)
+
+    def _of_run(self, run: str) -> set[str] | None:
+        """None for an empty folder, or one whose run was killed before it began."""
+        config = self._read(run, f"{run}/{CONFIG}")
+        if config is not None:
+            if not isinstance(config, dict) or not keys_in(config.get("data")):
+                raise self._unknown(run, f"{CONFIG} names no data")
+            return keys_in(config) | keys_in(self._read(run, f"{run}/{EVALUATION}"))
+        if is_held(self._store, run):
+            raise RunError(
+                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing more is removed; run this "
+                "again in a minute"
+            )
+        if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
+            raise self._unknown(run, f"{CONFIG} is missing")
+        return None
+
+    def _of_artifact(self, key: str) -> set[str] | None:
+        try:
+            manifest = read_manifest(self._store, key, ARTIFACTS[key.split("/")[0]])
+        except ArtifactError as error:
+            raise self._unknown(key, str(error)) from error
+        return None if manifest is None else keys_in(manifest.details)
+
+    def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
+        """The runs whose checkpoint was measured, and what it was measured on."""
+        if name not in self._measured:
+            key = f"{EVALUATIONS}/{name}"
+            result = self._read(key, key)
+            if not isinstance(result, dict):
+                raise self._unknown(key, "it is no evaluation")
+            runs = {named for named in keys_in(result.get("checkpoint")) if named.startswith(RUNS)}
+            self._measured[name] = runs, keys_in(result) - runs
+        return self._measured[name]
+
+    def _read(self, whole: str, key: str) -> Any:
+        """A record of something; None if there is none."""
+        try:
+            return json.loads(self._store.read_bytes(key))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise self._unknown(whole, f"{key.rsplit('/', 1)[1]} is not valid JSON: {error}") from error
+
+    def _unknown(self, key: str, problem: str) -> RunError:
+        return RunError(
+            f"what {self._store.path(key)} needs is not known, so nothing is removed: {problem}. Put back a copy of that, or "
+            "delete the whole by hand"
+        )
+
+
+def keys_in(record: Any) -> set[str]:
+    """Everything in a JSON value that looks like the key of a run or an artifact, or like a path that ends in one."""
+    return set(KEY.findall(json.dumps(record, ensure_ascii=False)))

@@ -1,0 +1,84 @@
+"""What stays in a store by itself, whatever reaches it: runs, champions, pins, the young, and what the next work needs."""
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from trainer.lease import is_held
+from trainer.manifest import MANIFEST
+from trainer.pins import pinned
+from trainer.preparation import STARTED
+from trainer.promotion import moves
+from trainer.references import KINDS, RUNS
+from trainer.storage import Store
+from trainer.stored import Stored
+
+FOLDER = re.compile(rf"({'|'.join(KINDS)})/[^/]+(?=/)")
+SHARDS, TOKENIZERS = "shards/", "tokenizers/"
+
+
+class Folder(NamedTuple):
+    """A run or an artifact, with its files."""
+
+    key: str
+    files: list[Stored]
+
+    @property
+    def modified(self) -> datetime:
+        return max(file.modified for file in self.files)
+
+    @property
+    def is_artifact(self) -> bool:
+        return any(file.key == f"{self.key}/{MANIFEST}" for file in self.files) and not self.key.startswith(RUNS)
+
+
+def list_folders(store: Store) -> dict[str, Folder]:
+    folders: dict[str, Folder] = {}
+    for file in store.walk():
+        if place := FOLDER.match(file.key):
+            folders.setdefault(place[0], Folder(place[0], [])).files.append(file)
+    return folders
+
+
+def find_kept(folders: Iterable[Folder], since: datetime) -> set[str]:
+    """The artifacts that stay whether they are reached or not: the young, and the newest set of each corpus."""
+    artifacts = sorted((folder for folder in folders if folder.is_artifact), key=lambda folder: folder.modified)
+    newest = {_corpus_of(folder.key): folder.key for folder in artifacts if folder.key.startswith(SHARDS)}
+    return {folder.key for folder in artifacts if folder.modified >= since} | set(newest.values())
+
+
+def find_old_runs(store: Store, folders: Iterable[Folder], before: datetime) -> set[str]:
+    """The runs that nothing was written to since then, and that no living process holds."""
+    runs = [folder for folder in folders if folder.key.startswith(RUNS)]
+    return {run.key for run in runs if run.modified < before and not is_held(store, run.key)}
+
+
+def days_ago(days: float) -> datetime:
+    return datetime.now(UTC) - timedelta(days=days)
+
+
+def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set[str]) -> set[str]:
+    """What stays by itself as the store is now: all but some runs, champions, pins, what is kept, and what was not listed yet.
+
+    While shards are made, what they may be taken over from and made with stays too.
+    """
+    there = {f"{kind}/{name}" for kind in KINDS for name in store.names(kind)}
+    champions = {move.run for name in store.names("models") for move in moves(store, name)}
+    runs = {key for key in there if key.startswith(RUNS)} - without
+    sets = {key for key in there if key.startswith(SHARDS)}
+    making = {_corpus_of(key) for key in sets if _is_in_the_making(store, key, key in without)}
+    needed = {key for key in sets if _corpus_of(key) in making}
+    tokenizers = {key for key in there if key.startswith(TOKENIZERS) and making}
+    return runs | champions | pinned(store) | kept | there.difference(listed) | needed | tokenizers
+
+
+def _is_in_the_making(store: Store, key: str, removing: bool) -> bool:
+    """Whether a set has no manifest yet; of one that lost it because it is being removed, whether it was begun anew."""
+    if store.exists(f"{key}/{MANIFEST}"):
+        return False
+    return store.exists(f"{key}/{STARTED}") if removing else bool(store.names(key))
+
+
+def _corpus_of(key: str) -> str:
+    return key.removeprefix(SHARDS).rpartition("-")[0]
