@@ -15,9 +15,12 @@ Records = Sequence[dict[str, Any]]
 MAX_POINTS = 1200
 MARKED_POINTS = 40
 THOUSANDS = 2000
+MOST_IN_A_ROW = 8
 INCHES = (5.2, 2.9)
-COLOURS = {"#010101": "var(--ink)", "#020202": "var(--faint)", "#030303": "var(--first)", "#040404": "var(--second)"}
-INK, FAINT, FIRST, SECOND = COLOURS
+NAMES = ("ink", "faint", "first", "second", "third", "fourth", "fifth", "sixth")
+COLOURS = {f"#{3 * f'{place:02}'}": f"var(--{name})" for place, name in enumerate(NAMES, 1)}
+INK, FAINT, *SERIES = COLOURS
+FIRST, SECOND = SERIES[:2]
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "font.size": 9.5, "text.color": INK, "figure.facecolor": "none", "axes.facecolor": "none",
     "axes.edgecolor": FAINT, "axes.labelcolor": INK, "axes.linewidth": 0.6, "axes.axisbelow": True,
@@ -34,6 +37,7 @@ class Line(NamedTuple):
     kind: str
     field: str
     colour: str
+    dashes: str = "-"
 
 
 class Curve(NamedTuple):
@@ -104,7 +108,9 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
         for line, each in points.items():
             if each:
                 look = {"marker": "o", "linewidth": 1.6} if len(each) <= MARKED_POINTS else {"linewidth": 0.9}
-                axes.plot(*zip(*each, strict=True), color=line.colour, label=line.label, clip_on=False, **look)
+                axes.plot(
+                    *zip(*each, strict=True), color=line.colour, linestyle=line.dashes, label=line.label, clip_on=False, **look
+                )
         _set_axes(axes, curve, total_steps)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -123,7 +129,7 @@ def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
     if axes.get_ylim()[1] >= THOUSANDS:
         axes.yaxis.set_major_formatter("{x:,.0f}")
     if len(curve.lines) > 1:
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=len(curve.lines), borderaxespad=0)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=min(len(curve.lines), MOST_IN_A_ROW), borderaxespad=0)
 
 
 def _for_page(svg: str, curve: Curve) -> str:
@@ -135,7 +141,7 @@ def _for_page(svg: str, curve: Curve) -> str:
         (r"<metadata>.*?</metadata>\s*", ""),
         (r'<g id="[^"]*">', "<g>"),
         (r"<style.*?</style>\s*", ""),
-        (r"#0[1-4]0[1-4]0[1-4]", lambda colour: COLOURS[colour[0]]),
+        (r"#(0[1-8])\1\1", lambda colour: COLOURS[colour[0]]),
     ]  # fmt: skip
     for pattern, replacement in replacements:
         svg = re.sub(pattern, replacement, svg, flags=re.DOTALL)

@@ -122,7 +122,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=store.read_json(f"{run_key}/{FINAL}/config.json") or {},
-        parameters=_count_parameters(store, f"{run_key}/{FINAL}", final),
+        parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
         sources=_read_sources(store, config["data"]),
         checkpoints=_find_checkpoints(store, run_key),
     )
@@ -143,7 +143,7 @@ def _read_source(store: Store, key: str, kind: str) -> Source:
     return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
 
 
-def _count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
+def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
     """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count, once."""
     counts: dict[str, int] = {}
     for record in final.files:

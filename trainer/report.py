@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from pydantic import BaseModel, ConfigDict
 
@@ -26,6 +26,7 @@ from trainer.particulars import environment_pairs, speed_pairs
 from trainer.places import CARD, FINAL, LINEAGE, REPORT
 from trainer.plan import FinetunePlan
 from trainer.pretraining_report import describe_pretraining
+from trainer.runs import difference
 from trainer.storage import Store
 from trainer.tables import Table, markdown_table, markdown_text
 
@@ -55,9 +56,8 @@ def make_report(store: Store, run_key: str) -> Report:
     """
     facts = read_facts(store, run_key)
     account = make_account(facts)
-    name = facts.fingerprint([FORMAT, __version__, _digest_templates()])
-    card_key = f"{run_key}/{FINAL}/{CARD}"
-    places = {REPORT: f"{run_key}/{REPORT}", CARD: card_key}
+    name, places = _identify(facts)
+    card_key = places[CARD]
     found = _intact_report(store, facts, name, places)
     reused = found is not None
     if found is None:
@@ -78,6 +78,20 @@ def make_report(store: Store, run_key: str) -> Report:
         markdown=make_markdown(facts, account, store.path(places[REPORT])),
         reused=reused,
     )
+
+
+def find_fault(store: Store, facts: RunFacts) -> str | None:
+    """Why `make_report` would write the run's report anew, or None if it would find it as it is to be."""
+    name, places = _identify(facts)
+    if _intact_report(store, facts, name, places) is not None:
+        return None
+    earlier = store.read_json(f"{facts.key}/{LINEAGE}")
+    if earlier is None or "report" not in earlier:
+        return "there is none yet"
+    if earlier["report"]["fingerprint"] == name:
+        return "its page or the model card is missing or changed"
+    changes = difference({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
+    return "; ".join(changes) or "it was made by another version of headrace, or the run's records or checkpoints have changed"
 
 
 def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
@@ -104,11 +118,8 @@ def make_account(facts: RunFacts) -> Account:
 
 def render_page(facts: RunFacts, account: Account) -> str:
     """The report as one HTML page; the same text for the same run."""
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     curves = draw_curves(account.curves, facts.records, facts.steps)
-    return environment.get_template(PAGE).render(
+    return open_template(PAGE).render(
         name=facts.name,
         account=account,
         curves={title: Markup(svg) for title, svg in curves.items()},
@@ -119,6 +130,14 @@ def render_page(facts: RunFacts, account: Account) -> str:
         fingerprint=facts.config["fingerprint"],
         version=__version__,
     )
+
+
+def open_template(name: str) -> Template:
+    """A page's template; whatever is put into it is shown as text."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(name)
 
 
 def make_markdown(facts: RunFacts, account: Account, path: str) -> str:
@@ -135,6 +154,12 @@ def make_markdown(facts: RunFacts, account: Account, path: str) -> str:
         f"The whole report: `{path}`",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _identify(facts: RunFacts) -> tuple[str, dict[str, str]]:
+    """The fingerprint of a run's report, and the keys of its page and its card."""
+    places = {REPORT: f"{facts.key}/{REPORT}", CARD: f"{facts.key}/{FINAL}/{CARD}"}
+    return facts.fingerprint([FORMAT, __version__, _digest_templates()]), places
 
 
 def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:

@@ -2,13 +2,19 @@
 
 import math
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trainer.account import Tile
 from trainer.facts import RunFacts
 from trainer.formats import count, duration, number, percent, plural, short, significant
 
 FORMATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+class Recorded(Protocol):
+    """Whatever has the records of a run."""
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]: ...
 
 
 class Speed(NamedTuple):
@@ -30,7 +36,7 @@ class Comparison(NamedTuple):
     after: dict[str, Any]
 
 
-def measure_speed(facts: RunFacts) -> Speed:
+def measure_speed(facts: Recorded) -> Speed:
     """Speed figures from the metric records. Time spent evaluating is not recorded, so it is not in the sum."""
     records = facts.of_kind("train")
 

@@ -28,6 +28,15 @@ def markdown_table(table: Table) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in [rows[0], marks, *rows[1:], *total])
 
 
+def text_table(table: Table) -> str:
+    """A table as lines of text, in columns, with figures to the right."""
+    rows = [table.columns, *table.rows, *([table.total] if table.total else [])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = ["<" if place < table.words else ">" for place in range(len(widths))]
+    lines = ["  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)) for row in rows]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
 def markdown_pairs(title: str, pairs: Pairs) -> str:
     """Pairs as a markdown table of two columns."""
     return markdown_table(Table([title, "Value"], [list(pair) for pair in pairs], words=2))

@@ -1,0 +1,94 @@
+"""The list of a thousand runs, as a process: against its bound of two seconds, and against one that only starts."""
+
+import os
+import shutil
+import statistics
+import tempfile
+from pathlib import Path
+
+from benchmarks.jobs import run_job
+from benchmarks.measure import run_timed, say, spread
+from tests.support import small_job, write_corpora
+from tests.trainer.labelled_pairs import finetune_job, write_pairs
+from trainer.config import PipelineJob
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import ArtifactRef
+from trainer.places import CONFIG, EVALUATION, FINAL, METRICS
+from trainer.preparation import PreparedData
+from trainer.runs import TrainingData, claim_run, identify_run
+from trainer.storage import Store
+
+RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
+RECORDS = 2000
+"""Records of each run: what a run of 20,000 steps leaves."""
+
+UNFINISHED = 10
+"""One run of so many has no final model yet."""
+
+NEWEST = 1_760_000_000
+DAY = 86_400
+
+
+def make_store(folder: Path) -> Store:
+    """A store of this many runs, half of them pretraining: two real ones, and copies of them with other settings."""
+    raw, pairs, url = write_corpora(folder / "raw"), write_pairs(folder / "pairs"), folder / "store"
+    base, tuned = small_job(raw, url), finetune_job(pairs, url, "runs/base/final", training__max_steps=6, training__epochs=None)
+    store = Store(str(url))
+    for job, name in ((base, "base"), (tuned, "tuned")):
+        run_job(job, "trainer", name)
+        lengthen(url / "runs" / name / METRICS)
+    for number in range(RUNS - 2):
+        name, job = ("base", base) if number % 2 else ("tuned", tuned)
+        copy_run(store, name, job, number)
+    return store
+
+
+def lengthen(metrics: Path) -> None:
+    """Repeat the records of a short run until there are as many as those of a long one."""
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join(lines[i % len(lines)] for i in range(RECORDS)))
+
+
+def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: int) -> None:
+    """A run like another, which shares its files but for its configuration and the day that it was begun."""
+    source, key = Path(str(store.local), "runs", origin), f"runs/run-{number:04}"
+    target = Path(str(store.local), key)
+    shutil.copytree(source, target, copy_function=os.link)
+    (target / CONFIG).unlink()
+    training = job.training.model_copy(update={"seed": number, "learning_rate": 1e-3 / (1 + number % 7)})
+    other = job.model_copy(update={"run": key.removeprefix("runs/"), "training": training})
+    data = data_of(store, origin)
+    claim_run(store, identify_run(other, data), other, data)
+    (events,) = (target / "tensorboard").iterdir()
+    events.rename(events.with_name(f"events.out.tfevents.{NEWEST - number * DAY}.host.1.0"))
+    if number % UNFINISHED == 0:
+        shutil.rmtree(target / FINAL)
+        (target / EVALUATION).unlink()
+
+
+def data_of(store: Store, run: str) -> TrainingData:
+    """What a run was made from."""
+    named = store.read_json(f"runs/{run}/{CONFIG}")["data"]
+    return PreparedData(**named) if "shards" in named else ArtifactRef(**named)
+
+
+def main() -> None:
+    """Make the store, and time the command."""
+    print(f"compare: the list of {RUNS:,} runs", flush=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+        store = make_store(Path(name))
+        starts, lists = [], []
+        before = os.times()
+        for _ in range(ROUNDS):
+            lists.append(run_timed(["-m", "trainer.compare", store.url, "--list"]))
+        after = os.times()
+        for _ in range(ROUNDS):
+            starts.append(run_timed(["-c", "import trainer.compare"]))
+        say(f"seconds / {BOUND_SECONDS:g} s", spread([seconds / BOUND_SECONDS for seconds in lists]), "at most 1")
+        say("seconds, of which Python's start and imports", f"{statistics.median(lists):.2f}, {statistics.median(starts):.2f}")
+        busy = after.children_user + after.children_system - before.children_user - before.children_system
+        say("of them on a processor: the rest is other work on this machine", f"{busy / ROUNDS:.2f}")
+
+
+if __name__ == "__main__":
+    main()

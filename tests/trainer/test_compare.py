@@ -1,0 +1,287 @@
+"""Runs side by side and the list of runs, of small real runs of both kinds."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import SMALL_MODEL, cpu_runtime, small_job, write_corpora
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.report_runs import HOSTILE, Page
+from trainer.classifying import evaluate_run
+from trainer.compare import compare, main
+from trainer.compare_data import find_changes
+from trainer.compare_list import find_runs, list_runs
+from trainer.config import PipelineJob
+from trainer.encoding import encode
+from trainer.jobs import measurement
+from trainer.lease import Lease
+from trainer.measuring import evaluate_checkpoint
+from trainer.preparation import PreparedData, prepare
+from trainer.progress import silent
+from trainer.promotion import promote
+from trainer.runs import claim_run, identify_run
+from trainer.storage import Store
+from trainer.training import train
+
+CHANGES = {
+    "training__learning_rate": 3e-3, "training__max_steps": 4, "training__evaluate_every": 2, "training__log_every": 2,
+    "model__config": {**SMALL_MODEL, "n_layer": 1}, "evaluation__prompts": [HOSTILE],
+    "data__workers": 2,
+}  # fmt: skip
+"""Settings of the run named other, which leave its data what it was."""
+
+
+def pretrain(job: PipelineJob) -> None:
+    cpu_runtime()
+    run = train(job, silent(), prepare(job.preparation(), silent()))
+    evaluate_checkpoint(measurement(job, run.key), silent())
+
+
+@pytest.fixture(scope="module")
+def store(raw: Path, prepared: tuple[Path, PreparedData], pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with runs named base, twin (the same again), other, grown (with other raw files), tuned and retuned."""
+    folder = tmp_path_factory.mktemp("compare")
+    url = shutil.copytree(prepared[0], folder / "store")
+    pretrain(small_job(raw, url, run="base"))
+    pretrain(small_job(raw, url, run="twin"))
+    pretrain(small_job(raw, url, run="other", **CHANGES))
+    changed = write_corpora(folder / "changed")
+    first, second = sorted((changed / "code").iterdir())[:2]
+    first.unlink()
+    second.write_bytes(second.read_bytes() + b"\n# longer\n")
+    (changed / "code" / "new.py").write_bytes(b"def new():\n    return 1\n" * 40)
+    grown = small_job(changed, url, run="grown")
+    prepare(grown.preparation(), silent())
+    pretrain(grown)
+    for name, rate in (("tuned", 1e-3), ("retuned", 1e-4)):
+        job = finetune_job(
+            pairs, url, "base", run=name, training__max_steps=3, training__epochs=None, training__learning_rate=rate
+        )
+        cpu_runtime()
+        evaluate_run(job, train(job, silent(), encode(job, silent())).key, silent())
+    return Store(str(url))
+
+
+@pytest.fixture
+def own(store: Store, tmp_path: Path) -> Store:
+    """A copy of that store, to be changed."""
+    return Store(str(shutil.copytree(str(store.local), tmp_path / "own")))
+
+
+def stop(store: Store, run: str) -> None:
+    """Leave of a run what a kill before its end leaves."""
+    folder = Path(str(store.local), "runs", run)
+    shutil.rmtree(folder / "final")
+    (folder / "eval.json").unlink()
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    early = [line for line in lines if json.loads(line)["step"] <= 3]
+    (folder / "metrics.jsonl").write_bytes(b"".join(early) + b'{"kind": "train", "st')
+
+
+def section(text: str, title: str) -> str:
+    """The part of a comparison under a title."""
+    found = re.search(rf"^{title}\n((?:  .*\n|\n)+)", text, re.MULTILINE)
+    assert found, text
+    return found[1]
+
+
+def cells(text: str, row: str) -> list[str]:
+    """The cells after the name of a row."""
+    found = re.search(rf"^ +{re.escape(row)}  +(.*)$", text, re.MULTILINE)
+    assert found, text
+    return re.split(r"  +", found[1])
+
+
+def leaves(value: Any, path: str = "") -> dict[str, str]:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        value = {each["name"]: {k: v for k, v in each.items() if k != "name"} for each in value}
+    if not isinstance(value, dict):
+        return {path[1:]: repr(value)}
+    return {place: leaf for key, each in value.items() for place, leaf in leaves(each, f"{path}.{key}").items()}
+
+
+def job_of(store: Store, run: str) -> dict[str, Any]:
+    return {key: value for key, value in store.read_json(f"runs/{run}/config.json")["job"].items() if key != "run"}
+
+
+@pytest.mark.parametrize(("first", "second"), [("base", "other"), ("base", "grown"), ("other", "grown"), ("tuned", "retuned")])
+def test_the_fields_that_differ_and_no_others_are_shown(store: Store, first: str, second: str) -> None:
+    one, two = (leaves(job_of(store, run)) for run in (first, second))
+    expected = {path for path in one | two if one.get(path) != two.get(path)}
+    found = section(compare(store, [first, second]), "Configuration")
+    assert expected
+    assert re.findall(r"^  (\S+\.\S+)  ", found, re.MULTILINE) == sorted(expected)
+
+
+def test_values_stand_in_the_column_of_their_run(store: Store) -> None:
+    found = section(compare(store, ["base", "other", "grown"]), "Configuration")
+    assert cells(found, "training.learning_rate") == ["0.001", "0.003", "0.001"]
+    assert cells(found, "training.max_steps") == ["6", "4", "6"]
+
+
+def test_runs_that_are_the_same_are_said_to_be(store: Store) -> None:
+    text = compare(store, ["base", "twin"])
+    assert "A, B are identical in configuration, data, tokenizer, model and environment." in text
+    assert text.count("Nothing differs.") == 5
+    assert "A, B differ in configuration and model." in compare(store, ["base", "other"])
+
+
+def test_changed_source_files_are_counted_and_named(store: Store) -> None:
+    found = section(compare(store, ["base", "grown"]), "Data")
+    raw = [Path(job_of(store, run)["data"]["corpora"][0]["paths"][0]).parent for run in ("base", "grown")]
+    before, after = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in raw)
+    (removed,), (added,) = before.keys() - after.keys(), after.keys() - before.keys()
+    (changed,) = [name for name in before.keys() & after.keys() if before[name] != after[name]]
+    same = len(before.keys() & after.keys()) - 1
+    assert f"code, B against A: 1 added ({added}); 1 removed ({removed}); 1 changed ({changed}); {same} the same" in found
+    assert "Not shown, for they are the same: docs." in found
+    keys = [store.read_json(f"runs/{run}/config.json")["data"]["shards"][0]["key"] for run in ("base", "grown")]
+    tokens = [store.read_json(f"{key}/manifest.json")["details"]["totals"]["tokens"] for key in keys]
+    assert cells(found, "code    tokens") == [f"{each:,}" for each in tokens]
+
+
+def test_files_that_another_rule_cut_are_not_taken_for_changed() -> None:
+    whole, halves = [(0, 0, 10, "a")], [(0, 0, 5, "b"), (1, 5, 10, "c")]
+    assert find_changes({"x": whole}, {"x": halves}, recut=True).recut == ["x"]
+    assert find_changes({"x": whole}, {"x": halves}, recut=False).changed == ["x"]
+    assert find_changes({"x": whole}, {"x": [(0, 0, 10, "b")]}, recut=True).changed == ["x"]
+
+
+def test_the_best_of_what_was_measured_alike_is_marked(store: Store) -> None:
+    losses = [store.read_json(f"runs/{run}/eval.json")["scores"]["total"]["loss"] for run in ("base", "other")]
+    found = section(compare(store, ["base", "other"]), "Results")
+    shown = [f"{loss:.4f} *" if loss == min(losses) else f"{loss:.4f}" for loss in losses]
+    assert cells(found, "loss, all") == shown and losses[0] != losses[1]
+    other = section(compare(store, ["base", "grown"]), "Results")
+    assert "Not measured on the same data, so that none of them is the best: loss, all; perplexity, all; loss, code." in other
+    assert "*" not in re.search(r"loss, all  .*", other)[0] and "*" in re.search(r"loss, docs  .*", other)[0]
+
+
+def test_an_unfinished_run_is_compared_as_far_as_it_is(own: Store) -> None:
+    stop(own, "base")
+    text = compare(own, ["base", "twin"])
+    assert cells(text, "A  base") == ["pretraining", "stopped"]
+    assert cells(text, "steps") == ["3 of 6", "6 of 6"]
+    assert "A: not evaluated." in text
+    assert "parameters" not in text, "they are those of its last checkpoint, and the same"
+    twin = [r["loss"] for r in map(json.loads, own.read_bytes("runs/twin/metrics.jsonl").splitlines()) if r["kind"] == "train"]
+    assert cells(text, "training loss, step 3") == [f"{twin[2]:.4f}"] * 2
+    assert "training loss, step 6" not in text and "*" not in section(text, "Results")
+
+
+def test_a_run_that_has_not_begun_and_data_that_is_gone_are_told(raw: Path, own: Store, data: PreparedData) -> None:
+    job = small_job(raw, own.url, run="new")
+    claim_run(own, identify_run(job, data), job, data)
+    text = compare(own, ["new", "grown"])
+    assert cells(text, "A  new") == ["pretraining", "stopped"]
+    assert "A: no model has been saved yet." in text and "A: not begun yet." in text
+    key = own.read_json("runs/grown/config.json")["data"]["shards"][0]["key"]
+    own.delete(key)
+    assert f"only the name is compared: {key}." in compare(own, ["base", "grown"])
+    own.delete(own.read_json("runs/twin/config.json")["data"]["tokenizer"]["key"])
+    assert compare(own, ["base", "twin"]).endswith("A, B do not differ in what could be compared.\n")
+
+
+def test_runs_of_both_kinds_say_what_is_not_compared(store: Store) -> None:
+    text = compare(store, ["base", "tuned", "retuned"])
+    fields = section(text, "Configuration")
+    assert cells(fields, "training.learning_rate") == ["0.001", "0.001", "0.0001"]
+    assert "training.context" not in fields and "data.text_columns" not in fields
+    assert "Not compared: the corpora of A (pretraining) with the labelled sets of B, C (fine-tuning)." in text
+    assert text.endswith("A, B, C differ in kind, configuration, tokenizer and model.\n")
+    assert "Not compared: losses in nats a token (A) with losses in nats an example (B, C)." in text
+
+
+def test_the_page_shows_the_same_escaped_and_fetches_nothing(own: Store, tmp_path: Path) -> None:
+    hostile = "<b onclick=x>run&"
+    own.rename("runs/other", f"runs/{hostile}")
+    page = tmp_path / "page.html"
+    text = compare(own, ["base", hostile, "tuned"], page)
+    assert "\x1b" not in text and HOSTILE not in text
+    source = page.read_text(encoding="utf-8")
+    assert "<script" not in source and "<b onclick" not in source and "&lt;b onclick=x&gt;run&amp;" in source
+    parsed = Page(source)
+    assert not parsed.elements & {"script", "link", "iframe", "img", "object", "embed", "base"}
+    assert all(link.startswith("#") for link in parsed.links) and len(parsed.ids) == len(set(parsed.ids))
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", source))
+    assert Balanced(source).open == []
+    titles = re.findall(r"<h3>(.*?)</h3>", source)
+    assert "Loss, validation (pretraining)" in titles and "Validation f1 (fine-tuning)" in titles
+    assert re.findall(r'role="img" aria-label="(.*?)"', source) == [title.split(" (")[0] for title in titles]
+    assert "var(--first)" in source and "var(--second)" in source and "#0404" not in source
+    for path in re.findall(r"^  (\S+\.\S+)  ", section(text, "Configuration"), re.MULTILINE):
+        assert f'<th scope="row" class="word">{path}</th>' in source
+
+
+class Balanced(HTMLParser):
+    """Elements that were opened and not closed, void ones apart."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_an_unknown_run_is_refused_with_the_closest_names(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([store.url, "base", "retunde"]) == 2
+    said = capsys.readouterr().err
+    assert "retunde holds no run" in said and "there are retuned, tuned, the closest of 6 (--list shows all)" in said
+    assert main([f"{store.url}/nothing", "a", "b"]) == 2
+    assert "holds no run at all" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main([store.url, "base"])
+
+
+def test_the_list_tells_each_run_newest_first(own: Store) -> None:
+    promote(own, "lm", "runs/other", {"loss": 1.0}, "test")
+    stop(own, "base")
+    own.write_bytes("runs/broken/config.json", b"{")
+    own.write_bytes("runs/empty/notes.txt", b"")
+    names = own.names("runs/grown/tensorboard")
+    own.rename(f"runs/grown/tensorboard/{names[0]}", "runs/grown/tensorboard/events.out.tfevents.9000000000.later.1.0")
+    lines = {line.name: line for line in find_runs(own)}
+    assert set(lines) == {"base", "twin", "other", "grown", "tuned", "retuned", "broken"}
+    assert next(iter(lines)) == "grown" and lines["broken"].state == "unreadable"
+    assert (lines["base"].state, lines["base"].steps, lines["base"].final) == ("stopped", 6, None)
+    assert lines["other"].champion_of == ("lm",) and not lines["twin"].champion_of
+    for run in ("twin", "tuned"):
+        figure = "total" if run == "twin" else "validation"
+        assert lines[run].final == own.read_json(f"runs/{run}/eval.json")["scores"][figure]["loss"]
+        assert lines[run].best == own.read_json(f"runs/{run}/checkpoint-best")["scores"]["loss"]
+    with Lease(own, "runs/base"):
+        assert {line.name for line in find_runs(own) if line.state == "running"} == {"base"}
+
+
+def test_the_list_of_a_remote_store_is_the_same(store: Store, remote_store: Store) -> None:
+    for path in Path(str(store.local)).rglob("*.json*"):
+        remote_store.write_bytes(path.relative_to(str(store.local)).as_posix(), path.read_bytes())
+    for run in store.names("runs"):
+        (events,) = store.names(f"runs/{run}/tensorboard")
+        for name in (f"tensorboard/{events}", "checkpoint-last", "checkpoint-best"):
+            remote_store.write_bytes(f"runs/{run}/{name}", store.read_bytes(f"runs/{run}/{name}"))
+    assert find_runs(remote_store) == find_runs(store)
+    assert list_runs(remote_store).replace(remote_store.url, store.url) == list_runs(store)
+
+
+def test_the_list_imports_no_heavy_library_and_minds_no_closed_pipe(store: Store) -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "trainer.compare", store.url, "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0 and "Error" not in said
+    imported = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in said.splitlines()}
+    assert "trainer" in imported and not imported & {"torch", "transformers", "numpy", "pyarrow", "matplotlib"}

@@ -1,0 +1,35 @@
+"""A comparison as text for a terminal."""
+
+from collections.abc import Iterator
+
+from trainer.account import Block, Section
+from trainer.compare_account import CURVES, Comparison
+from trainer.compare_curves import spark_table
+from trainer.tables import text_table
+
+MARGIN = "  "
+
+
+def describe(comparison: Comparison) -> str:
+    """All sections, and lines of blocks in the place of curves."""
+    sections = [
+        Section(section.title, [*section.blocks, *(Block(table=spark_table(group)) for group in comparison.groups)])
+        if section.title == CURVES
+        else section
+        for section in comparison.sections
+    ]
+    return "\n".join([*map(_section, sections), f"{comparison.verdict}\n"])
+
+
+def _section(section: Section) -> str:
+    body = "\n".join(part for block in section.blocks for part in _parts(block))
+    return f"{section.title}\n" + "".join(f"{MARGIN}{line}".rstrip() + "\n" for line in body.splitlines())
+
+
+def _parts(block: Block) -> Iterator[str]:
+    if block.note:
+        yield f"{block.note}\n"
+    if block.table:
+        yield text_table(block.table)
+    if block.pairs:
+        yield "".join(f"{term}: {text}\n" for term, text in block.pairs)
