@@ -95,6 +95,21 @@ def find_checkpoint(store: Store, run: str) -> str | None:
 
     Damaged ones are set aside, renamed and kept, with one warning. Raises `ArtifactError` if none is intact.
     """
+    found, damaged = look_for_checkpoint(store, run)
+    if found is None and damaged:
+        raise ArtifactError(
+            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
+            "another name for `run` to start anew"
+        )
+    if found is not None and damaged:
+        _set_aside(store, run, damaged)
+        _point_back(store, run, found)
+        log.warning("%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{found}"))
+    return found
+
+
+def look_for_checkpoint(store: Store, run: str) -> tuple[str | None, dict[str, str]]:
+    """The newest intact checkpoint, and what is wrong with those after it, by name; nothing is changed."""
     names = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
     last = _last_step(store, run)
     damaged: dict[str, str] = {}
@@ -106,20 +121,9 @@ def find_checkpoint(store: Store, run: str) -> str | None:
             continue  # a save, or a deletion, that was interrupted
         problem = _find_problem(store, f"{run}/{key}")
         if problem is None:
-            if damaged:
-                _set_aside(store, run, damaged)
-                _point_back(store, run, key)
-                log.warning(
-                    "%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{key}")
-                )
-            return key
+            return key, damaged
         damaged[key] = problem
-    if damaged:
-        raise ArtifactError(
-            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
-            "another name for `run` to start anew"
-        )
-    return None
+    return None, damaged
 
 
 def _find_problem(store: Store, key: str) -> str | None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
 from trainer.measures import metric_identity
 from trainer.places import EVALUATION, FINAL, FINAL_KIND
 from trainer.predicting import Predictions, decide, gather_scores, label_count, predict, probabilities
-from trainer.pretrained import find_model
+from trainer.pretrained import Checkpoint, find_model
 from trainer.progress import Progress
 from trainer.results import Classification, ClassScore, FinetuneEvaluation
 from trainer.runtime import start_runtime
@@ -42,13 +42,9 @@ def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> Finetune
     Raises `ArtifactError` if the final model is missing or damaged.
     """
     store = Store(job.store)
-    found = find_model(store, f"{run_key}/{FINAL}")
-    manifest = read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
-    assert manifest is not None
-    encoded: str = manifest.details["encoded"]
-    name = fingerprint([FORMAT, found.files, encoded, job.training.precision, _metric_identity(job)])
+    found, encoded, name = identify_scoring(store, job, run_key)
     runtime = start_runtime(job.training.precision, job.training.device)
-    earlier = runtime.on_first(lambda: _intact(store, f"{run_key}/{EVALUATION}", name))
+    earlier = runtime.on_first(lambda: find_scoring(store, f"{run_key}/{EVALUATION}", name))
     if earlier is not None:
         return earlier
     data = open_encoded(store, encoded)
@@ -77,6 +73,23 @@ def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> Finetune
     )  # fmt: skip
     runtime.on_first(lambda: store.write_json(result.key, result.model_dump(exclude={"reused"})))
     return result
+
+
+class Identity(NamedTuple):
+    """The model that is scored, the key of the encoded set, and the fingerprint of scoring the one on the other."""
+
+    model: Checkpoint
+    encoded: str
+    fingerprint: str
+
+
+def identify_scoring(store: Store, job: FinetuneJob, run_key: str) -> Identity:
+    """The scoring of a run's final model, made already or not; raises as `evaluate_run` does."""
+    found = find_model(store, f"{run_key}/{FINAL}")
+    manifest = read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
+    assert manifest is not None
+    encoded: str = manifest.details["encoded"]
+    return Identity(found, encoded, fingerprint([FORMAT, found.files, encoded, job.training.precision, _metric_identity(job)]))
 
 
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
@@ -122,7 +135,7 @@ def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray
         return digest_file(path, key)
 
 
-def _intact(store: Store, key: str, name: str) -> FinetuneEvaluation | None:
+def find_scoring(store: Store, key: str, name: str) -> FinetuneEvaluation | None:
     """The evaluation already made of the same, if its predictions are as it left them."""
     earlier = store.read_json(key)
     if earlier is None or earlier["fingerprint"] != name:

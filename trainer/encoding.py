@@ -28,12 +28,13 @@ log = logging.getLogger(__name__)
 FORMAT = 2
 
 
-class _Recipe(NamedTuple):
-    """Everything that the bytes depend on, and the key that names it."""
+class Recipe(NamedTuple):
+    """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content."""
 
     source: LabelledSource
     encoder: TextEncoder
     key: str
+    options: dict[str, Any]
 
 
 def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
@@ -44,7 +45,7 @@ def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
 
 def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
     """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
-    return _find(store, job.data, _locate(store, job, model_folder).key)
+    return _find(store, job.data, locate_encoded(store, job, model_folder).key)
 
 
 def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
@@ -53,7 +54,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
     Raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
     for a length beyond the model's positions, `StorageError` if the store refuses.
     """
-    data, recipe = job.data, _locate(store, job, model_folder)
+    data, recipe = job.data, locate_encoded(store, job, model_folder)
     if found := _find(store, data, recipe.key):
         return found
     store.sweep()
@@ -73,7 +74,9 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
             }
         details = _describe(data, labelled, encoder, figures)
         details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
-        details["source"] = {"identity": recipe.source.identity, "validation_cut": recipe.source.cut}
+        paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
+        told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
+        details["source"] = {"identity": recipe.source.identity, **told}
         name = recipe.key[-16:]
         manifest = publish_folder(store, folder, recipe.key, KIND, name, details)
     log.info("%s: %s", data.name, describe_columns(details))
@@ -86,7 +89,8 @@ def describe_columns(details: dict[str, Any]) -> str:
     return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
 
 
-def _locate(store: Store, job: FinetuneJob, model_folder: str | Path) -> _Recipe:
+def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> Recipe:
+    """Where the job's encoded set belongs, and what it is made from; raises as `prepare_encoded` does for missing input."""
     data = job.data
     encoder = load_text_encoder(model_folder, data)
     source = find_labelled(store, data)
@@ -94,7 +98,8 @@ def _locate(store: Store, job: FinetuneJob, model_folder: str | Path) -> _Recipe
     options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
     cut = data.validation_fraction if source.cut else None
     name = fingerprint([FORMAT, options, source.identity, cut, encoder.digest, encoder.max_length])
-    return _Recipe(source, encoder, f"encoded/{data.name}-{name}")
+    told = {**options, "format": FORMAT, "validation_fraction": cut, "max_length": encoder.max_length}
+    return Recipe(source, encoder, f"encoded/{data.name}-{name}", {**told, "tokenizer": encoder.digest})
 
 
 def _find(store: Store, data: LabelledDataConfig, key: str) -> ArtifactRef | None:

@@ -1,5 +1,9 @@
-"""Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest."""
+"""Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
 
+`python -m trainer.lineage STORE MODEL` shows it, with all that is behind it: see trainer/show_lineage.py.
+"""
+
+import sys
 from typing import Any
 
 from trainer.encoded import KIND as ENCODED
@@ -112,3 +116,9 @@ def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
         return None
     told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
     return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}
+
+
+if __name__ == "__main__":
+    from trainer.show_lineage import main
+
+    sys.exit(main(sys.argv[1:]))

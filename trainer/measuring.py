@@ -3,7 +3,7 @@
 import logging
 import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -37,12 +37,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     `TokenizerError` if the shards were made with another tokenizer.
     """
     store = Store(job.store)
-    found = find_model(store, job.checkpoint)
-    shards, context = _what_to_read(store, job, found)
-    name = fingerprint(
-        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
-    )
-    key = _result_key(store, job, found, name)
+    found, shards, context, name, key = identify_evaluation(store, job)
     runtime = start_runtime(job.precision, job.device)
     earlier = runtime.on_first(lambda: store.read_json(key))
     if earlier is not None and earlier["fingerprint"] == name:
@@ -69,6 +64,26 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     if math.isfinite(scores.total.loss):
         runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
     return result
+
+
+class Identity(NamedTuple):
+    """What is evaluated on which shards, the evaluation's fingerprint, and the key of its result."""
+
+    model: Checkpoint
+    shards: list[str]
+    context: int
+    fingerprint: str
+    key: str
+
+
+def identify_evaluation(store: Store, job: EvaluateJob) -> Identity:
+    """The evaluation that a job makes, made already or not; raises as `evaluate_checkpoint` does."""
+    found = find_model(store, job.checkpoint)
+    shards, context = _what_to_read(store, job, found)
+    name = fingerprint(
+        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
+    )
+    return Identity(found, shards, context, name, _result_key(store, job, found, name))
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:

@@ -8,7 +8,7 @@ import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -79,7 +79,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     store, data = Store(job.store), job.data
     corpus = next(corpus for corpus in data.corpora if corpus.name == name)
     tokenizer = load_tokenizer(store, tokenizer_key)
-    key, work = _locate(store, data, corpus, tokenizer, progress)
+    key, work = locate_corpus(store, data, corpus, tokenizer, progress)
     digest = key[-16:]
     if manifest := _intact_manifest(store, key):
         _check_budget(corpus, manifest.details["totals"]["bad_records"])
@@ -97,7 +97,8 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
         for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
             records[record.number] = record
-    manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work])
+    options = {"recipe": corpus_recipe(data, corpus)}
+    manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work], options)
     return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
 
 
@@ -110,7 +111,7 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
     info = load_tokenizer(store, tokenizer.key)
     shards = []
     for corpus in job.data.corpora:
-        key, _ = _locate(store, job.data, corpus, info, silent())
+        key, _ = locate_corpus(store, job.data, corpus, info, silent())
         manifest = _manifest(store, key)
         if manifest is None:
             return None
@@ -140,7 +141,7 @@ def shard_count(options: ShardConfig, raw_bytes: int) -> int:
     return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
 
 
-def _locate(
+def locate_corpus(
     store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: TokenizerInfo, progress: Progress
 ) -> tuple[str, list[ShardWork]]:
     """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look."""
@@ -158,12 +159,21 @@ def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokeni
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
         hands[int.from_bytes(digest[:8], "little") % count].append(piece)
-    reading = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
-    common = [FORMAT, reading, tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    common = [FORMAT, _reading(corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
     return [
         ShardWork(number, fingerprint([*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]), tuple(hand))
         for number, hand in enumerate(hands)
     ]
+
+
+def corpus_recipe(data: DataConfig, corpus: CorpusConfig) -> dict[str, Any]:
+    """The options that a set's bytes depend on and that its manifest does not tell otherwise."""
+    return {"format": FORMAT, "corpus": _reading(corpus), "piece_bytes": data.shards.piece_bytes}
+
+
+def _reading(corpus: CorpusConfig) -> dict[str, Any]:
+    """How the corpus's files are read."""
+    return corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
 
 
 def _manifest(store: Store, key: str) -> Manifest | None:
@@ -219,9 +229,15 @@ class _Totals(NamedTuple):
 
 
 def _commit(
-    store: Store, recipe: Recipe, digest: str, tokenizer: TokenizerInfo, work: list[ShardWork], records: list[ShardRecord]
+    store: Store,
+    recipe: Recipe,
+    digest: str,
+    tokenizer: TokenizerInfo,
+    work: list[ShardWork],
+    records: list[ShardRecord],
+    options: dict[str, Any],
 ) -> Manifest:
-    """Check the whole set and write its manifest."""
+    """Check the whole set and write its manifest, with the options that it was made with."""
     corpus = recipe.corpus
     totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
     _check_budget(corpus, totals.bad_records)
@@ -250,6 +266,7 @@ def _commit(
         "shard_tokens": [record.tokens for record in records],
         "totals": totals._asdict(),
         "validation_fraction": recipe.validation_fraction,
+        **options,
     }
     manifest = make_manifest(KIND, digest, files, details)
     for name, damage in find_damage(store, recipe.key, manifest, content=False).items():

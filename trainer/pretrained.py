@@ -29,7 +29,7 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
     Raises `ArtifactError` if there is no such model or it is damaged.
     """
-    candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in _runs_of(store, name))]
+    candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, name))]
     is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
     if is_pointer and (target := store.read_json(name)):
         candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
@@ -96,7 +96,7 @@ def _not_here(store: Store) -> str:
     return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
 
 
-def _runs_of(store: Store, job: str) -> list[str]:
+def runs_of(store: Store, job: str) -> list[str]:
     """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
     runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
     if len(runs) > 1:

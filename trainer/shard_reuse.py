@@ -11,11 +11,20 @@ from trainer.storage import Store
 
 def finished_shards(store: Store, key: str, corpus: str, work: Sequence[ShardWork]) -> dict[int, ShardRecord]:
     """The wanted shards that exist with intact files, by number; those of older sets are taken over into this one."""
-    found: dict[int, ShardRecord] = {}
+    found = find_finished(store, key, corpus, work)
+    return {
+        number: record if folder == key else _take_over(store, folder, key, record, number)
+        for number, (folder, record) in found.items()
+    }
+
+
+def find_finished(store: Store, key: str, corpus: str, work: Sequence[ShardWork]) -> dict[int, tuple[str, ShardRecord]]:
+    """The wanted shards that exist with intact files, by number, each with the folder of the set that it is in."""
+    found: dict[int, tuple[str, ShardRecord]] = {}
     for shard in work:
         record = read_record(store, f"{key}/{record_file(shard.number)}")
         if record and record.fingerprint == shard.fingerprint and _intact(store, key, record):
-            found[shard.number] = record
+            found[shard.number] = key, record
     missing = {shard.fingerprint: shard.number for shard in work if shard.number not in found}
     for folder in _older_sets(store, key, corpus):
         if not missing:
@@ -23,8 +32,7 @@ def finished_shards(store: Store, key: str, corpus: str, work: Sequence[ShardWor
         for file in store.names(folder):
             record = read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
             if record and record.fingerprint in missing and _intact(store, folder, record):
-                number = missing.pop(record.fingerprint)
-                found[number] = _take_over(store, folder, key, record, number)
+                found[missing.pop(record.fingerprint)] = folder, record
     return found
 
 

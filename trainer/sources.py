@@ -191,13 +191,13 @@ def _remembered(store: Store, key: str) -> dict[str, Any]:
 
 def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Piece]:
     if corpus.format == "parquet":
-        whole = _digest(source.path, 0, source.size)
+        whole = digest_stretch(source.path, 0, source.size)
         bounds, sizes = _parquet_cuts(source, piece_bytes)
         digests = [f"{whole}:{start}-{end}" for start, end in pairwise(bounds)]
     else:
         bounds = [0, *_cuts(source, corpus, piece_bytes), source.size]
         sizes = [end - start for start, end in pairwise(bounds)]
-        digests = [_digest(source.path, start, end) for start, end in pairwise(bounds)]
+        digests = [digest_stretch(source.path, start, end) for start, end in pairwise(bounds)]
         if corpus.format == "csv" and len(digests) > 1:
             # The first line names the columns of every piece.
             header = hashlib.sha256(_first_line(source.path)).hexdigest()
@@ -213,7 +213,8 @@ def _first_line(path: str) -> bytes:
         return file.readline(MAX_RECORD)
 
 
-def _digest(path: str, start: int, end: int) -> str:
+def digest_stretch(path: str, start: int, end: int) -> str:
+    """The SHA-256 of the bytes `[start, end)` of a file, or of as many of them as there are."""
     digest = hashlib.sha256()
     with open_bytes(path) as file:
         file.seek(start)

@@ -57,7 +57,7 @@ class TokenizerInfo:
 
 def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
     """The published, intact tokenizer that this configuration names, or None."""
-    name, key = _name(data)
+    name, key = name_tokenizer(data)
     try:
         manifest = read_manifest(store, key, KIND)
     except ArtifactError as error:
@@ -72,12 +72,13 @@ def make_tokenizer(
     store: Store, data: DataConfig, pieces: CorpusPieces, advance: Callable[[int], None] = lambda size: None
 ) -> ArtifactRef:
     """Train or take the tokenizer and publish it. Raises `TokenizerError` if it cannot be loaded or names no end token."""
-    name, key = _name(data)
+    name, key = name_tokenizer(data)
     with store.staging() as folder:
         if data.tokenizer.path is not None:
             details = _take(data.tokenizer, folder)
         else:
             details = _train(data.tokenizer, pieces, folder, advance)
+        details["recipe"] = tokenizer_recipe(data)
         manifest = publish_folder(store, folder, key, KIND, name, details)
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size())
 
@@ -117,19 +118,21 @@ def vocabulary(tokenizer_json: str) -> dict[str, int]:
     return vocab
 
 
-def _name(data: DataConfig) -> tuple[str, str]:
+def name_tokenizer(data: DataConfig) -> tuple[str, str]:
+    """The fingerprint and the key of the tokenizer that this configuration names."""
+    name = fingerprint(tokenizer_recipe(data))
+    return name, f"tokenizers/{data.tokenizer.name if data.tokenizer.path is None else 'taken'}-{name}"
+
+
+def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
+    """All that the fingerprint is of."""
     options: dict[str, Any] = data.tokenizer.model_dump(exclude={"engine"})
     if data.tokenizer.path is None:
-        options["corpora"] = [corpus.model_dump(exclude={"paths", "max_bad_records"}) for corpus in data.corpora]
-        label = data.tokenizer.name
-    else:
-        path = _tokenizer_file(data.tokenizer.path)
-        beside = [path, path.with_name(TOKENIZER_CONFIG)] if path else []
-        options["content"] = [digest_file(file).sha256 for file in beside if file.is_file()]
-        options["path"] = None if path else data.tokenizer.path
-        label = "taken"
-    name = fingerprint(options)
-    return name, f"tokenizers/{label}-{name}"
+        return {**options, "corpora": [corpus.model_dump(exclude={"paths", "max_bad_records"}) for corpus in data.corpora]}
+    path = _tokenizer_file(data.tokenizer.path)
+    beside = [path, path.with_name(TOKENIZER_CONFIG)] if path else []
+    content = [digest_file(file).sha256 for file in beside if file.is_file()]
+    return {**options, "content": content, "path": None if path else data.tokenizer.path}
 
 
 def _tokenizer_file(path: str) -> Path | None:

@@ -1,0 +1,281 @@
+"""What is foreseen of a job is what its stages then do, and why; looking changes nothing."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.processes import cores
+from tests.s3 import S3Server
+from tests.support import cpu_runtime, digests, small_job, small_values, write_config, write_corpora
+from tests.trainer.conftest import OFTEN, Finished
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.preparing import stamps, write_old
+from trainer.config import PipelineJob
+from trainer.encoded_foresight import foresee_encoded
+from trainer.encoding import prepare_encoded
+from trainer.explain import main
+from trainer.foresight import Foreseen, LookedAt, foresee
+from trainer.jobs import measurement
+from trainer.manifest import read_manifest, write_manifest
+from trainer.measuring import evaluate_checkpoint
+from trainer.places import FINAL
+from trainer.preparation import PreparedData, prepare, prepare_corpus, prepare_tokenizer
+from trainer.progress import silent
+from trainer.report import make_report
+from trainer.storage import Store
+from trainer.training import train
+
+STAGES = ["the tokenizer", "shards of code", "shards of docs", "training", "evaluation", "report"]
+
+
+class Place(NamedTuple):
+    """Raw files, and a store into which a small job went from them to its report."""
+
+    raw: Path
+    store: Path
+
+
+def run_stages(job: PipelineJob) -> dict[str, bool]:
+    """Go through a whole job; returns for each stage whether it found its work done."""
+    cpu_runtime()
+    tokenizer = prepare_tokenizer(job.preparation(), silent())
+    shards = [prepare_corpus(job.preparation(), corpus.name, tokenizer.key, silent()) for corpus in job.data.corpora]
+    with cores(1):
+        run = train(job, silent(), PreparedData(tokenizer=tokenizer, shards=shards))
+        evaluation = evaluate_checkpoint(measurement(job, run.key), silent())
+    report = make_report(Store(job.store), run.key)
+    return dict(zip(STAGES, [each.reused for each in (tokenizer, *shards, run, evaluation, report)], strict=True))
+
+
+def look(job: PipelineJob) -> dict[str, Foreseen]:
+    """What is foreseen, by stage, after making sure that the store is as it was."""
+    folder = Path(job.store)
+    before = stamps(folder), digests(folder)
+    found = {stage.stage: stage for stage in foresee(job)}
+    assert (stamps(folder), digests(folder)) == before
+    assert list(found) == STAGES
+    return found
+
+
+def reasons(found: dict[str, Foreseen]) -> dict[str, tuple[str, ...]]:
+    return {name: stage.reasons for name, stage in found.items() if stage.verdict == "made"}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A small job that went all the way; not to be written to."""
+    folder = tmp_path_factory.mktemp("done")
+    place = Place(write_corpora(folder / "raw"), folder / "store")
+    assert not any(run_stages(small_job(*place)).values())
+    return place
+
+
+@pytest.fixture
+def place(done: Place, tmp_path: Path) -> Place:
+    """A copy of that."""
+    return Place(*(Path(shutil.copytree(each, tmp_path / each.name)) for each in done))
+
+
+def edited(place: Place) -> str:
+    """The name of a file of the corpus `code` that was just added to."""
+    path = min((place.raw / "code").iterdir())
+    write_old(path, path.read_text(encoding="utf-8") + "\n\nADDED = 1\n")
+    return path.name
+
+
+def fingerprints(folder: Path) -> set[str]:
+    """The fingerprints of a set's shards."""
+    return {json.loads(path.read_text())["fingerprint"] for path in folder.glob("shard-*.json")}
+
+
+def test_directly_after_a_run_everything_is_reused(place: Place) -> None:
+    found = look(small_job(*place))
+    assert {stage.verdict for stage in found.values()} == {"reused"}
+    assert all(stage.key and Path(place.store, stage.key).exists() for stage in found.values())
+    manifest = json.loads(Path(place.store, str(found["shards of code"].key), "manifest.json").read_text())
+    assert found["shards of code"].created == manifest["created"]
+    assert all(run_stages(small_job(*place)).values())
+
+
+def test_of_an_empty_store_all_is_made(place: Place, tmp_path: Path) -> None:
+    found = look(small_job(place.raw, tmp_path / "none"))
+    assert reasons(found) == {"the tokenizer": ("there is none yet",)}
+    assert {stage.verdict for name, stage in found.items() if name != "the tokenizer"} == {"depends"}
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_changed_file_makes_its_shard_and_what_follows(place: Place) -> None:
+    name, job = edited(place), small_job(*place)
+    earlier = fingerprints(next(place.store.glob("shards/code-*")))
+    found = look(job)
+    assert found["shards of code"].reasons == (f"files: 1 changed ({name})",)
+    before, now = (json.loads(next(place.store.glob("runs/*/config.json")).read_text())["data"]["shards"][0]["key"], found)
+    assert found["training"].reasons == (f"data.code: {before[-16:]} -> {str(now['shards of code'].key)[-16:]}",)
+    assert found["training"].work == "depends on shards of code, which will be made"
+    actual = run_stages(job)
+    kept = len(earlier & fingerprints(place.store / str(found["shards of code"].key)))
+    assert found["shards of code"].work.startswith(f"{kept} of 2 shards taken over, {2 - kept} to be built from ")
+    assert actual == {name: stage.verdict == "reused" for name, stage in found.items()}
+    assert {stage.key for stage in look(job).values()} >= {found["shards of code"].key, found["training"].key}
+
+
+def test_added_and_removed_files_are_counted_and_named(place: Place) -> None:
+    removed = max((place.raw / "code").iterdir())
+    removed.unlink()
+    for number in range(5):
+        write_old(place.raw / "code" / f"_{number}.py", f"x = {number}\n")
+    (reason,) = look(small_job(*place))["shards of code"].reasons
+    assert reason == f"files: 5 added (_0.py, _1.py, _2.py and 2 more), 1 removed ({removed.name})"
+
+
+CHANGES: dict[str, tuple[dict[str, Any], dict[str, tuple[str, ...]], set[str]]] = {
+    "shards": (
+        {"data__shards__num_shards": 3},
+        {f"shards of {name}": ("data.shards.num_shards: 2 -> 3",) for name in ("code", "docs")},
+        {"training", "evaluation", "report"},
+    ),
+    "vocabulary": (
+        {"data__tokenizer__vocab_size": 400},
+        {"the tokenizer": ("data.tokenizer.vocab_size: 384 -> 400",)},
+        set(STAGES[1:]),
+    ),
+    "learning rate": (
+        {"training__learning_rate": 0.002},
+        {"training": ("training.learning_rate: 0.001 -> 0.002",)},
+        {"evaluation", "report"},
+    ),
+    "evaluation": (
+        {"evaluation__new_tokens": 5},
+        {"evaluation": ("evaluation.new_tokens: 4 -> 5",)},
+        set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_one_changed_option_is_the_one_reason_and_what_is_foreseen_happens(place: Place, name: str) -> None:
+    changes, expected, later = CHANGES[name]
+    job = small_job(*place, **changes)
+    found = look(job)
+    made = reasons(found)
+    if name == "shards":  # with shards of another name, the run is another one
+        told = made.pop("training")
+        assert len(told) == 2 and {each.split(":")[0] for each in told} == {"data.code", "data.docs"}
+        later = later - {"training"}
+    assert made == expected
+    assert {stage for stage, seen in found.items() if seen.verdict == "depends"} == later
+    actual = run_stages(job)
+    assert actual == {stage: seen.verdict == "reused" for stage, seen in found.items()}
+    assert {seen.verdict for seen in look(job).values()} == {"reused"}
+
+
+def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -> None:
+    job = small_job(*place, data__tokenizer__vocab_size=400)
+    prepare_tokenizer(job.preparation(), silent())
+    found = look(job)["shards of code"]
+    (reason,) = found.reasons
+    assert reason.startswith("the tokenizer: tokenizers/bpe-") and reason.endswith("(data.tokenizer.vocab_size: 384 -> 400)")
+    assert found.work.startswith("0 of 2 shards taken over, 2 to be built")
+
+
+@pytest.mark.parametrize(("fault", "said"), [(bytes.upper, "does not match its checksum"), (None, "is missing")])
+def test_a_damaged_shard_is_named(place: Place, fault: Callable[[bytes], bytes] | None, said: str) -> None:
+    shard = next(place.store.glob("shards/code-*/shard-00001.bin"))
+    shard.write_bytes(fault(shard.read_bytes())) if fault else shard.unlink()
+    found = look(small_job(*place))["shards of code"]
+    assert found.verdict == "made" and len(found.reasons) == 1
+    assert found.reasons[0].startswith("shard-00001.bin") and said in found.reasons[0]
+    assert found.work.startswith("1 of 2 shards taken over, 1 to be built")
+
+
+def test_older_sets_without_their_options_are_said_to_be_so(place: Place) -> None:
+    store = Store(str(place.store))
+    (name,) = (each for each in store.names("shards") if each.startswith("code"))
+    manifest = read_manifest(store, f"shards/{name}", "shards")
+    assert manifest is not None
+    details = {key: value for key, value in manifest.details.items() if key != "recipe"}
+    write_manifest(store, f"shards/{name}", manifest.model_copy(update={"details": details}))
+    found = look(small_job(*place, data__shards__piece_bytes=2048))
+    assert found["shards of code"].reasons == (f"shards/{name} was made with other options, which it does not record",)
+    assert found["shards of docs"].reasons == ("data.shards.piece_bytes: 1024 -> 2048",)
+
+
+def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_refused(place: Place) -> None:
+    (run,) = (place.store / "runs").iterdir()
+    shutil.rmtree(run / FINAL)
+    found = look(small_job(*place))
+    assert (found["training"].verdict, found["training"].reasons) == ("continued", ("continues from step 6 of 6",))
+    assert found["evaluation"].reasons == ("depends on training, which is not finished",)
+    run.rename(run.with_name("mine"))
+    refused = look(small_job(*place, run="mine", training__seed=3))["training"]
+    assert refused.verdict == "refused"
+    assert refused.reasons == ("runs/mine was made with other settings", "training.seed: 0 -> 3")
+    fork = look(small_job(*place, run="mine", training__seed=3, resume="fork"))["training"]
+    assert fork.verdict == "made" and str(fork.key).startswith("runs/mine-fork-")
+    assert fork.reasons == ("a fork of runs/mine", "training.seed: 0 -> 3")
+    shutil.rmtree(run.with_name("mine") / "checkpoints")
+    (run.with_name("mine") / "checkpoint-last").unlink()
+    fork = look(small_job(*place, run="mine", training__seed=3, resume="fork"))["training"]
+    assert (fork.verdict, fork.reasons) == ("refused", ("runs/mine has no checkpoint to fork from",))
+
+
+def test_a_missing_report_is_made_again(place: Place) -> None:
+    next(place.store.glob("runs/*/report.html")).unlink()
+    found = look(small_job(*place))
+    assert reasons(found) == {"report": ("its page or the model card is missing or changed",)}
+    assert not run_stages(small_job(*place))["report"]
+
+
+def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, gpt2: Path, tmp_path: Path) -> None:
+    raw = Path(shutil.copytree(pairs, tmp_path / "pairs"))
+    job = finetune_job(raw, tmp_path / "store", gpt2)
+    prepare_encoded(Store(job.store), job, gpt2, silent())
+    store = LookedAt(job.store)
+    assert foresee_encoded(store, job).verdict == "reused"
+    shorter = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
+    assert set(shorter.reasons) >= {"data.max_length: 32 -> 24"} and all("tokenizer" in each for each in shorter.reasons[1:])
+    swapped = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
+    assert swapped.reasons == ("data.text_columns: ['summary', 'code'] -> ['code', 'summary']",)
+    lines = (raw / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    write_old(raw / "train.jsonl", "".join(lines[:-1]))
+    before = stamps(Path(job.store))
+    assert foresee_encoded(store, job).reasons == (f"files: 1 changed ({raw / 'train.jsonl'})",)
+    assert stamps(Path(job.store)) == before
+
+
+def test_a_fine_tuned_model_is_measured_anew_with_another_metric(pairs: Path, pretrained: Path, tuned: Finished) -> None:
+    job = finetune_job(pairs, tuned.store, pretrained, **OFTEN)
+    assert [stage.verdict for stage in foresee(job)] == ["reused"] * 4
+    *_, run, evaluation, report = foresee(finetune_job(pairs, tuned.store, pretrained, **OFTEN, evaluation__metrics=["f1"]))
+    assert run.verdict == "reused"
+    assert (evaluation.verdict, evaluation.reasons) == ("made", ("evaluation.metrics: None -> ['f1']",))
+    assert report.reasons == ("depends on evaluation, which will be made",)
+
+
+def test_a_store_in_a_bucket_is_looked_at_in_the_same_way(raw: Path, s3: S3Server) -> None:
+    job = small_job(raw, s3.new_store())
+    prepare(job.preparation(), silent())
+    store = Store(job.store)
+    before = sorted(store.walk())
+    found = {stage.stage: stage for stage in foresee(job)}
+    assert [found[name].verdict for name in STAGES] == ["reused", "reused", "reused", "made", "depends", "depends"]
+    assert found["training"].reasons == ("there is none yet",)
+    changed = {stage.stage: stage for stage in foresee(small_job(raw, job.store, data__shards__num_shards=3))}
+    assert changed["shards of docs"].reasons == ("data.shards.num_shards: 2 -> 3",)
+    assert sorted(store.walk()) == before
+
+
+def test_the_command_says_it_in_lines_and_as_json(place: Place, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = write_config(tmp_path / "job.yaml", small_values(*place))
+    assert main([str(config), "training.learning_rate=0.01"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("reused     the tokenizer           tokenizers/bpe-") and lines[0].endswith(" UTC")
+    assert "           training.learning_rate: 0.001 -> 0.01" in lines
+    assert main([str(config), "--json"]) == 0
+    assert {stage["verdict"] for stage in json.loads(capsys.readouterr().out)} == {"reused"}
+    assert main([str(config), "data.corpora.0.paths=[nowhere/*]"]) == 2
+    assert "no file matches 'nowhere/*'" in capsys.readouterr().err

@@ -1,0 +1,210 @@
+"""The whole way to a model: every file with its digest, and whether all of it is still as it was."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.trainer.conftest import Finished
+from trainer.ancestry import find_run, trace
+from trainer.config import CorpusConfig
+from trainer.errors import ArtifactError, ConfigError, RunError
+from trainer.lineage_check import check, check_file
+from trainer.manifest import MANIFEST
+from trainer.origins import by_file, describe_file
+from trainer.promotion import promote
+from trainer.show_lineage import main
+from trainer.sources import find_pieces
+from trainer.storage import Store
+
+
+def sha256(path: Path | str, start: int = 0, end: int | None = None) -> str:
+    return hashlib.sha256(Path(path).read_bytes()[start:end]).hexdigest()
+
+
+@pytest.fixture
+def store(finished: Finished, tmp_path: Path) -> Store:
+    """A copy of the store with the finished run."""
+    return Store(str(shutil.copytree(finished.store, tmp_path / "store")))
+
+
+@pytest.fixture
+def moved(store: Store, finished: Finished, raw: Path, tmp_path: Path) -> Path:
+    """A copy of the raw files, of which the copied store says that its shards were made."""
+    folder = Path(shutil.copytree(raw, tmp_path / "raw"))
+    lineage = store.read_json(f"{finished.run}/lineage.json")
+    for shards in lineage["shards"]:
+        sources = store.read_json(shards["sources"])
+        for piece in sources:
+            piece["path"] = piece["path"].replace(str(raw), str(folder))
+        store.write_json(shards["sources"], sources, indent=None)
+        shards["sources_sha256"] = sha256(store.path(shards["sources"]))
+    store.write_json(f"{finished.run}/lineage.json", lineage)
+    return folder
+
+
+def states(store: Store, run: str) -> dict[str, set[str]]:
+    """The names of what is in each state but the same."""
+    found: dict[str, set[str]] = {}
+    for finding in check(store, trace(store, run)):
+        if finding.state != "same":
+            found.setdefault(finding.state, set()).add(finding.name)
+    return found
+
+
+def test_every_raw_file_is_listed_with_its_digest(finished: Finished, raw: Path) -> None:
+    files = trace(Store(str(finished.store)), finished.run)["raw_files"]
+    listed = {Path(file["path"]): file for each in files.values() for file in each}
+    assert {path.resolve() for path in listed} == {path.resolve() for path in raw.rglob("*") if path.is_file()}
+    assert any("pieces" in file for file in listed.values())
+    for path, file in listed.items():
+        assert file["bytes"] == path.stat().st_size
+        for part in file.get("pieces") or [{**file, "start": 0, "end": None}]:
+            assert part["sha256"] == sha256(path, part["start"], part["end"])
+        if "pieces" in file:
+            bounds = [(part["start"], part["end"]) for part in file["pieces"]]
+            assert [start for start, _ in bounds] == [0, *(end for _, end in bounds[:-1])]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "text"])
+def test_files_of_every_kind_are_compared_whole(kind: str, empty_store: Store, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{kind}"
+    rows = [f"row {number}, and what it says" for number in range(200)]
+    if kind == "parquet":
+        pq.write_table(pa.table({"text": rows}), path, row_group_size=50)
+    else:
+        path.write_text("text\n" + "".join(f'"{row}"\n' for row in rows), encoding="utf-8")
+    corpus = CorpusConfig.model_validate({"name": "rows", "paths": [str(path)], "format": kind})
+    pieces = find_pieces(empty_store, corpus, 2**20 if kind == "text" else 1024)
+    ((name, found),) = by_file(map(vars, pieces), "path").items()
+    file = describe_file(name, found)
+    assert len(file.get("pieces", [])) == (len(pieces) if kind == "csv" else 0) and (kind == "text") == (len(pieces) == 1)
+    assert file.get("sha256", sha256(path)) == sha256(path)
+    assert check_file(file).state == "same"
+    path.write_bytes(path.read_bytes() + b"x")
+    assert check_file(file).state == "changed"
+    path.unlink()
+    assert check_file(file).state == "gone"
+
+
+def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Finished) -> None:
+    promote(store, "small", finished.run, {"loss": 1.0}, "the first")
+    traced = trace(store, finished.run)
+    record = traced["lineage"]
+    for artifact in [record["tokenizer"], *record["shards"]]:
+        assert artifact["manifest_sha256"] == sha256(store.path(f"{artifact['key']}/{MANIFEST}"))
+    assert {"headrace", "torch", "transformers"} <= set(record["environment"]["packages"])
+    training = traced["training"]
+    assert (training["steps"], training["planned_steps"], training["attempts"]) == (64, 64, 64)
+    assert (training["continuations"], training["rollbacks"]) == (0, 0)
+    assert set(traced["scores"]) == {"loss", "perplexity"}
+    assert [move["reason"] for move in traced["promotions"]["small"]] == ["the first"]
+    assert traced["ancestors"] == [] and traced["base"] is None
+
+
+def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished) -> None:
+    name = finished.run.removeprefix("runs/")
+    promote(store, "small", finished.run, {}, "why")
+    for model in (finished.run, name, f"{finished.run}/final/", "tiny", "models/small", "models/small/champion", "small"):
+        assert find_run(store, model) == finished.run
+    for model in ("nothing", "models/nothing", "runs/nothing", f"models/{name}"):
+        with pytest.raises(ArtifactError, match=f"knows no model '{model}'"):
+            find_run(store, model)
+    shutil.copytree(store.path(finished.run), store.path("runs/tiny-01234567"))
+    with pytest.raises(ConfigError, match="has made several runs"):
+        find_run(store, "tiny")
+
+
+def test_what_is_as_it_was_passes_the_check(store: Store, finished: Finished) -> None:
+    findings = check(store, trace(store, finished.run))
+    assert {finding.state for finding in findings} == {"same"}
+    names = {finding.name for finding in findings}
+    assert {f"{finished.run}/{each}" for each in ("final", "config.json", "eval.json")} < names
+    assert sum(finding.name.endswith(MANIFEST) for finding in findings) == 3
+
+
+def test_raw_files_that_changed_or_are_gone_are_named(
+    store: Store, finished: Finished, moved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed, longer, gone = sorted((moved / "code").iterdir())[:3]
+    gone.unlink()
+    assert states(store, finished.run) == {"gone": {str(gone)}}
+    assert main([store.url, "tiny", "--check"]) == 0, "raw files need not be kept"
+    changed.write_bytes(changed.read_bytes().swapcase())
+    longer.write_bytes(longer.read_bytes() + b"x")
+    assert states(store, finished.run) == {"gone": {str(gone)}, "changed": {str(changed), str(longer)}}
+    capsys.readouterr()
+    assert main([store.url, "tiny", "--check"]) == 1
+    said = capsys.readouterr().out
+    total = sum(path.is_file() for path in moved.rglob("*")) + 1
+    assert f"  raw files       {total - 3} same, 2 changed, 1 gone, 0 not here\n" in said
+    assert f"  changed         {changed}\n" in said and f"  gone            {gone}\n" in said
+
+
+def test_artifacts_that_changed_or_are_gone_are_named(store: Store, finished: Finished) -> None:
+    code, docs = sorted(f"shards/{name}" for name in store.names("shards"))
+    manifest = json.loads(store.read_bytes(f"{code}/{MANIFEST}"))
+    del manifest["checksum"]
+    store.write_json(f"{code}/{MANIFEST}", {**manifest, "created": "2031-01-01T00:00:00+00:00"})
+    store.delete(docs)
+    found = {finding.name: finding for finding in check(store, trace(store, finished.run)) if finding.state != "same"}
+    assert found[f"{code}/{MANIFEST}"].note == "made again at 2031-01-01T00:00:00+00:00, from the same"
+    assert {name: found[name].state for name in found} == {
+        f"{code}/{MANIFEST}": "changed", f"{docs}/{MANIFEST}": "gone", f"{docs}/sources.json": "gone",
+    }  # fmt: skip
+    assert main([store.url, finished.run, "--check"]) == 1
+
+
+def test_a_run_without_a_report_is_told_from_what_the_store_holds(store: Store, finished: Finished) -> None:
+    before = trace(store, finished.run)
+    store.delete(f"{finished.run}/lineage.json")
+    now = trace(store, finished.run)
+    assert {**before["lineage"], "report": None} == {**now["lineage"], "report": None}
+    store.delete(f"{finished.run}/final")
+    with pytest.raises(RunError, match="has no final yet"):
+        trace(store, finished.run)
+
+
+def test_a_fine_tuned_model_is_told_with_the_run_that_it_was_made_from(
+    store: Store, finished: Finished, tuned: Finished, pairs: Path
+) -> None:
+    run = tuned.run.replace("runs/", "runs/own-")
+    for folder, target in ((tuned.store / tuned.run, run), (tuned.store / "encoded", "encoded")):
+        shutil.copytree(folder, store.path(target))
+    record = store.read_json(f"{run}/lineage.json")
+    record["pretrained"] |= {"origin": "store", "key": f"{finished.run}/final"}
+    store.write_json(f"{run}/lineage.json", record)
+    traced = trace(store, run)
+    assert [ancestor["run"] for ancestor in traced["ancestors"]] == [finished.run]
+    assert traced["ancestors"][0]["raw_files"].keys() == {"code", "docs"}
+    listed = {file["path"]: file["sha256"] for file in traced["raw_files"]["pairs"]}
+    assert listed == {str(path): sha256(path) for path in pairs.iterdir()}
+    base = {name: sha256(store.path(f"{finished.run}/final/{name}")) for name in traced["base"]["files"]}
+    assert traced["base"]["files"] == base and "model.safetensors" in base
+    store.delete(f"{finished.run}/config.json")
+    (ancestor,) = trace(store, run)["ancestors"]
+    assert "holds no run" in ancestor["untold"]
+    assert finished.run in states(store, run)["gone"]
+
+
+def test_the_command_tells_it_in_lines_and_as_json(finished: Finished, raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*options: str) -> str:
+        assert main([str(finished.store), finished.run, *options]) == 0
+        return capsys.readouterr().out
+
+    files = [path for path in (raw / "code").iterdir()]
+    short, full = said(), said("--files")
+    assert short.startswith(f"{finished.run}\n  raw code        {len(files)} files, ")
+    assert f"and {len(files) - 3} more" in short and not all(path.name in short for path in files)
+    assert all(path.name in full for path in files)
+    for part in ("  tokenizer       tokenizers/bpe-", "  shards of docs  shards/docs-", "64 of 64 steps, 64 batches taken"):
+        assert part in short
+    record: dict[str, Any] = json.loads(said("--json", "--check"))
+    assert record["run"] == finished.run and {each["state"] for each in record["check"]} == {"same"}
+    assert main([str(finished.store), "nothing"]) == 2
+    assert "knows no model 'nothing'" in capsys.readouterr().err

@@ -1,0 +1,135 @@
+"""The whole way to a model, from raw files to its promotion: its record of lineage and what the store says besides.
+
+The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run started
+from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from trainer.errors import ArtifactError, PipelineError, RunError
+from trainer.facts import read_facts
+from trainer.lineage import make_lineage
+from trainer.origins import by_file, describe_file, labelled_digests
+from trainer.places import CHAMPION, CONFIG, EVALUATION, FINAL, LINEAGE, PLAN, TENSORBOARD
+from trainer.pretrained import runs_of
+from trainer.promotion import find_champion, key_of, measured, moves
+from trainer.records import read_records
+from trainer.storage import Store
+
+
+def find_run(store: Store, model: str) -> str:
+    """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
+
+    Raises `ArtifactError` if there is none, `ConfigError` if a job has made several runs.
+    """
+    name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
+    kind, _, rest = name.rpartition("/")
+    if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
+        return f"runs/{rest}"
+    if kind in ("", "models") and (champion := find_champion(store, rest)):
+        return champion.run
+    found = runs_of(store, rest) if not kind else []
+    if not found:
+        raise ArtifactError(
+            f"{store.path('')} knows no model {model!r}: neither a run in {store.path('runs')}, nor a name in "
+            f"{store.path('models')} that has a champion"
+        )
+    return f"runs/{found[0]}"
+
+
+def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
+    config = store.read_json(f"{run}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
+    record = store.read_json(f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
+    base = _find_base(config, record)
+    before = [key for key in (_run_of(store, base), (config["fork"] or {}).get("run")) if key and key not in (*seen, run)]
+    return {
+        "run": run,
+        "lineage": record,
+        "raw_files": _raw_files(store, record, config),
+        "base": base,
+        "fork": config["fork"],
+        "training": _describe_training(store, run, record["model"]),
+        "scores": measured(store, run) if store.exists(f"{run}/{EVALUATION}") else None,
+        "promotions": _promotions(store, run),
+        "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
+    }
+
+
+def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """The same of a run behind the run; only why not, if it cannot be told."""
+    try:
+        return trace(store, run, seen)
+    except PipelineError as error:
+        return {"run": run, "untold": str(error)}
+
+
+def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any] | None:
+    """The pretrained model that training started from, if there is one: its name, origin, key and files' digests."""
+    if "pretrained" in record:
+        return dict(record["pretrained"])
+    name, identity = config["job"]["model"]["pretrained"], config["identity"]["model"]["pretrained"]
+    if name is None:
+        return None
+    local = isinstance(identity, dict)
+    return {"name": name, "origin": "folder" if local else "hub", "key": None, "files": identity if local else {}}
+
+
+def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
+    """The run of this store that a base is of, also if it was named by its folder."""
+    if base is None:
+        return None
+    key = base["key"]
+    if key is None and store.local is not None and base["origin"] == "folder":
+        folder = Path(base["name"]).resolve()
+        root = store.local.resolve()
+        key = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else None
+    found = re.match(r"runs/[^/]+", key or "")
+    return found[0] if found else None
+
+
+def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
+    """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
+    if "encoded" in record:
+        return {config["job"]["data"]["name"]: _labelled_files(record["encoded"]["details"]["source"], config["job"]["data"])}
+    listed = {shards["corpus"]: store.read_json(shards["sources"]) for shards in record["shards"]}
+    return {
+        corpus: pieces and [describe_file(path, each) for path, each in by_file(pieces, "path").items()]
+        for corpus, pieces in listed.items()
+    }
+
+
+def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:
+    """A labelled set's files. What is no file has a name in place of a path."""
+    digests = labelled_digests(source["identity"], source.get("paths", {}))
+    if data["source"] == "disk":
+        return [{"path": f"{data['path'].rstrip('/')}/{key}", "sha256": digest} for key, digest in digests.items()]
+    field = "name" if data["source"] == "hub" or "paths" not in source else "path"
+    return [{field: name, "sha256": digest} for name, digest in digests.items()]
+
+
+def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[str, Any]:
+    """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in it."""
+    records, plan = read_records(store, run), store.read_json(f"{run}/{PLAN}") or {}
+    trained = [record for record in records if record["kind"] == "train"]
+    processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
+    return {
+        "steps": max((record["step"] for record in records), default=plan.get("total_steps")),
+        "planned_steps": plan.get("total_steps"),
+        "attempts": trained[-1]["attempts"] if trained else None,
+        "continuations": max(processes - 1, 0),
+        "rollbacks": sum(record["kind"] == "rollback" for record in records),
+        "checkpoints": sum(record["kind"] == "checkpoint" for record in records),
+        "published": model["created"],
+    }
+
+
+def _promotions(store: Store, run: str) -> dict[str, list[dict[str, Any]]]:
+    """The moves that this run was a part of, by the name under which models are used."""
+    names = [name for name in store.names("models") if store.exists(key_of(name))]
+    found = {name: [move.model_dump() for move in moves(store, name) if move.run == run] for name in names}
+    return {name: part for name, part in found.items() if part}

@@ -1,0 +1,47 @@
+"""What would become of a job's encoded set, and why."""
+
+from collections.abc import Mapping
+
+from trainer.encoded import KIND
+from trainer.encoding import locate_encoded
+from trainer.finetune_config import FinetuneJob
+from trainer.foresight import Foreseen
+from trainer.formats import plural
+from trainer.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
+from trainer.manifest import Manifest
+from trainer.origins import labelled_digests
+from trainer.pretrained import find_model
+from trainer.storage import Store
+
+
+def foresee_encoded(store: Store, job: FinetuneJob) -> Foreseen:
+    """Whether the labelled set is there, encoded. Raises as encoding does for input that is missing."""
+    stage, allowed = f"encoded set {job.data.name}", job.data.max_bad_records
+    recipe = locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder)
+    manifest, problems = look(store, recipe.key, KIND)
+    bad = max(split["bad_records"] for split in manifest.details["splits"].values()) if manifest else 0
+    if manifest is not None and bad <= allowed:
+        return Foreseen(stage, "reused", recipe.key, created=manifest.created)
+    if manifest is not None:
+        return Foreseen(stage, "refused", recipe.key, (f"{plural(bad, 'bad record')} in a split, at most {allowed} allowed",))
+    paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
+    wanted = labelled_digests(recipe.source.identity, paths)
+
+    def compare(other: Manifest) -> list[str]:
+        known = other.details["source"].get("recipe", {})
+        return compare_options({f"data.{key}": value for key, value in known.items()}, options)
+
+    def files(other: Likeness) -> list[str]:
+        source = other.manifest.details["source"]
+        return _compare_content(labelled_digests(source["identity"], source.get("paths", {})), wanted)
+
+    options = {f"data.{key}": value for key, value in recipe.options.items()}
+    similar = find_similar(store, recipe.key, KIND, compare)
+    return Foreseen(stage, "made", recipe.key, tuple(problems or explain_likeness(similar, files)))
+
+
+def _compare_content(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Files that differ; one that only has another name is the same."""
+    same = set(old.values()) & set(new.values())
+    before, now = ({name: digest for name, digest in each.items() if digest not in same} for each in (old, new))
+    return compare_files(before, now)

@@ -1,0 +1,48 @@
+"""What a job would reuse, continue or do again if it were started now, and why:
+
+    python -m trainer.explain CONFIG.yaml [key=value ...] [--json]
+
+For every stage the name of what it gives; where that is not in the store, what differs from the most similar one that is.
+Nothing is made, and nothing is written to the store; raw files that changed since they were last digested are read, and a model
+or a data set of the hub is fetched as the job itself would.
+"""
+
+import argparse
+import json
+import sys
+
+from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.foresight import Foreseen, foresee
+from trainer.jobs import load_training_job
+
+
+def describe(stage: Foreseen) -> str:
+    """A stage in a line, and a line for each reason."""
+    made = f", made {stage.created.replace('T', ' ').replace('+00:00', ' UTC')}" if stage.created else ""
+    first = f"{stage.verdict:<11}{stage.stage:<23} {stage.key or ''}{made}".rstrip()
+    return "\n".join([first, *(f"{'':<11}{line}" for line in (*stage.reasons, stage.work) if line)])
+
+
+def main(arguments: list[str]) -> int:
+    """Print what becomes of every stage; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("config", help="a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parsed = parser.parse_intermixed_args(arguments)
+    try:
+        stages = foresee(load_training_job(parsed.config, parsed.overrides))
+    except PipelineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if parsed.json:
+        print(json.dumps([stage._asdict() for stage in stages], indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(describe(stage) for stage in stages))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

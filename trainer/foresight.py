@@ -1,0 +1,71 @@
+"""What would become of each stage of a job if it were started now, and why. Nothing is made, and the store is only read.
+
+Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were last
+digested are read.
+"""
+
+from typing import Literal, NamedTuple
+
+from trainer.config import PipelineJob
+from trainer.finetune_config import FinetuneJob
+from trainer.manifest import ArtifactRef
+from trainer.preparation import PreparedData
+from trainer.storage import Store
+
+Verdict = Literal["reused", "made", "continued", "depends", "refused", "left out"]
+
+
+class Foreseen(NamedTuple):
+    """A stage, what becomes of it and why; `work` says how much there is to do, `created` when what is reused was made."""
+
+    stage: str
+    verdict: Verdict
+    key: str | None = None
+    reasons: tuple[str, ...] = ()
+    work: str = ""
+    created: str = ""
+
+    @property
+    def later(self) -> str:
+        """Why a stage after this one cannot be told yet."""
+        words = {"made": "which will be made", "continued": "which is not finished", "refused": "which is refused"}
+        return f"depends on {self.stage}, {words.get(self.verdict, 'which is not there yet')}"
+
+
+class LookedAt(Store):
+    """A store that is only looked at: what would be remembered in it is dropped."""
+
+    def write_bytes(self, key: str, data: bytes) -> None:
+        """Nothing is written."""
+
+
+def foresee(job: PipelineJob | FinetuneJob) -> list[Foreseen]:
+    """Every stage of a job, in order. Raises the `PipelineError` of input that is missing or bad."""
+    from trainer.run_foresight import foresee_evaluation, foresee_report, foresee_run
+
+    store = LookedAt(job.store)
+    stages, data = _foresee_data(store, job)
+    run = foresee_run(store, job, data, stages)
+    evaluation = foresee_evaluation(store, job, run)
+    return [*stages, run, evaluation, foresee_report(store, stages, run, evaluation)]
+
+
+def _foresee_data(store: Store, job: PipelineJob | FinetuneJob) -> tuple[list[Foreseen], PreparedData | ArtifactRef | None]:
+    """The stages before training, and references to what they give, as far as its names are known."""
+    if isinstance(job, FinetuneJob):
+        from trainer.encoded_foresight import foresee_encoded
+
+        encoded = foresee_encoded(store, job)
+        return [encoded], _refer(encoded)
+    from trainer.data_foresight import foresee_corpus, foresee_tokenizer
+
+    tokenizer = foresee_tokenizer(store, job.data)
+    corpora = [foresee_corpus(store, job.data, corpus, tokenizer) for corpus in job.data.corpora]
+    known = tokenizer.verdict == "reused"
+    data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
+    return [tokenizer, *corpora], data
+
+
+def _refer(stage: Foreseen) -> ArtifactRef:
+    assert stage.key is not None
+    return ArtifactRef(key=stage.key, fingerprint=stage.key[-16:], size=0, reused=stage.verdict == "reused")

@@ -1,0 +1,137 @@
+"""What would become of a job's training run, its evaluation and its report, and why."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trainer.checkpoint import look_for_checkpoint
+from trainer.classifying import find_scoring, identify_scoring
+from trainer.errors import ArtifactError, RunError
+from trainer.facts import read_facts
+from trainer.finetune_config import FinetuneJob
+from trainer.foresight import Foreseen
+from trainer.jobs import measurement
+from trainer.lease import is_held
+from trainer.likeness import NONE_YET, UNRECORDED, look
+from trainer.manifest import read_manifest
+from trainer.measuring import identify_evaluation
+from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
+from trainer.plan import StepPlan
+from trainer.report import find_fault
+from trainer.runs import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
+from trainer.storage import Store
+
+
+def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, before: Sequence[Foreseen]) -> Foreseen:
+    """Whether the run is finished, continues, begins or is refused. `data` is None while its name is not known."""
+    waits = [stage for stage in before if stage.verdict != "reused"]
+    if data is None or any(stage.key is None or stage.verdict == "refused" for stage in before):
+        return Foreseen("training", "depends", reasons=(waits[0].later,))
+    try:
+        run = identify_run(job, data)
+    except RunError as error:
+        return Foreseen("training", "refused", reasons=(str(error),))
+    work = "; ".join(stage.later for stage in waits)
+    config = store.read_json(f"{run.key}/{CONFIG}")
+    if config is not None and config["fingerprint"] != run.fingerprint:
+        differences = difference(config["identity"], run.identity) or ["its format"]
+        return Foreseen("training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work)
+    if finished_run(store, run) is not None:
+        manifest = final_manifest(store, run.key)
+        return Foreseen("training", "reused", run.key, created=manifest.created if manifest else "")
+    if is_held(store, run.key):
+        return Foreseen("training", "refused", run.key, ("a living process is at work on it",), work)
+    if run.origin is not None and config is None and look_for_checkpoint(store, run.origin)[0] is None:
+        return Foreseen("training", "refused", run.key, (f"{run.origin} has no checkpoint to fork from",), work)
+    if config is None:
+        return Foreseen("training", "made", run.key, tuple(_explain_new(store, job, run)), work)
+    return _continue(store, run, work)
+
+
+def foresee_evaluation(store: Store, job: TrainingJob, run: Foreseen) -> Foreseen:
+    """Whether the final model was measured in the same way."""
+    if not isinstance(job, FinetuneJob) and job.data.validation_fraction == 0:
+        return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
+    if run.verdict != "reused" or run.key is None:
+        return Foreseen("evaluation", "depends", reasons=(run.later,))
+    own = store.read_json(f"{run.key}/{EVALUATION}")
+    if isinstance(job, FinetuneJob):
+        return _foresee_scoring(store, job, run.key, own)
+    if not StepPlan(**store.read_json(f"{run.key}/{PLAN}")).holds_out:
+        return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
+    wanted = identify_evaluation(store, measurement(job, run.key))
+    earlier = store.read_json(wanted.key)
+    if earlier is not None and earlier["fingerprint"] == wanted.fingerprint:
+        return Foreseen("evaluation", "reused", wanted.key)
+    differences = _compare_settings(store, job, run.key) if own else [NONE_YET]
+    return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
+
+
+def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evaluation: Foreseen) -> Foreseen:
+    """Whether the report was made from the same."""
+    own = evaluation.key == f"{run.key}/{EVALUATION}"
+    unsettled = [stage for stage in (*data, run) if stage.verdict != "reused"]
+    if evaluation.verdict == "depends" or (evaluation.verdict == "made" and own):
+        unsettled.append(evaluation)
+    if unsettled or run.key is None:
+        return Foreseen("report", "depends", reasons=(unsettled[-1].later,))
+    try:
+        fault = find_fault(store, read_facts(store, run.key))
+    except (ArtifactError, RunError) as error:
+        return Foreseen("report", "refused", reasons=(str(error),))
+    key = f"{run.key}/report.html"
+    return Foreseen("report", "made", key, (fault,)) if fault else Foreseen("report", "reused", key)
+
+
+def _explain_new(store: Store, job: TrainingJob, run: Run) -> list[str]:
+    """What differs from the most similar run of the same name."""
+    if run.origin is not None:
+        earlier = store.read_json(f"{run.origin}/{CONFIG}")
+        return [f"a fork of {run.origin}", *difference(earlier["identity"], run.identity)]
+    pattern = re.compile(re.escape(job.name) + r"-[0-9a-f]{8}")
+    configs = [store.read_json(f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
+    different = [difference(config["identity"], run.identity) for config in configs if config]
+    return min(different, key=len, default=[NONE_YET])
+
+
+def _continue(store: Store, run: Run, work: str) -> Foreseen:
+    """Where a run that was begun goes on."""
+    checkpoint, damaged = look_for_checkpoint(store, run.key)
+    problems = [*damaged.values(), *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1])]
+    if checkpoint is None and damaged:
+        return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
+    if checkpoint is None:
+        return Foreseen("training", "made", run.key, ("it was begun and has no checkpoint yet", *problems), work)
+    manifest, plan = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND), store.read_json(f"{run.key}/{PLAN}")
+    step = manifest.details["step"] if manifest else 0
+    planned = f" of {plan['total_steps']:,}" if plan else ""
+    return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
+
+
+def _foresee_scoring(store: Store, job: FinetuneJob, run: str, own: dict[str, Any] | None) -> Foreseen:
+    """Whether a fine-tuned model's figures and predictions are there."""
+    key, wanted = f"{run}/{EVALUATION}", identify_scoring(store, job, run).fingerprint
+    if find_scoring(store, key, wanted) is not None:
+        return Foreseen("evaluation", "reused", key)
+    if own is None:
+        return Foreseen("evaluation", "made", key, (NONE_YET,))
+    if own["fingerprint"] == wanted:
+        return Foreseen("evaluation", "made", key, ("a file of its predictions is missing or changed",))
+    recorded = FinetuneJob.model_validate(store.read_json(f"{run}/{CONFIG}")["job"])
+    known = identify_scoring(store, recorded, run).fingerprint == own["fingerprint"]
+    differences = _compare_settings(store, job, run, {"metrics"}) if known else []
+    return Foreseen("evaluation", "made", key, tuple(differences or [f"{key} was {UNRECORDED}"]))
+
+
+def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] | None = None) -> list[str]:
+    """What differs from the settings that the run was measured with: those in its config.json."""
+    old = store.read_json(f"{run}/{CONFIG}")["job"]
+    new = job.model_dump(mode="json")
+    before, now = (
+        {
+            "evaluation": {key: value for key, value in each["evaluation"].items() if only is None or key in only},
+            "training": {"precision": each["training"]["precision"]},
+        }
+        for each in (old, new)
+    )
+    return difference(before, now)

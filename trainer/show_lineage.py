@@ -1,0 +1,154 @@
+"""Everything behind a model, from raw files to its promotion:
+
+    python -m trainer.lineage STORE MODEL [--files] [--check] [--json]
+
+MODEL is a run (runs/NAME or NAME, its final folder too), a name with a champion (models/NAME or NAME), or a job that made one
+run. --files lists every raw file with its digest; otherwise they are counted and the first few named. --check reads the raw
+files and the manifests again and says what is not as it was: the exit status is then 1 if a raw file has changed, or if an
+artifact has changed or is gone. --json prints the whole record.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from trainer.ancestry import find_run, trace
+from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.formats import count, plural, score, size
+from trainer.lineage_check import Finding, check
+from trainer.storage import Store
+
+EXIT_CHANGED = 1
+NAMED = 3
+"""Raw files of a corpus that are named unless all are asked for."""
+
+
+def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
+    """A traced model in lines, what it was made from first."""
+    for ancestor in traced.get("ancestors", []):
+        yield from describe(ancestor, every_file)
+        yield ""
+    yield traced["run"]
+    if "untold" in traced:
+        yield _line("", f"cannot be told: {traced['untold']}")
+        return
+    record = traced["lineage"]
+    for corpus, files in traced["raw_files"].items():
+        yield from _describe_files(corpus, files, every_file)
+    for name in ("tokenizer", "encoded"):
+        if name in record:
+            yield _artifact("encoded set" if name == "encoded" else name, record[name])
+    for shards in record.get("shards", []):
+        yield _artifact(f"shards of {shards['corpus']}", shards)
+    if base := traced["base"]:
+        yield _line("base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}")
+        yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
+    if fork := traced["fork"]:
+        yield _line("fork of", f"{fork['run']}/{fork['checkpoint']}")
+    yield _line("training", _tell_training(traced["training"]))
+    yield _line("", f"config.json sha256 {record['run']['config_sha256']}, fingerprint {record['run']['fingerprint']}")
+    yield from _describe_versions(record["environment"])
+    model = record["model"]
+    yield _line("final model", f"{model['key']}, fingerprint {model['fingerprint']}, made {model['created']}")
+    yield from (_line("", f"sha256 {file['sha256']}  {file['name']}") for file in model["files"])
+    yield from _describe_outcome(traced)
+
+
+def main(arguments: list[str]) -> int:
+    """Print a model's lineage, and check it if that is asked for; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.lineage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store", help="a folder or a URL")
+    parser.add_argument("model", help="a run, its final folder, or a name that has a champion")
+    parser.add_argument("--files", action="store_true", help="list every raw file")
+    parser.add_argument("--check", action="store_true", help="compare with what is there now")
+    parser.add_argument("--json", action="store_true", help="print the whole record")
+    parsed = parser.parse_args(arguments)
+    try:
+        store = Store(parsed.store)
+        traced = trace(store, find_run(store, parsed.model))
+        findings = check(store, traced) if parsed.check else []
+    except PipelineError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if parsed.json:
+        checked = {"check": [finding._asdict() for finding in findings]} if parsed.check else {}
+        print(json.dumps({**traced, **checked}, indent=2, ensure_ascii=False))
+    else:
+        print("\n".join(describe(traced, parsed.files)))
+        if parsed.check:
+            print("\n" + "\n".join(tell_findings(findings)))
+    return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
+
+
+def tell_findings(findings: list[Finding]) -> Iterator[str]:
+    """How many are as they were, and each that is not."""
+    for kind in ("artifact", "raw file"):
+        states = [finding.state for finding in findings if finding.kind == kind]
+        counts = ", ".join(f"{count(states.count(state))} {state}" for state in ("same", "changed", "gone", "not here"))
+        yield _line(f"{kind}s", counts)
+    for finding in findings:
+        if finding.state in ("changed", "gone"):
+            yield _line(finding.state, f"{finding.name}{': ' if finding.note else ''}{finding.note}")
+
+
+def _is_wrong(finding: Finding) -> bool:
+    """Raw files may be gone; what is published may not."""
+    return finding.state == "changed" or (finding.kind, finding.state) == ("artifact", "gone")
+
+
+def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file: bool) -> Iterator[str]:
+    if files is None:
+        yield _line(f"raw {corpus}", "the list of its files is gone")
+        return
+    known = [file["bytes"] for file in files if "bytes" in file]
+    amount = f", {size(sum(known))}" if known and len(known) == len(files) else ""
+    shown = files if every_file else files[:NAMED]
+    yield _line(f"raw {corpus}", f"{plural(len(files), 'file')}{amount}")
+    for file in shown:
+        name, pieces = file.get("path") or file["name"], file.get("pieces", [])
+        if pieces:
+            yield _line("", f"{name}, digested in {plural(len(pieces), 'piece')}")
+        else:
+            yield _line("", f"sha256 {file['sha256']}  {name}")
+        for piece in pieces if every_file else []:
+            yield _line("", f"  sha256 {piece['sha256']}  bytes {piece['start']} to {piece['end']}")
+    if len(files) > len(shown):
+        yield _line("", f"and {count(len(files) - len(shown))} more")
+
+
+def _artifact(title: str, artifact: dict[str, Any]) -> str:
+    made = f"made {artifact['created']} by headrace {artifact['headrace']}"
+    return _line(title, f"{artifact['key']}, {made}, manifest sha256 {artifact['manifest_sha256']}")
+
+
+def _tell_training(training: dict[str, Any]) -> str:
+    parts = [f"{count(training['steps'])} of {plural(training['planned_steps'] or 0, 'step')}"]
+    if training["attempts"] is not None:
+        parts.append(f"{plural(training['attempts'], 'batch', 'batches')} taken")
+    parts.append(f"continued {plural(training['continuations'], 'time')}")
+    parts.append(f"went back {plural(training['rollbacks'], 'time')}")
+    return ", ".join([*parts, plural(training["checkpoints"], "checkpoint")])
+
+
+def _describe_versions(environment: dict[str, Any]) -> Iterator[str]:
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    rest = ", ".join(f"{name} {value}" for name, value in environment.items() if name != "packages")
+    yield _line("versions", packages)
+    yield _line("machine", rest)
+
+
+def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
+    evaluation = traced["lineage"]["evaluation"]
+    scores = ", ".join(f"{name} {score(value)}" for name, value in (traced["scores"] or {}).items())
+    told = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
+    yield _line("evaluation", told)
+    for name, moves in traced["promotions"].items():
+        yield from (_line(f"models/{name}", f"{move['action']} at {move['time']}: {move['reason']}") for move in moves)
+
+
+def _line(title: str, text: str) -> str:
+    return f"  {title:<15} {text}"
