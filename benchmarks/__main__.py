@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints", "s3"]
+BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare"]
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 
 
