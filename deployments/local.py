@@ -5,10 +5,10 @@
 Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME holds the database, the logs, and the ids of
 the processes. Settings are variables of the environment:
 
-    HOST, PORT   where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
+    LISTEN, PORT where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
     DB           sqlite; postgres: a database server of its own; or the address of yours, as postgresql+asyncpg://...
-    SCHEDULES    on: start the nightly and the weekly runs; off
+    SCHEDULES    on: start the nightly and the weekly runs; off; else they stay as they are, at first off
     NOTIFY       the Webhook block that is called when a run fails or a gate is not met
     CREDENTIALS  the block of prefect-aws with the store's credentials, as KIND/NAME
 """
@@ -27,7 +27,7 @@ import postgres
 import psutil
 from registration import register
 
-HOST, PORT = os.environ.get("HOST", "127.0.0.1"), os.environ.get("PORT", "4200")
+HOST, PORT = os.environ.get("LISTEN", "127.0.0.1"), os.environ.get("PORT", "4200")
 PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
 HOME = Path(os.environ.get("PREFECT_HOME", Path("~/.prefect").expanduser()))
 DATABASE = HOME / "postgres"
@@ -38,8 +38,8 @@ def up() -> int:
     """Start what does not run, deploy, and say where it is. Returns the exit status."""
     if not (_is_loopback(HOST) or PASSWORD):
         print(
-            f"HOST={HOST} lets other machines in, and anybody there could run code on this one: set a password, "
-            "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave HOST out",
+            f"LISTEN={HOST} lets other machines in, and anybody there could run code on this one: set a password, "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or leave LISTEN out",
             file=sys.stderr,
         )
         return 2
@@ -48,13 +48,13 @@ def up() -> int:
     if PASSWORD:
         os.environ["PREFECT_API_AUTH_STRING"] = PASSWORD
     if not _answers():
-        _start_server()
+        if _running("server") is None:
+            _start_server()
         if not _wait_for_server():
             print(f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why", file=sys.stderr)
             return 1
-    schedules = os.environ.get("SCHEDULES", "off") == "on"
     with _client(30) as client:
-        register(client, os.environ.get("NOTIFY") or None, os.environ.get("CREDENTIALS"), schedules)
+        register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), os.environ.get("SCHEDULES"))
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
     print(f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
@@ -76,21 +76,25 @@ def down() -> int:
 
 
 def _start_server() -> None:
-    # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
-    os.environ["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"] = "prefect.server.concurrency.lease_storage.filesystem"
-    os.environ.setdefault("PREFECT_SERVER_UI_API_URL", "/api")  # of whatever address the browser found it at
+    settings = {
+        "PREFECT_SERVER_UI_API_URL": "/api",  # of whatever address the browser found it at
+        # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    }
     database = os.environ.get("DB", "sqlite")
     if database != "sqlite":
         address = postgres.start(DATABASE) if database == "postgres" else database
-        os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
-    _start("server", "--host", HOST, "--port", PORT)
+        settings["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = address
+    _start("server", "--host", HOST, "--port", PORT, **settings)
 
 
-def _start(name: str, *arguments: str) -> None:
+def _start(name: str, *arguments: str, **settings: str) -> None:
     """Start a server or a worker in a session of its own, so that it outlives this command."""
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
     with open(HOME / f"{name}.log", "ab") as log:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**settings, **os.environ}
+        )
     _pid_file(name).write_text(str(process.pid))
 
 
@@ -122,10 +126,11 @@ def _is_loopback(host: str) -> bool:
 
 def _api() -> str:
     """The address that this machine finds the server at."""
+    host = HOST
     with suppress(ValueError):
-        if ipaddress.ip_address(HOST).is_unspecified:
-            return f"http://127.0.0.1:{PORT}/api"
-    return f"http://{HOST}:{PORT}/api"
+        address = ipaddress.ip_address(HOST)
+        host = "127.0.0.1" if address.is_unspecified else f"[{HOST}]" if address.version == 6 else HOST
+    return f"http://{host}:{PORT}/api"
 
 
 def _client(seconds: float) -> httpx.Client:

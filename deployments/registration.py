@@ -17,14 +17,18 @@ CREDENTIALS = "headrace_credentials"
 """The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
 
 
-def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: bool) -> None:
+def register(client: httpx.Client, notify: str | None, credentials: str | None, schedules: str | None) -> None:
     """Make or update everything.
 
     notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block with the
-    store's credentials. schedules: whether the nightly and the weekly runs are started.
+    store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they are.
     """
+    before = {schedule["id"]: schedule["active"] for _, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
     _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
+    for deployment, schedule in _schedules(client):
+        active = before.get(schedule["id"], False) if schedules is None else schedules == "on"
+        client.patch(f"/deployments/{deployment}/schedules/{schedule['id']}", json={"active": active}).raise_for_status()
     for name, slots in LIMITS.items():
         if _missing(client, f"/v2/concurrency_limits/{name}"):
             client.post("/v2/concurrency_limits/", json={"name": name, "limit": slots}).raise_for_status()
@@ -33,12 +37,11 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     elif credentials is not None:
         client.patch(f"/variables/name/{CREDENTIALS}", json={"value": credentials}).raise_for_status()
     automations = _read("automations.yaml")
-    if notify is not None:
+    if notify:
         block = _webhook(client, notify)
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
-    _schedule(client, schedules)
 
 
 def _prefect(*arguments: str) -> None:
@@ -81,9 +84,7 @@ def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
     client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
 
 
-def _schedule(client: httpx.Client, on: bool) -> None:
-    """Start the schedules or leave them off."""
-    for deployment in client.post("/deployments/filter", json={}).raise_for_status().json():
-        for schedule in deployment["schedules"] if "headrace" in deployment["tags"] else ():
-            path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
-            client.patch(path, json={"active": on}).raise_for_status()
+def _schedules(client: httpx.Client) -> list[tuple[str, dict[str, Any]]]:
+    """Every schedule of ours, with the id of its deployment."""
+    deployments = client.post("/deployments/filter", json={"deployments": {"tags": {"all_": ["headrace"]}}}).raise_for_status()
+    return [(found["id"], schedule) for found in deployments.json() for schedule in found["schedules"]]

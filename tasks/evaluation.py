@@ -6,7 +6,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
-from tasks.turns import devices, turn
+from tasks.turns import DEVICES, turn
 from trainer.config import EvaluateJob
 from trainer.finetune_config import FinetuneJob
 from trainer.results import Evaluation, FinetuneEvaluation
@@ -16,7 +16,7 @@ from trainer.results import Evaluation, FinetuneEvaluation
 def evaluate(job: EvaluateJob) -> Evaluation:
     """Score a checkpoint by corpus and in total, and let it continue the prompts."""
     logger = TaskLogger()
-    with turn(devices()), showing() as show:
+    with turn(DEVICES), showing() as show:
         result = Evaluation(**run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger))
     total = result.scores.total
     create_table_artifact(
@@ -42,7 +42,7 @@ def evaluate_run(job: FinetuneJob, run_key: str, ranks: int) -> FinetuneEvaluati
     """Score a run's final model on the labelled splits, and write its predictions."""
     logger = TaskLogger()
     arguments = {"job": job.model_dump(mode="json"), "run_key": run_key}
-    with turn(devices()), showing() as show:
+    with turn(DEVICES), showing() as show:
         result = FinetuneEvaluation(**run_stage("evaluate-run", arguments, show, logger, ranks))
     create_table_artifact(
         [{"split": split, **figures} for split, figures in result.scores.items()], key="evaluation", description=run_key

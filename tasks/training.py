@@ -5,7 +5,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
-from tasks.turns import devices, turn
+from tasks.turns import DEVICES, turn
 from trainer.manifest import ArtifactRef
 from trainer.plan import Plan
 from trainer.runs import TrainingData, TrainingJob, finished_run, identify_run
@@ -25,5 +25,5 @@ def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
         "data": data.model_dump(mode="json"),
         "expected": plan.model_dump(mode="json"),
     }
-    with turn(devices()), showing() as show:
+    with turn(DEVICES), showing() as show:
         return ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks))

@@ -3,14 +3,17 @@
 Whoever started them, a deployment or a person; the others wait. The limits are Prefect's global concurrency limits, which
 `make up` creates with one slot each; on a server that has none of that name nothing waits.
 
-    HEADRACE_GPU_SET   what this machine's devices are called, where there are several: the limit is `headrace-devices-NAME`
+    HEADRACE_GPU_SET   what this machine or set of GPUs is called, where there are several: its limits are
+                       `headrace-devices-NAME` and `headrace-tokenization-NAME`
 """
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
+import httpx
 from prefect.client.orchestration import get_client
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectNotFound
 
@@ -21,26 +24,41 @@ DEVICES = "headrace-devices"
 GPU_SET = "HEADRACE_GPU_SET"
 
 
-def devices() -> str:
-    """The limit of this machine's devices."""
-    return "-".join(filter(None, [DEVICES, os.environ.get(GPU_SET)]))
-
-
 @contextmanager
-def turn(limit: str) -> Iterator[None]:
-    """Wait for a turn, and have it for the length of a block.
+def turn(kind: str) -> Iterator[None]:
+    """Wait for a turn of a kind on this machine, and have it for the length of a block.
 
-    A process that was killed has its turn for five minutes more at the most. A server that is gone meanwhile stops nothing.
+    A process that was killed has its turn for five minutes more at the most. A server that cannot be asked stops nothing: the
+    block runs without a turn.
     """
+    limit = limit_of(kind)
+    held = ExitStack()
+    try:
+        if _is_limited(limit):
+            held.enter_context(concurrency(limit))
+    except (httpx.HTTPError, ConcurrencySlotAcquisitionError) as error:
+        TaskLogger().warning("not waiting for a turn of %s: %s", limit, error)
+    try:
+        yield
+    finally:
+        try:
+            held.close()
+        except httpx.HTTPError as error:  # in place of what the block raised, or of its result
+            TaskLogger().warning("the turn of %s could not be given back, and ends by itself: %s", limit, error)
+
+
+def limit_of(kind: str) -> str:
+    """The limit of a kind on this machine."""
+    return "-".join(filter(None, [kind, os.environ.get(GPU_SET)]))
+
+
+def _is_limited(limit: str) -> bool:
+    """Whether there is such a limit; says so if it has no slot left."""
     with get_client(sync_client=True) as client:
         try:
             found = client.read_global_concurrency_limit_by_name(limit)
         except ObjectNotFound:
-            found = None
-    if found is None:
-        yield
-        return
+            return False
     if found.active_slots >= found.limit:
         TaskLogger().info("waits for its turn: %d of %d of %s are at work", found.active_slots, found.limit, limit)
-    with concurrency(limit, strict=False):
-        yield
+    return True

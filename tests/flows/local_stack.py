@@ -47,6 +47,10 @@ class Local:
         assert answer.is_success, answer.text
         return answer.json()
 
+    def schedules(self) -> list[bool]:
+        """Whether each schedule is active."""
+        return [schedule["active"] for each in self.post("deployments/filter", {}) for schedule in each["schedules"]]
+
     def worker(self) -> int:
         """The worker's process id."""
         return int((self.home / "worker.pid").read_text())

@@ -30,7 +30,11 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert "make down" in local.say("up")
     before = {kind: local.names(kind) for kind in ("deployments", "work_pools", "automations", "variables")}
     worker = local.worker()
+    assert local.schedules() == [False, False], "off by default"
+    local.say("up", SCHEDULES="on")
+    assert local.schedules() == [True, True]
     local.say("up")
+    assert local.schedules() == [True, True], "they stay as they are"
     assert {kind: local.names(kind) for kind in before} == before
     assert len(before["deployments"]) == 9 and before["work_pools"] == ["local"] and len(before["automations"]) == 2
     assert local.worker() == worker
@@ -54,7 +58,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
 
 
 def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> None:
-    open_to_all = Local(tmp_path, HOST="0.0.0.0")
+    open_to_all = Local(tmp_path, LISTEN="0.0.0.0")
     open_to_all.env.pop("PREFECT_SERVER_API_AUTH_STRING", None)
     refused = open_to_all.python("deployments/local.py", "up")
     assert refused.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING=user:password" in refused.stderr

@@ -114,9 +114,9 @@ def endless(raw: Path, store: Path, name: str) -> dict[str, Any]:
 
 def test_everything_is_deployed_and_kept_in_postgres(stack: Operated) -> None:
     assert len(stack.names("deployments")) == 9 and len(stack.names("automations")) == 4
-    assert stack.names("v2/concurrency_limits") == ["headrace-devices", "headrace-tokenization"]
+    assert {"headrace-devices", "headrace-tokenization"} <= set(stack.names("v2/concurrency_limits"))
+    assert stack.names("variables") == ["headrace_credentials"]
     assert not list(stack.home.glob("*.db")), "no SQLite beside it"
-    assert "TCP connections" not in (stack.home / "postgres" / "log").read_text()
 
 
 def test_a_run_by_command_line_makes_a_champion(stack: Operated, raw: Path, store: Path) -> None:

@@ -3,13 +3,16 @@
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
 
 import pytest
 from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalConcurrencyLimitUpdate
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from tasks.turns import DEVICES, devices, turn
+from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
+from tests.processes import free_port
 
 
 @pytest.fixture
@@ -67,8 +70,47 @@ def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytes
     assert "test-no-such-limit" not in caplog.text
 
 
-def test_each_set_of_devices_has_a_limit_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_machine_has_limits_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADRACE_GPU_SET", raising=False)
-    assert devices() == DEVICES == "headrace-devices"
+    assert [limit_of(DEVICES), limit_of(TOKENIZATION)] == ["headrace-devices", "headrace-tokenization"]
     monkeypatch.setenv("HEADRACE_GPU_SET", "a100")
-    assert devices() == "headrace-devices-a100"
+    assert [limit_of(DEVICES), limit_of(TOKENIZATION)] == ["headrace-devices-a100", "headrace-tokenization-a100"]
+
+
+def nowhere() -> str:
+    """The address of a server that does not answer."""
+    return f"http://127.0.0.1:{free_port()}/api"
+
+
+def test_a_server_that_is_gone_before_the_turn_stops_nothing(
+    limit: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tasks.turns.get_client", lambda **_: SyncPrefectClient(nowhere()))
+
+    @flow
+    def alone() -> str:
+        with turn(limit):
+            return "done"
+
+    assert alone() == "done"
+    assert "not waiting for a turn" in caplog.text
+
+
+def test_a_server_that_is_gone_after_the_turn_hides_neither_result_nor_error(
+    limit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @flow
+    def work(error: Exception | None) -> str:
+        with ExitStack() as stack, turn(limit):
+            stack.enter_context(temporary_settings({PREFECT_API_URL: nowhere()}))
+            if error:
+                raise error
+            return "done"
+
+    with get_client(sync_client=True) as client:
+        for error, outcome in ((None, nullcontext()), (ArithmeticError(), pytest.raises(ArithmeticError))):
+            client.update_global_concurrency_limit(limit, GlobalConcurrencyLimitUpdate(active_slots=0))
+            with outcome:
+                assert work(error) == "done"
+            assert "could not be given back" in caplog.text
+            caplog.clear()
