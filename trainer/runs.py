@@ -1,6 +1,7 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -8,11 +9,13 @@ from trainer.config import ModelConfig, PipelineJob
 from trainer.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
+from trainer.holds import is_being_removed
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
 from trainer.measures import metric_identity
 from trainer.places import CONFIG, FINAL, FINAL_KIND
 from trainer.preparation import PreparedData
 from trainer.pretrained import Checkpoint, digest_files, find_model
+from trainer.references import run_at
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -46,6 +49,7 @@ def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     """The run that a job and its data make."""
     training, start = job.training, None
     settings = training.model_dump(exclude=OPERATIONAL)
+    settings["schedule_options"] = _one_spelling(settings["schedule_options"])
     if settings.get("locality", 0) is None:
         del settings["locality"]  # the order that there was before there was a choice
     identity: dict[str, Any] = {"format": FORMAT, "training": settings}
@@ -78,7 +82,8 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
 def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:
     """Write the run's config.json, or check that it is this run's. `fork` is where a new run takes its weights from.
 
-    Raises `RunError` with the differences if the folder holds a run of other settings or data.
+    Raises `RunError` with the differences if the folder holds a run of other settings or data, `ArtifactError` if something that
+    it begins with was removed at the same time.
     """
     earlier = store.read_json(f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
@@ -98,6 +103,21 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork
             "start": run.start,
         },
     )
+    # After that is written: whatever removes something says so before it looks at what runs need.
+    for key in _begins_with(store, run, job, data, fork):
+        if is_being_removed(store, key):
+            raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
+
+
+def _begins_with(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None) -> Iterator[str]:
+    """The keys of the data, and of the run that the weights are of, if there is one in this store."""
+    yield from [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
+    named = job.model.pretrained
+    place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
+    if place and (base := run_at(store, place)):
+        yield base
+    if fork:
+        yield fork["run"]
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
@@ -169,4 +189,13 @@ def _model_identity(model: ModelConfig) -> dict[str, Any]:
             identity[key] = digest_file(Path(value)).sha256
         elif isinstance(value, str) and Path(value).is_dir():
             identity[key] = digest_files(Path(value))
-    return identity
+    return {**identity, "config": _one_spelling(identity["config"])}
+
+
+def _one_spelling(value: Any) -> Any:
+    """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is meant."""
+    if isinstance(value, dict):
+        return {key: _one_spelling(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_one_spelling(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -49,6 +49,14 @@ def test_how_it_is_carried_out_does_not(raw: Path, data: PreparedData, changes: 
     assert name_of(raw, data, **changes) == name_of(raw, data)
 
 
+def test_a_number_counts_by_its_value_however_a_form_spells_it(raw: Path, data: PreparedData) -> None:
+    def name(whole: Any) -> str:
+        changes = {"training__schedule": "cosine_with_restarts", "training__schedule_options": {"num_cycles": whole}}
+        return name_of(raw, data, model__config={**SMALL_MODEL, "n_layer": whole, "deep": [{"er": whole}]}, **changes)
+
+    assert name(2) == name(2.0) != name(3)
+
+
 def test_a_model_file_counts_by_its_content_not_by_its_name(raw: Path, data: PreparedData, tmp_path: Path) -> None:
     for name, layers in (("a", 2), ("b", 2), ("c", 1)):
         (tmp_path / f"{name}.yaml").write_text(f"model_type: gpt2\nn_layer: {layers}\n")
