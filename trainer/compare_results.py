@@ -9,6 +9,7 @@ from trainer.compare_fields import all_same
 from trainer.compare_runs import PRETRAINING, ComparedRun
 from trainer.finetuning_data import in_order
 from trainer.formats import score
+from trainer.labelled_sources import TEST, TRAIN
 from trainer.measures import greater_is_better
 from trainer.tables import Table
 
@@ -70,7 +71,7 @@ def _of_text(evaluation: dict[str, Any]) -> Measured:
 
 
 def _of_examples(run: ComparedRun) -> Measured:
-    """Figures by split, whose examples are the same if their source is, whatever the tokenizer."""
+    """Figures by split, whose examples are the same if their content is, whatever the tokenizer and wherever it lies."""
     assert run.evaluation is not None
     return {
         f"{figure}, {split}": (value, _examples(run, split))
@@ -85,7 +86,10 @@ def _examples(run: ComparedRun, split: str) -> Any:
         return run.config["data"]["key"]
     details = run.encoded.details
     source, found = details["source"], details["splits"][split]
-    told = [details["task"], details["classes"], details["text_columns"], found["examples"], found["labelled"]]
-    if source["validation_cut"] or not isinstance(source["identity"], dict):
-        return [*told, source, run.job["data"]["validation_fraction"]]
-    return [*told, source["identity"].get(split, source["identity"])]
+    data = run.job["data"]
+    read = [details["text_columns"], details["label_column"], data["quoting"]]
+    told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
+    cut, content = source["validation_cut"] and split != TEST, source["identity"]
+    if isinstance(content, dict):
+        content = content[TRAIN if cut else split]
+    return [*told, content, data["validation_fraction"] if cut else None]

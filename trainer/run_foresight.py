@@ -6,7 +6,7 @@ from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
 from trainer.classifying import find_scoring, identify_scoring
-from trainer.errors import ArtifactError, RunError
+from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.facts import read_facts
 from trainer.finetune_config import FinetuneJob
 from trainer.foresight import Foreseen
@@ -14,6 +14,7 @@ from trainer.jobs import measurement
 from trainer.lease import is_held
 from trainer.likeness import NONE_YET, UNRECORDED, look
 from trainer.manifest import read_manifest
+from trainer.measures import metric_identity
 from trainer.measuring import identify_evaluation
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
@@ -118,9 +119,21 @@ def _foresee_scoring(store: Store, job: FinetuneJob, run: str, own: dict[str, An
     if own["fingerprint"] == wanted:
         return Foreseen("evaluation", "made", key, ("a file of its predictions is missing or changed",))
     recorded = FinetuneJob.model_validate(store.read_json(f"{run}/{CONFIG}")["job"])
+    if gone := [name for name in recorded.evaluation.metrics or [] if _is_gone(name)]:
+        reason = f"{key} may have been made with a metric that is not there any more: {', '.join(gone)}"
+        return Foreseen("evaluation", "made", key, (reason,))
     known = identify_scoring(store, recorded, run).fingerprint == own["fingerprint"]
     differences = _compare_settings(store, job, run, {"metrics"}) if known else []
     return Foreseen("evaluation", "made", key, tuple(differences or [f"{key} was {UNRECORDED}"]))
+
+
+def _is_gone(metric: str) -> bool:
+    """Whether a metric cannot be compared, as its file was moved or deleted."""
+    try:
+        metric_identity(metric)
+    except ConfigError:
+        return True
+    return False
 
 
 def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] | None = None) -> list[str]:

@@ -17,6 +17,7 @@ from tests.trainer.preparing import stamps, write_old
 from trainer.config import PipelineJob
 from trainer.encoded_foresight import foresee_encoded
 from trainer.encoding import prepare_encoded
+from trainer.errors import ConfigError
 from trainer.explain import main
 from trainer.foresight import Foreseen, LookedAt, foresee
 from trainer.jobs import measurement
@@ -254,6 +255,20 @@ def test_a_fine_tuned_model_is_measured_anew_with_another_metric(pairs: Path, pr
     assert run.verdict == "reused"
     assert (evaluation.verdict, evaluation.reasons) == ("made", ("evaluation.metrics: None -> ['f1']",))
     assert report.reasons == ("depends on evaluation, which will be made",)
+
+
+def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
+    pairs: Path, pretrained: Path, tuned: Finished, tmp_path: Path
+) -> None:
+    store, gone = Store(str(shutil.copytree(tuned.store, tmp_path / "store"))), str(tmp_path / "gone.py")
+    config = store.read_json(f"{tuned.run}/config.json")
+    config["job"]["evaluation"]["metrics"] = ["f1", gone]
+    store.write_json(f"{tuned.run}/config.json", config)
+    *_, run, evaluation, _ = foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"]))
+    assert (run.verdict, evaluation.verdict) == ("reused", "made")
+    assert evaluation.reasons == (f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",)
+    with pytest.raises(ConfigError, match="is unknown"):
+        foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
 
 
 def test_a_store_in_a_bucket_is_looked_at_in_the_same_way(raw: Path, s3: S3Server) -> None:

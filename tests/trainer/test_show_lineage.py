@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.s3 import S3Server
 from tests.trainer.conftest import Finished
 from trainer.ancestry import find_run, trace
 from trainer.config import CorpusConfig
@@ -17,6 +18,7 @@ from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.lineage_check import check, check_file
 from trainer.manifest import MANIFEST
 from trainer.origins import by_file, describe_file
+from trainer.pretrained import find_model
 from trainer.promotion import promote
 from trainer.show_lineage import main
 from trainer.sources import find_pieces
@@ -120,6 +122,25 @@ def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished)
         find_run(store, "tiny")
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_name(
+    store: Store, finished: Finished, reported: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    champion = promote(store, "small", finished.run, {}, "why")
+    store.write_json("models/small/champion", {"moves": [{**champion.model_dump(), "fingerprint": "0123456789abcdef"}]})
+    if not reported:
+        store.delete(f"{finished.run}/lineage.json")
+    for model in ("models/small", "models/small/champion", "small"):
+        assert main([store.url, model, "--check"]) == 2
+        said = capsys.readouterr()
+        assert (
+            not said.out and f"holds another model ({champion.fingerprint}) than the one that became models/small" in said.err
+        )
+        with pytest.raises(ArtifactError, match="holds another model"):
+            find_model(store, "models/small/champion")
+    assert main([store.url, finished.run, "--check"]) == 0
+
+
 def test_what_is_as_it_was_passes_the_check(store: Store, finished: Finished) -> None:
     findings = check(store, trace(store, finished.run))
     assert {finding.state for finding in findings} == {"same"}
@@ -208,3 +229,16 @@ def test_the_command_tells_it_in_lines_and_as_json(finished: Finished, raw: Path
     assert record["run"] == finished.run and {each["state"] for each in record["check"]} == {"same"}
     assert main([str(finished.store), "nothing"]) == 2
     assert "knows no model 'nothing'" in capsys.readouterr().err
+
+
+def test_the_command_says_the_same_of_a_run_in_a_bucket(
+    store: Store, finished: Finished, s3: S3Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote = Store(s3.new_store())
+    promote(store, "small", finished.run, {"loss": 1.0}, "the first")
+    for file in store.walk():
+        if "/checkpoints/" not in file.key:
+            remote.write_bytes(file.key, store.read_bytes(file.key))
+    for options in (["--files"], ["--json"], ["--files", "--check"], ["--json", "--check"]):
+        said = [(main([place.url, "models/small", *options]), capsys.readouterr().out) for place in (store, remote)]
+        assert said[0] == said[1] and said[0][0] == 0 and finished.run in said[0][1]
