@@ -10,10 +10,11 @@ import pytest
 from tests.faults import KINDS, faulty
 from tests.processes import Running, start_warm
 from tests.s3 import S3Server
-from tests.support import final_bytes, small_values, write_config
+from tests.support import curve, final_bytes, held_out_losses, small_values, write_config
 from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
-from trainer.places import FINAL, LAST
+from trainer.errors import EXIT_PREEMPTED
+from trainer.places import FINAL, LAST, METRICS
 from trainer.storage import Store
 
 pytestmark = pytest.mark.slow
@@ -34,8 +35,10 @@ def elsewhere(folder: Path, server: S3Server) -> dict[str, str]:
     return {**server.env, "HOME": str(folder / "home"), "HEADRACE_CACHE": str(folder / "cache")}
 
 
-def run_killed_once(config: Path, store: Store, step: int, server: S3Server, folder: Path) -> None:
-    """Run a job, kill it after a commit of at least this step, and finish it on another machine."""
+def run_ended_once(
+    config: Path, store: Store, step: int, server: S3Server, folder: Path, signum: signal.Signals = signal.SIGKILL
+) -> None:
+    """Run a job, kill it or ask it to stop after a commit of at least this step, and finish it on another machine."""
 
     def start(number: int) -> Running:
         return start_warm(folder / f"said-{number}", "trainer.__main__", config, env=elsewhere(folder / str(number), server))
@@ -45,7 +48,8 @@ def run_killed_once(config: Path, store: Store, step: int, server: S3Server, fol
         pointer = store.read_json(f"runs/{runs[0]}/{LAST}") if runs else None
         return bool(pointer) and pointer["step"] >= step
 
-    assert start(1).send_when(signal.SIGKILL, committed).status == -signal.SIGKILL
+    expected = -signal.SIGKILL if signum == signal.SIGKILL else EXIT_PREEMPTED
+    assert start(1).send_when(signum, committed).status == expected
     ended = start(2).wait()
     assert ended.status == 0, ended
     assert "continuing from s3://" in ended.stderr
@@ -56,15 +60,27 @@ def final_on(store: Store) -> bytes:
     return store.read_bytes(f"runs/{run}/{FINAL}/model.safetensors")
 
 
+def mirror(store: Store, folder: Path) -> Path:
+    """A folder with the records of a bucket's one run."""
+    (run,) = store.names("runs")
+    (folder / "runs" / run).mkdir(parents=True)
+    (folder / "runs" / run / METRICS).write_bytes(store.read_bytes(f"runs/{run}/{METRICS}"))
+    return folder
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_on_s3_that_goes_on_elsewhere_ends_with_the_bytes_of_one_on_disk(
-    raw: Path, finished: Finished, s3: S3Server, tmp_path: Path
+    raw: Path, finished: Finished, s3: S3Server, tmp_path: Path, signum: signal.Signals
 ) -> None:
     store = Store(s3.new_store())
     values = small_values(Path("RAW"), store.url, **LONG)
     for corpus in values["data"]["corpora"]:
         corpus["paths"] = [path.replace("RAW", upload(raw, store.url)) for path in corpus["paths"]]
-    run_killed_once(write_config(tmp_path / "job.yaml", values), store, 5, s3, tmp_path)
+    run_ended_once(write_config(tmp_path / "job.yaml", values), store, 5, s3, tmp_path, signum)
     assert final_on(store) == final_bytes(finished.store)
+    records = mirror(store, tmp_path / "mirror")
+    assert curve(records) == curve(finished.store)
+    assert held_out_losses(records) == held_out_losses(finished.store)
     (run,) = store.names("runs")
     assert {"report.html", "lineage.json", "eval.json", "metrics.jsonl"} <= set(store.names(f"runs/{run}"))
     assert "lease.json" not in store.names(f"runs/{run}")
@@ -77,7 +93,7 @@ def test_fine_tuning_on_s3_ends_with_the_bytes_of_one_on_disk(
     values: dict[str, Any] = finetune_values(Path(upload(pairs, store.url)), store.url, pretrained, **OFTEN)
     for split in ("train", "validation", "test"):
         values["data"][split] = [f"{store.url}/raw/{split}.jsonl"]
-    run_killed_once(write_config(tmp_path / "job.yaml", values), store, 9, s3, tmp_path)
+    run_ended_once(write_config(tmp_path / "job.yaml", values), store, 9, s3, tmp_path)
     assert final_on(store) == final_bytes(tuned.store)
     (run,) = store.names("runs")
     for split in ("validation", "test"):
