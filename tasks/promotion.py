@@ -1,5 +1,8 @@
 """The gate after the evaluation: whether a trained model becomes the champion under a name."""
 
+from contextlib import nullcontext
+from datetime import timedelta
+
 from prefect import pause_flow_run, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
@@ -7,6 +10,7 @@ from prefect.events import emit_event
 
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config import PromotionConfig
+from trainer.holds import holding
 from trainer.promotion import ALREADY, key_of, look, pass_through
 from trainer.results import Verdict
 from trainer.storage import Store
@@ -24,11 +28,14 @@ def consider(gate: PromotionConfig | None, store: str, run: str, scores: dict[st
     """
     if gate is None:
         return None
-    verdict = judge_model(gate, store, run, scores)
-    if verdict.passed and verdict.reason != ALREADY:
-        if gate.approval:
-            pause_flow_run(timeout=APPROVAL_SECONDS)
-        verdict = crown(gate, store, run, scores)
+    # No upkeep removes the run while a person takes time; a day more than that, for what follows.
+    lasting = timedelta(days=1, seconds=APPROVAL_SECONDS)
+    with holding(Store(store), run, lasting) if gate.approval else nullcontext():
+        verdict = judge_model(gate, store, run, scores)
+        if verdict.passed and verdict.reason != ALREADY:
+            if gate.approval:
+                pause_flow_run(timeout=APPROVAL_SECONDS)
+            verdict = crown(gate, store, run, scores)
     return verdict
 
 

@@ -4,7 +4,6 @@ The record is lineage.json if there is a report, else it is made from what the s
 from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,24 @@ from trainer.lineage import make_lineage
 from trainer.origins import by_file, describe_file, labelled_digests
 from trainer.places import CHAMPION, CONFIG, EVALUATION, FINAL, LINEAGE, PLAN, TENSORBOARD
 from trainer.pretrained import runs_of
-from trainer.promotion import find_champion, key_of, measured, moves
+from trainer.promotion import Move, find_champion, key_of, measured, moves
 from trainer.records import read_records
+from trainer.references import run_at
 from trainer.storage import Store
 
 
 def find_run(store: Store, model: str) -> str:
     """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
 
-    Raises `ArtifactError` if there is none, `ConfigError` if a job has made several runs.
+    Raises `ArtifactError` if there is none, or if the champion's run holds another model by now, `ConfigError` if a job has
+    made several runs, `RunError` if the champion's run is gone.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
     if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
         return f"runs/{rest}"
     if kind in ("", "models") and (champion := find_champion(store, rest)):
+        _require_model(store, rest, champion)
         return champion.run
     found = runs_of(store, rest) if not kind else []
     if not found:
@@ -39,12 +41,27 @@ def find_run(store: Store, model: str) -> str:
     return f"runs/{found[0]}"
 
 
+def _require_model(store: Store, name: str, champion: Move) -> None:
+    """Raise `ArtifactError` if what the champion's run tells of is another model: as for `find_model`, that is no champion."""
+    found = _read_record(store, champion.run)["model"]["fingerprint"]
+    if found != champion.fingerprint:
+        raise ArtifactError(
+            f"{store.path(champion.run)} holds another model ({found}) than the one that became {key_of(name)} "
+            f"({champion.fingerprint}); promote one anew, or name the run to see where its model comes from"
+        )
+
+
+def _read_record(store: Store, run: str) -> dict[str, Any]:
+    """The run's record of lineage, made now if there is no report. Raises `RunError` if the run is not finished."""
+    return store.read_json(f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
+
+
 def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
     config = store.read_json(f"{run}/{CONFIG}")
     if config is None:
         raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
-    record = store.read_json(f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
+    record = _read_record(store, run)
     base = _find_base(config, record)
     before = [key for key in (_run_of(store, base), (config["fork"] or {}).get("run")) if key and key not in (*seen, run)]
     return {
@@ -83,13 +100,9 @@ def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
     """The run of this store that a base is of, also if it was named by its folder."""
     if base is None:
         return None
-    key = base["key"]
-    if key is None and store.local is not None and base["origin"] == "folder":
-        folder = Path(base["name"]).resolve()
-        root = store.local.resolve()
-        key = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else None
-    found = re.match(r"runs/[^/]+", key or "")
-    return found[0] if found else None
+    if base["key"] is None and base["origin"] != "folder":
+        return None
+    return run_at(store, base["key"] or str(Path(base["name"]).absolute()))
 
 
 def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:

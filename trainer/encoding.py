@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trainer.encoded import ENDING, KIND, EncodedSet, EncodedSplit, open_encoded, tokenizer_paths, unlabelled, write_split
 from trainer.errors import ArtifactError
 from trainer.finetune_config import FinetuneJob, LabelledDataConfig
+from trainer.holds import hold_reused
 from trainer.labelled import LabelledSet, open_labelled
 from trainer.labelled_sources import LabelledSource, find_labelled
 from trainer.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
@@ -114,7 +115,9 @@ def _find(store: Store, data: LabelledDataConfig, key: str) -> ArtifactRef | Non
         return None  # making it anew names the record that may no longer be passed over
     for file, problem in (damage := find_damage(store, key, manifest)).items():
         log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
-    return None if damage else ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
+    if damage or not hold_reused(store, key, manifest.created):
+        return None
+    return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
 
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:

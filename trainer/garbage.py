@@ -3,7 +3,8 @@
     python -m trainer.garbage STORE [--older-than DAYS] [--runs-older-than DAYS] [--remove]
     python -m trainer.garbage STORE --pin RUN_OR_ARTIFACT        (and --unpin)
 
-Runs, champions with their history, and pins stay, with everything that they were made from. Tokenizers, shard sets and encoded
+Runs, champions with their history, and pins stay, with everything that they were made from, and so does for some days what a
+preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets and encoded
 sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
 next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
 corpus and all tokenizers stay: `python -m trainer.leftovers` removes what killed processes left.
@@ -24,6 +25,7 @@ from typing import NamedTuple
 from trainer.config import GarbageJob
 from trainer.config_file import validate_job
 from trainer.errors import EXIT_BAD_INPUT, PipelineError, RunError
+from trainer.holds import forget_ended
 from trainer.pins import pin, pinned, unpin
 from trainer.references import ARTIFACTS, References
 from trainer.removal import remove_artifact, remove_run
@@ -57,15 +59,13 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     store = Store(job.store)
     folders, references = list_folders(store), References(store)
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
-    old = (
-        set()
-        if job.runs_older_than_days is None
-        else find_old_runs(store, folders.values(), days_ago(job.runs_older_than_days))
-    )
+    before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
+    old = find_old_runs(store, folders.values(), before) if before else set()
 
     def is_reached(key: str) -> bool:
+        references.forget_runs()
         try:
-            return key in references.reached(find_roots(store, folders, kept, {key}))
+            return key in references.reached(find_roots(store, folders, kept, {key}, last=key))
         except RunError as error:
             log.warning("%s: %s", store.path(key), error)
             return True
@@ -77,12 +77,15 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     links: Counter[int] = Counter()
     for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
         if job.remove:
-            if not (remove_run if key in old else remove_artifact)(store, key, partial(is_reached, key)):
+            look = partial(is_reached, key)
+            if not (remove_run(store, key, before, look) if before and key in old else remove_artifact(store, key, look)):
                 log.warning("%s is in use again: kept", store.path(key))
                 continue
             references.forget(key)
         kind = key.partition("/")[0]
         yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
+    if job.remove:
+        forget_ended(store)
 
 
 def _dependents_first(runs: set[str], references: References) -> list[str]:

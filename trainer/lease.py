@@ -26,11 +26,16 @@ BEAT_SECONDS, STALE_SECONDS = 10.0, 90.0
 
 
 class Lease:
-    """The right to write to a run, for the length of a block. Raises `RunError` on entry if another process holds it."""
+    """The right to write to a run, for the length of a block. Raises `RunError` on entry if another process holds it.
 
-    def __init__(self, store: Store, run: str) -> None:
+    `removing` is there for others to see: it is held to remove the run.
+    """
+
+    def __init__(self, store: Store, run: str, removing: bool = False) -> None:
         self._store, self._key, self._path = store, f"{run}/{LEASE}", store.path(run)
         self._mine: dict[str, Any] = {"id": uuid.uuid4().hex, "since": _now(), **_identity()}
+        if removing:
+            self._mine["removing"] = True
         self._ended, self._lost, self._written = threading.Event(), False, b""
         # By the clock on the wall: the monotonic one stands still while a machine sleeps.
         self._turn, self._shown = threading.Lock(), time.time()
@@ -122,6 +127,12 @@ def is_held(store: Store, run: str) -> bool:
     """Whether a living process holds the run."""
     held = store.read_json(f"{run}/{LEASE}")
     return held is not None and _is_alive(held)
+
+
+def is_being_removed(store: Store, run: str) -> bool:
+    """Whether a living process holds the run to remove it."""
+    held = store.read_json(f"{run}/{LEASE}")
+    return held is not None and held.get("removing", False) and _is_alive(held)
 
 
 def clear_dead_lease(store: Store, run: str) -> None:

@@ -107,14 +107,14 @@ class LocalFiles:
     def release(self, key: str) -> None:
         """Nothing to do: what `fetch` gives is the file itself."""
 
-    def walk(self) -> Iterator[Stored]:
-        for path in self.root.rglob("*"):
+    def walk(self, key: str = "") -> Iterator[Stored]:
+        for path in (self.root / key).rglob("*"):
             with suppress(FileNotFoundError):
                 if path.is_file():
                     state = path.stat()
                     modified = datetime.fromtimestamp(state.st_mtime, UTC)
-                    key = path.relative_to(self.root).as_posix()
-                    yield Stored(key, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
+                    name = path.relative_to(self.root).as_posix()
+                    yield Stored(name, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
 
     def unfinished_uploads(self) -> list[Stored]:
         return []

@@ -59,10 +59,10 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
-        scores=scores, samples=samples,
+        scores=scores, samples=samples, model=found.key if key.startswith("evaluations/") else None,
     )  # fmt: skip
     if math.isfinite(scores.total.loss):
-        runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
+        runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
 
 

@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 
 from trainer.errors import ArtifactError, ConfigError
+from trainer.holds import is_being_removed
 from trainer.manifest import MANIFEST
 from trainer.places import CONFIG
 from trainer.references import KINDS, RUNS
@@ -26,11 +27,16 @@ def pin(store: Store, name: str) -> str:
     Raises `ConfigError` for what is no such key, `ArtifactError` if there is nothing there.
     """
     key = _key_of(name)
-    store.create(f"{PINS}/{key}", f"since {datetime.now(UTC).isoformat(timespec='seconds')}\n".encode())
-    # After the pin is there: what is being removed right now loses its manifest before pins are looked at.
-    if not store.exists(f"{key}/{CONFIG if key.startswith(RUNS) else MANIFEST}"):
-        store.delete(f"{PINS}/{key}")
-        raise ArtifactError(f"there is nothing to pin at {store.path(key)}; `python -m trainer.garbage {store.url}` lists keys")
+    made = store.create(f"{PINS}/{key}", f"since {datetime.now(UTC).isoformat(timespec='seconds')}\n".encode())
+    # After the pin is there: whatever removes something says so before it looks at the pins.
+    removing = is_being_removed(store, key)
+    if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUNS) else MANIFEST}"):
+        if made:
+            store.delete(f"{PINS}/{key}")
+        problem = "is gone, or just being removed" if removing else "is not there"
+        raise ArtifactError(
+            f"there is nothing to pin at {store.path(key)}: it {problem}; `python -m trainer.garbage {store.url}` lists keys"
+        )
     return key
 
 

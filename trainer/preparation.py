@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer.config import CorpusConfig, DataConfig, PrepareJob, ShardConfig
 from trainer.engines import choose_engine
 from trainer.errors import ArtifactError, CorpusError, StorageError, TokenizerError
+from trainer.holds import hold_reused
 from trainer.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -81,7 +82,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     tokenizer = load_tokenizer(store, tokenizer_key)
     key, work = locate_corpus(store, data, corpus, tokenizer, progress)
     digest = key[-16:]
-    if manifest := _intact_manifest(store, key):
+    if (manifest := _intact_manifest(store, key)) and hold_reused(store, key, manifest.created):
         _check_budget(corpus, manifest.details["totals"]["bad_records"])
         return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
 
@@ -113,7 +114,7 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
     for corpus in job.data.corpora:
         key, _ = locate_corpus(store, job.data, corpus, info, silent())
         manifest = _manifest(store, key)
-        if manifest is None:
+        if manifest is None or not hold_reused(store, key, manifest.created):
             return None
         shards.append(ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size(), reused=True))
     return PreparedData(tokenizer=tokenizer, shards=shards)

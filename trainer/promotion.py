@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.config import PromotionConfig
 from trainer.errors import ArtifactError, RunError, StorageError
+from trainer.holds import holding
 from trainer.measures import greater_is_better
 from trainer.places import CHAMPION, EVALUATION, FINAL
 from trainer.results import Evaluation, FinetuneEvaluation, Verdict
@@ -75,8 +76,10 @@ def look(store: Store, gate: PromotionConfig, run: str, scores: dict[str, float]
 
 
 def pass_through(store: Store, gate: PromotionConfig, run: str, scores: dict[str, float]) -> Verdict:
-    """Make a run's final model the champion if the gate lets it, by the champion that it then takes the place of."""
-    fingerprint = _model_of(store, run)
+    """Make a run's final model the champion if the gate lets it, by the champion that it then takes the place of.
+
+    Raises `ArtifactError` if the run has no published final model, or is being removed.
+    """
     verdicts: list[Verdict] = []
 
     def on_top(before: list[Move]) -> Move | None:
@@ -85,7 +88,9 @@ def pass_through(store: Store, gate: PromotionConfig, run: str, scores: dict[str
             return None
         return _promotion(run, fingerprint, scores, verdicts[-1].reason)
 
-    _add(store, gate.name, on_top)
+    with holding(store, run):
+        fingerprint = _model_of(store, run)
+        _add(store, gate.name, on_top)
     return verdicts[-1]
 
 
@@ -119,9 +124,8 @@ def figures(evaluation: Evaluation | FinetuneEvaluation) -> dict[str, float]:
 def promote(store: Store, name: str, run: str, scores: dict[str, float], reason: str) -> Move:
     """Make a run's final model the champion. One that is it already stays, and is returned.
 
-    Raises `ArtifactError` if the run has no published final model.
+    Raises `ArtifactError` if the run has no published final model, or is being removed.
     """
-    fingerprint = _model_of(store, run)
 
     def on_top(before: list[Move]) -> Move | None:
         champion = before[-1] if before else None
@@ -129,7 +133,9 @@ def promote(store: Store, name: str, run: str, scores: dict[str, float], reason:
             return None
         return _promotion(run, fingerprint, scores, reason)
 
-    return _add(store, name, on_top)[-1]
+    with holding(store, run):
+        fingerprint = _model_of(store, run)
+        return _add(store, name, on_top)[-1]
 
 
 def roll_back(store: Store, name: str, reason: str) -> Move:

@@ -5,12 +5,17 @@
     evaluations/X.json                the shards that a run's checkpoint was measured on
 
 Whatever looks like a key counts, wherever in a record it stands: also the path of a tokenizer that was taken from a run's
-folder, say. Rather too much is reached than too little.
+folder, say. Rather too much is reached than too little. A local path is followed through links as it is now, on this machine: a
+link that was pointed elsewhere, or is not there, does not tell what was behind it.
 """
 
 import json
+import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from trainer.encoded import KIND as ENCODED
@@ -32,7 +37,7 @@ KEY = re.compile(rf"(?<![\w.-])(?=((?:{'|'.join(KINDS)})/[\w.-]+))")
 
 
 class References:
-    """Reads of a store what its records name. What was read once is not read again: it does not change."""
+    """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -55,6 +60,8 @@ class References:
         """The roots, and all that they are made from, directly or not. Raises as `of` does."""
         evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
         waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.of, [key for key in waiting if key.startswith(RUNS)]))
         found: set[str] = set()
         while waiting:
             key = waiting.pop()
@@ -69,13 +76,17 @@ class References:
         """Read it again the next time: it was removed. Some file systems go on listing its folder."""
         self._known.pop(key, None)
 
+    def forget_runs(self) -> None:
+        """Read the runs again the next time: under the name of a deleted one another may have begun."""
+        self._known = {key: found for key, found in self._known.items() if not key.startswith(RUNS)}
+
     def _of_run(self, run: str) -> set[str] | None:
         """None for an empty folder, or one whose run was killed before it began."""
         config = self._read(run, f"{run}/{CONFIG}")
         if config is not None:
-            if not isinstance(config, dict) or not keys_in(config.get("data")):
+            if not isinstance(config, dict) or not self._keys_in(config.get("data")):
                 raise self._unknown(run, f"{CONFIG} names no data")
-            return keys_in(config) | keys_in(self._read(run, f"{run}/{EVALUATION}"))
+            return self._keys_in(config) | self._keys_in(self._read(run, f"{run}/{EVALUATION}"))
         if is_held(self._store, run):
             raise RunError(
                 f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing more is removed; run this "
@@ -90,7 +101,7 @@ class References:
             manifest = read_manifest(self._store, key, ARTIFACTS[key.split("/")[0]])
         except ArtifactError as error:
             raise self._unknown(key, str(error)) from error
-        return None if manifest is None else keys_in(manifest.details)
+        return None if manifest is None else self._keys_in(manifest.details)
 
     def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
         """The runs whose checkpoint was measured, and what it was measured on."""
@@ -99,9 +110,14 @@ class References:
             result = self._read(key, key)
             if not isinstance(result, dict):
                 raise self._unknown(key, "it is no evaluation")
-            runs = {named for named in keys_in(result.get("checkpoint")) if named.startswith(RUNS)}
-            self._measured[name] = runs, keys_in(result) - runs
+            model = result.get("model") or result.get("checkpoint")
+            runs = {named for named in self._keys_in(model) if named.startswith(RUNS)}
+            self._measured[name] = runs, self._keys_in({**result, "checkpoint": None}) - runs
         return self._measured[name]
+
+    def _keys_in(self, record: Any) -> set[str]:
+        """Everything in a JSON value that looks like the key of a run or an artifact, or like a path that leads to one."""
+        return {key for text in _texts(record) for way in ways_to(self._store, text) for key in KEY.findall(way)}
 
     def _read(self, whole: str, key: str) -> Any:
         """A record of something; None if there is none."""
@@ -119,6 +135,31 @@ class References:
         )
 
 
-def keys_in(record: Any) -> set[str]:
-    """Everything in a JSON value that looks like the key of a run or an artifact, or like a path that ends in one."""
-    return set(KEY.findall(json.dumps(record, ensure_ascii=False)))
+def ways_to(store: Store, text: str) -> Iterator[str]:
+    """A key or a path as it stands, without detours, and, in a local store, as the key that it leads to."""
+    yield text
+    yield posixpath.normpath(text)
+    if store.local is not None:
+        root = store.local.resolve()
+        for start in (store.local, Path()):  # a name is looked for in the store first, then here
+            with suppress(OSError, RuntimeError, ValueError):  # a link to itself, no path at all, or one out of the store
+                yield (start / text).resolve().relative_to(root).as_posix()
+
+
+def run_at(store: Store, place: str) -> str | None:
+    """The key of the run that a key, or the absolute path of a folder, leads into."""
+    found = [match[0] for way in ways_to(store, place) if (match := re.match(rf"{RUNS}[\w.-]+", way))]
+    return found[-1] if found else None
+
+
+def _texts(record: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(record, str):
+        yield record
+    elif isinstance(record, dict):
+        yield from record
+        for value in record.values():
+            yield from _texts(value)
+    elif isinstance(record, list):
+        for value in record:
+            yield from _texts(value)

@@ -154,8 +154,8 @@ class RemoteObjects:
         else:
             path.unlink(missing_ok=True)
 
-    def walk(self) -> Iterator[Stored]:
-        for path, entry in self.fs.find(self.root, detail=True).items():
+    def walk(self, key: str = "") -> Iterator[Stored]:
+        for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
             modified = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
             if isinstance(modified, float):
                 modified = datetime.fromtimestamp(modified, UTC)

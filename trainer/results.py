@@ -70,6 +70,8 @@ class Evaluation(Result):
     context: int
     scores: Scores
     samples: list[Sample]
+    model: str | None = None
+    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
     reused: bool = False
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
+from trainer.holds import held
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
 from trainer.pins import pinned
@@ -58,19 +59,29 @@ def days_ago(days: float) -> datetime:
     return datetime.now(UTC) - timedelta(days=days)
 
 
-def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set[str]) -> set[str]:
-    """What stays by itself as the store is now: all but some runs, champions, pins, what is kept, and what was not listed yet.
+def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set[str], last: str | None = None) -> set[str]:
+    """What stays by itself as the store is now: all but some runs, champions, pins, holds, what is kept or not listed yet.
 
-    While shards are made, what they may be taken over from and made with stays too.
+    While shards are made, what they may be taken over from and made with stays too. For a last look at one thing, what cannot
+    reach that is not looked for: each look costs requests.
     """
+    pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
     there = {f"{kind}/{name}" for kind in KINDS for name in store.names(kind)}
-    champions = {move.run for name in store.names("models") for move in moves(store, name)}
     runs = {key for key in there if key.startswith(RUNS)} - without
-    sets = {key for key in there if key.startswith(SHARDS)}
+    left_out = any(key.startswith(RUNS) for key in without)  # else champions are among the runs
+    champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
+    sets = {key for key in there if key.startswith(SHARDS) and _may_matter(key, last)}
     making = {_corpus_of(key) for key in sets if _is_in_the_making(store, key, key in without)}
     needed = {key for key in sets if _corpus_of(key) in making}
     tokenizers = {key for key in there if key.startswith(TOKENIZERS) and making}
-    return runs | champions | pinned(store) | kept | there.difference(listed) | needed | tokenizers
+    return runs | champions | pins | kept | there.difference(listed) | needed | tokenizers
+
+
+def _may_matter(shard_set: str, last: str | None) -> bool:
+    """Whether a set that is in the making could need the thing: a set of its corpus, or any tokenizer."""
+    if last is None or last.startswith(TOKENIZERS):
+        return True
+    return last.startswith(SHARDS) and _corpus_of(last) == _corpus_of(shard_set)
 
 
 def _is_in_the_making(store: Store, key: str, removing: bool) -> bool:

@@ -1,7 +1,6 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,8 +81,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
 def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:
     """Write the run's config.json, or check that it is this run's. `fork` is where a new run takes its weights from.
 
-    Raises `RunError` with the differences if the folder holds a run of other settings or data, `ArtifactError` if something that
-    it begins with was removed at the same time.
+    Raises `RunError` with the differences if the folder holds a run of other settings or data.
     """
     earlier = store.read_json(f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
@@ -103,21 +101,20 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork
             "start": run.start,
         },
     )
-    # After that is written: whatever removes something says so before it looks at what runs need.
-    for key in _begins_with(store, run, job, data, fork):
-        if is_being_removed(store, key):
-            raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 
 
-def _begins_with(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None) -> Iterator[str]:
-    """The keys of the data, and of the run that the weights are of, if there is one in this store."""
-    yield from [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
+def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+    """Look once more at what a claimed run begins with: its data, and the run of this store that its weights are of, if any.
+
+    Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
+    `ArtifactError` if something of that was removed at the same time.
+    """
+    read = [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
     named = job.model.pretrained
     place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
-    if place and (base := run_at(store, place)):
-        yield base
-    if fork:
-        yield fork["run"]
+    for key in (*read, place and run_at(store, place), run.origin):
+        if key and is_being_removed(store, key):
+            raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:

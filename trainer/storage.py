@@ -48,7 +48,7 @@ class Files(Protocol):
     def fetch(self, key: str, sha256: str | None) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
     def release(self, key: str) -> None: ...
-    def walk(self) -> Iterator[Stored]: ...
+    def walk(self, key: str = "") -> Iterator[Stored]: ...
     def unfinished_uploads(self) -> list[Stored]: ...
     def abort_upload(self, key: str, upload: str) -> None: ...
 
@@ -181,10 +181,10 @@ class Store:
         with self._explained("release", key):
             self.files.release(key)
 
-    def walk(self) -> Iterator[Stored]:
-        """Every file of the store."""
-        with self._explained("list", ""):
-            yield from self.files.walk()
+    def walk(self, key: str = "") -> Iterator[Stored]:
+        """Every file of the store, or of a folder in it."""
+        with self._explained("list", key):
+            yield from self.files.walk(key)
 
     def unfinished_uploads(self) -> list[Stored]:
         """Uploads in parts that were neither completed nor given up."""

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.config import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.errors import ArtifactError, RecordError, TokenizerError
+from trainer.holds import hold_reused
 from trainer.manifest import (
     ArtifactRef,
     digest_file,
@@ -63,7 +64,7 @@ def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
     except ArtifactError as error:
         log.warning("%s: it is to be made anew", error)
         return None
-    if manifest is None or find_damage(store, key, manifest):
+    if manifest is None or find_damage(store, key, manifest) or not hold_reused(store, key, manifest.created):
         return None
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size(), reused=True)
 

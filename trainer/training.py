@@ -28,7 +28,7 @@ from trainer.pretraining import Pretraining
 from trainer.progress import Progress
 from trainer.recovery import find_fork, fork_weights, roll_back
 from trainer.runlog import RunLog
-from trainer.runs import Run, TrainingData, TrainingJob, claim_run, difference, finished_run, identify_run
+from trainer.runs import Run, TrainingData, TrainingJob, check_begun, claim_run, difference, finished_run, identify_run
 from trainer.runtime import Runtime, compile_objective, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.step import make_optimizer, make_schedule
@@ -92,6 +92,7 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
     store.sweep()
     claim_run(store, run, job, data, find_fork(store, run))
+    check_begun(store, run, job, data)
     store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
     environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
     store.write_json(f"{run.key}/{ENVIRONMENT}", environment)

@@ -1,0 +1,150 @@
+"""What is reused stays until a run says that it reads it; what leads to a run in another spelling keeps it."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import small_job
+from tests.trainer.preparing import job_of, run, write_raw
+from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, keys
+from trainer import training
+from trainer.config import EvaluateJob
+from trainer.errors import ArtifactError
+from trainer.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
+from trainer.manifest import MANIFEST, Manifest, write_manifest
+from trainer.measuring import evaluate_checkpoint
+from trainer.pins import pin
+from trainer.preparation import prepare
+from trainer.progress import silent
+from trainer.references import run_at
+from trainer.runs import claim_run
+from trainer.runtime import Runtime
+from trainer.storage import Store
+
+LONG_AGO = "2026-01-02T03:04:05+00:00"
+
+
+def make_old(store: Store) -> None:
+    """Have all artifacts of a store say that they were made long ago."""
+    for key in [key.removesuffix(f"/{MANIFEST}") for key in contents(store) if key.endswith(MANIFEST)]:
+        manifest = Manifest.model_validate_json(store.read_bytes(f"{key}/{MANIFEST}"))
+        write_manifest(store, key, manifest.model_copy(update={"created": LONG_AGO}))
+
+
+def names(store: Store) -> list[str]:
+    return sorted(key for key in contents(store) if key.startswith(HOLDS))
+
+
+def test_old_data_that_is_reused_stays_for_the_run_that_waits(own: Path, code: Path, tmp_path: Path) -> None:
+    store = Store(str(own))
+    reused = run(job_of(code, own))
+    assert names(store) == [], "what is young needs none"
+    make_old(store)
+    before = contents(store)
+    assert run(job_of(code, own)) == reused
+    after = contents(store)
+    assert {key: after[key] for key in before} == before
+    assert held(store) == {reused.tokenizer.key, *(ref.key for ref in reused.shards)}
+    assert run(job_of(code, own)) == reused
+    assert contents(store) == after, "it is held already"
+    run(job_of(write_raw(tmp_path / "other"), own, tokenizer={"vocab_size": 300}))
+    assert found(store, remove=True) == []
+    assert all(key in contents(store) for key in before)
+
+
+def test_a_reused_set_that_is_just_being_removed_is_made_anew(own: Path, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, job = Store(str(own)), job_of(code, own)
+    (shards,) = run(job).shards
+    make_old(store)
+    write = Store.write_bytes
+
+    def removed(store: Store, key: str, data: bytes) -> None:
+        write(store, key, data)
+        if key.startswith(f"{HOLDS}/{shards.key}@"):
+            store.delete(shards.key, first=MANIFEST)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "write_bytes", removed)
+        again = run(job)
+    assert not again.shards[0].reused and store.exists(f"{shards.key}/{MANIFEST}")
+
+
+def test_a_store_that_cannot_be_written_is_read(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = add_encoded(any_store, "pairs")
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr(any_store.files, "put", refuse)
+    assert hold_reused(any_store, key, LONG_AGO)
+    assert names(any_store) == []
+
+
+def test_a_hold_counts_for_its_time_and_its_file_goes_after_that(any_store: Store) -> None:
+    add_run(any_store, "x", add_encoded(any_store, "x"))
+    with holding(any_store, "runs/x"), holding(any_store, "runs/x", timedelta(seconds=-2)):
+        assert held(any_store) == {"runs/x"}
+        assert len(names(any_store)) == 2
+        assert found(any_store, runs_older_than_days=0, remove=True) == []
+        assert len(names(any_store)) == 1
+    assert names(any_store) == []
+    with holding(any_store, "runs/x", -YOUNG):
+        assert "runs/x" in keys(found(any_store, runs_older_than_days=0))
+        forget_ended(any_store)
+        assert held(any_store) == set()
+
+
+def test_a_run_that_began_while_its_data_was_removed_ends_at_once(
+    raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(raw, stocked, training__max_steps=2)
+    data = prepare(job.preparation(), silent())
+
+    def claim_late(store: Store, *arguments: Any) -> None:
+        claim_run(store, *arguments)
+        store.delete(f"{data.shards[0].key}/{MANIFEST}")
+
+    monkeypatch.setattr(training, "claim_run", claim_late)
+    expected = f"{data.shards[0].key} was removed while runs/other began; run it again, from the preparation on"
+    with pytest.raises(ArtifactError, match=expected):
+        training.train(job.model_copy(update={"run": "other"}), silent())
+
+
+SPELLINGS: dict[str, Callable[[Path], str]] = {
+    "key with a dot": lambda root: "runs/./base/final",
+    "key with a detour": lambda root: "runs/tuned/../base/final",
+    "path with two slashes": lambda root: f"{root}//runs//base/final",
+    "path with a detour": lambda root: f"{root}/runs/tuned/../base/final",
+    "link": lambda root: f"{root.parent}/link",
+    "path from here": lambda root: f"{os.path.relpath(root)}/runs//base/final",
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_base_model_is_reached_however_it_is_spelled(tmp_path: Path, spelling: str) -> None:
+    store = Store(str(tmp_path / "store"))
+    base, tuned = add_run(store, "base", add_encoded(store, "base")), add_encoded(store, "tuned")
+    (tmp_path / "link").symlink_to(tmp_path / "store" / "runs" / "base" / "final")
+    named = SPELLINGS[spelling](tmp_path / "store")
+    in_store = spelling.startswith("key")
+    start = {"origin": "store" if in_store else "folder", "key": named if in_store else None}
+    pin(store, add_run(store, "tuned", tuned, start=start, job={"model": {"pretrained": named}}))
+    assert found(store, runs_older_than_days=0) == []
+    assert run_at(store, named if in_store else str(Path(named).absolute())) == base, "lineage says the same"
+
+
+def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(raw: Path, stocked: Path, runtime: Runtime) -> None:
+    store, job = Store(str(stocked)), small_job(raw, stocked, training__max_steps=2, evaluation__prompts=[])
+    key = training.train(job, silent()).key
+    sets = [ref["key"] for ref in store.read_json(f"{key}/config.json")["data"]["shards"]]
+    measured = evaluate_checkpoint(EvaluateJob(store=str(stocked), checkpoint="tiny", shards=sets[:1]), silent())
+    assert measured.model == store.read_json(measured.key)["model"] == f"{key}/final"
+    record = store.read_json(measured.key)
+    store.write_json(measured.key, {**record, "shards": [(lost := add_superseded(store, "lost"))]})
+    assert lost not in keys(found(store))
+    assert {key, lost} <= set(keys(found(store, runs_older_than_days=0, remove=True)))
+    assert not store.exists(f"{lost}/{MANIFEST}") and OLD in lost

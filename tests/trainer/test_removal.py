@@ -1,0 +1,203 @@
+"""Removal while others work in the same store: at each instant either they are seen, or they see what is being removed."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.trainer.report_runs import publish
+from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, job, keys
+from trainer import garbage
+from trainer.config import PromotionConfig
+from trainer.errors import ArtifactError, StorageError
+from trainer.garbage import collect
+from trainer.holds import holding
+from trainer.manifest import MANIFEST
+from trainer.pins import pin, pinned
+from trainer.preparation import STARTED
+from trainer.promotion import find_champion, key_of, pass_through, promote
+from trainer.removal import remove_artifact
+from trainer.storage import Store
+
+GATE = PromotionConfig(name="lm", metric="loss", threshold=9)
+ROOTS: dict[str, Callable[[Store], object]] = {
+    "pinned": lambda store: pin(store, "x"),
+    "promoted": lambda store: promote(store, "lm", "runs/x", {}, "why"),
+    "let through": lambda store: pass_through(store, GATE, "runs/x", {"loss": 1.0}),
+}
+
+
+@pytest.fixture
+def around_last_look(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Callable[[], object]], None]]:
+    """Do something once: right before or after the first last look at what stays, or after the first deletion that follows."""
+
+    def inject(when: str, begin: Callable[[], object]) -> None:
+        find, delete, to_come = garbage.find_roots, Store.delete, ["before", "after", "half way"]
+
+        def reach(instant: str) -> None:
+            if to_come[:1] == [instant]:
+                del to_come[0]
+                if instant == when:
+                    begin()
+
+        def looked(*arguments: Any, **options: Any) -> set[str]:
+            if options.get("last"):
+                reach("before")
+            roots = find(*arguments, **options)
+            if options.get("last"):
+                reach("after")
+            return roots
+
+        def deleted(store: Store, key: str, first: str | None = None) -> None:
+            delete(store, key, first)
+            reach("half way")
+
+        monkeypatch.setattr(garbage, "find_roots", looked)
+        monkeypatch.setattr(Store, "delete", deleted)
+
+    yield inject
+
+
+@pytest.mark.parametrize("when", ["before", "after", "half way"])
+@pytest.mark.parametrize("root", ROOTS)
+def test_of_a_run_that_is_being_removed_nobody_is_told_that_it_stays(
+    empty_store: Store, root: str, when: str, around_last_look: Callable[[str, Callable[[], object]], None]
+) -> None:
+    add_run(empty_store, "x", add_encoded(empty_store, "x"))
+    refused = []
+
+    def begin() -> None:
+        with pytest.raises(ArtifactError) as error:
+            ROOTS[root](empty_store)
+        refused.append(str(error.value))
+
+    around_last_look(when, begin)
+    assert "runs/x" in keys(found(empty_store, runs_older_than_days=0, remove=True))
+    assert "just being removed" in refused[0]
+    assert not pinned(empty_store) and find_champion(empty_store, "lm") is None
+    assert not any(key.startswith(("runs/x/", "pins/")) for key in contents(empty_store))
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_a_run_that_became_needed_before_its_removal_began_stays(empty_store: Store, root: str) -> None:
+    for name in ("a", "x"):
+        add_run(empty_store, name, add_encoded(empty_store, name))
+    removal = collect(job(empty_store, runs_older_than_days=0, remove=True))
+    assert next(removal).key == "runs/a"
+    ROOTS[root](empty_store)
+    assert keys(list(removal)) == [f"encoded/a-{OLD}"]
+    assert empty_store.exists("runs/x/final/manifest.json")
+
+
+def test_a_promotion_that_ends_during_the_last_look_is_seen(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_run(empty_store, "x", add_encoded(empty_store, "x"))
+    promote(empty_store, "lm", "runs/x", {}, "why")
+    champion, names, hold = empty_store.read_bytes(key_of("lm")), Store.names, holding(empty_store, "runs/x")
+    empty_store.delete("models/lm")
+    hold.__enter__()
+    looks = 0
+
+    def promoted(store: Store, key: str) -> list[str]:
+        nonlocal looks
+        listed = names(store, key)
+        looks += key == "models"
+        if key == "models" and looks == 2 and champion:
+            store.write_bytes(key_of("lm"), champion)
+            hold.__exit__(None, None, None)
+        return listed
+
+    monkeypatch.setattr(Store, "names", promoted)
+    monkeypatch.setattr("trainer.garbage._dependents_first", lambda runs, references: ["runs/x"])
+    assert "runs/x" not in keys(found(empty_store, runs_older_than_days=0, remove=True))
+    assert looks == 2 and empty_store.exists("runs/x/final/manifest.json")
+
+
+def test_a_run_that_was_written_to_since_it_was_listed_stays(empty_store: Store) -> None:
+    for name in ("a", "x"):
+        add_run(empty_store, name, add_encoded(empty_store, name))
+    removal = collect(job(empty_store, runs_older_than_days=0, remove=True))
+    assert next(removal).key == "runs/a"
+    empty_store.write_bytes("runs/x/metrics.jsonl", b"{}\n{}\n")
+    before = {key: data for key, data in contents(empty_store).items() if key.startswith("runs/x/")}
+    assert keys(list(removal)) == [f"encoded/a-{OLD}"]
+    assert {key: data for key, data in contents(empty_store).items() if key.startswith("runs/x/")} == before
+
+
+def test_another_run_under_the_name_of_a_deleted_one_is_read_anew(any_store: Store) -> None:
+    add_run(any_store, "x", add_superseded(any_store, "kept"))
+    lost, needed = add_encoded(any_store, "a-lost"), add_encoded(any_store, "needed")
+    removal = collect(job(any_store, remove=True))
+    assert next(removal).key == lost
+    any_store.delete("runs/x")
+    add_run(any_store, "x", needed)
+    assert needed not in keys(list(removal))
+    assert any_store.exists(f"{needed}/train.arrow")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_set_that_is_published_anew_during_its_removal_stays(
+    any_store: Store, when: str, around_last_look: Callable[[str, Callable[[], object]], None]
+) -> None:
+    key = add_encoded(any_store, "pairs")
+    around_last_look(when, lambda: publish(any_store, key, "encoded", {"train.arrow": b"made anew"}, {}))
+    assert found(any_store, remove=True) == []
+    assert any_store.read_bytes(f"{key}/train.arrow") == b"made anew"
+    assert any_store.exists(f"{key}/{MANIFEST}")
+
+
+def test_the_manifest_that_is_put_back_replaces_no_newer_one(any_store: Store) -> None:
+    key = add_encoded(any_store, "pairs")
+
+    def needed_and_made_anew() -> bool:
+        publish(any_store, key, "encoded", {"train.arrow": b"made anew"}, {})
+        published.append(any_store.read_bytes(f"{key}/{MANIFEST}"))
+        return True
+
+    published: list[bytes] = []
+    assert not remove_artifact(any_store, key, needed_and_made_anew)
+    assert [any_store.read_bytes(f"{key}/{MANIFEST}")] == published
+
+
+def test_a_preparation_that_begins_after_the_last_look_keeps_its_shards(
+    any_store: Store, around_last_look: Callable[[str, Callable[[], object]], None]
+) -> None:
+    key = add_superseded(any_store, "code")
+    around_last_look("after", lambda: any_store.write_json(f"{key}/{STARTED}", {}))
+    assert key not in keys(found(any_store, remove=True))
+    assert any_store.exists(f"{key}/shard-00000.bin")
+
+
+def test_a_deletion_that_is_carried_out_and_reported_as_failed_loses_no_manifest(
+    any_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, delete = add_encoded(any_store, "pairs"), Store.delete
+
+    def no_answer(store: Store, name: str, first: str | None = None) -> None:
+        delete(store, name, first)
+        raise StorageError("no answer")
+
+    before = contents(any_store)
+    with monkeypatch.context() as patch, pytest.raises(StorageError, match="no answer"):
+        patch.setattr(Store, "delete", no_answer)
+        found(any_store, remove=True)
+    assert contents(any_store) == before
+    assert keys(found(any_store)) == [key]
+
+
+def test_a_last_look_asks_only_for_what_may_reach_the_thing(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for corpus in ("code", "docs"):
+        add_superseded(empty_store, corpus)
+    for name in ("a-lost", "lost"):
+        add_encoded(empty_store, name)
+    promote(empty_store, "lm", add_run(empty_store, "a", add_encoded(empty_store, "used")), {}, "why")
+    exists, read, asked = Store.exists, Store.read_bytes, list[str]()
+    monkeypatch.setattr(Store, "exists", lambda store, key: asked.append(key) or exists(store, key))
+    monkeypatch.setattr(Store, "read_bytes", lambda store, key, *part: asked.append(key) or read(store, key, *part))
+    removal = collect(job(empty_store, remove=True))
+    assert next(removal).key == f"encoded/a-lost-{OLD}"
+    for key in (f"encoded/lost-{OLD}", f"shards/code-{OLD}", f"shards/docs-{OLD}"):
+        asked.clear()
+        assert next(removal).key == key
+        corpora = {each.split("/")[1][:4] for each in asked if each.startswith("shards/")}
+        assert corpora == ({key.split("/")[1][:4]} if key.startswith("shards/") else set())
+        assert key_of("lm") not in asked
