@@ -64,6 +64,9 @@ def up() -> int:
 
 def down() -> int:
     """Stop the worker, whose runs save and stop, and then the server."""
+    if _answers():  # a worker that waits for its last runs would take others, such as those that the watchdog schedules again
+        with _client(30) as client:
+            client.patch("/work_pools/local", json={"is_paused": True})
     for name in ("worker", "server"):
         process = _running(name)
         if process is not None:

@@ -25,6 +25,7 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     """
     before = {schedule["id"]: schedule["active"] for _, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
+    client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
     for deployment, schedule in _schedules(client):
         active = before.get(schedule["id"], False) if schedules is None else schedules == "on"

@@ -13,7 +13,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from tests.deployments.variants import FILE, KINDS, job_templates, variant, variants
 from tests.support import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

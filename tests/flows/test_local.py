@@ -26,6 +26,7 @@ def local(tmp_path: Path) -> Iterator[Local]:
         local.say("down")
 
 
+@pytest.mark.long
 def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Local, done: Done, tmp_path: Path) -> None:
     assert "make down" in local.say("up")
     before = {kind: local.names(kind) for kind in ("deployments", "work_pools", "automations", "variables")}

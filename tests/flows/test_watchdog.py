@@ -80,6 +80,7 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     assert watchdog() == [], "it was told of already"
 
 
+@pytest.mark.long
 def test_what_only_looks_crashed_is_left_alone(client: SyncPrefectClient, done: Done, raw: Path, tmp_path: Path) -> None:
     job = pipeline_job(raw, tmp_path / "store")
     run = only_run(done.store)

@@ -76,7 +76,8 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     assert [r["step"] for r in starts if r["kind"] == "train"] == list(range(1, 41)), "no step is lost, none is told twice"
 
 
-@pytest.mark.parametrize("seconds", [10, pytest.param(60, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seconds", [10, 60])
 def test_training_goes_on_while_the_server_is_gone_and_its_end_is_told_when_it_is_back(
     seconds: int, served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: 
     assert "confusion" not in (run / "report.html").read_text().lower()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_model_of_the_hub_is_fetched_and_its_contents_make_the_run(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     values = finetune_values(pairs, tmp_path / "store", "someone/small", training__epochs=1)

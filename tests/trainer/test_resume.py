@@ -91,6 +91,7 @@ def test_a_run_killed_twice_at_random_instants_ends_with_the_same_bytes(
     assert_as_uninterrupted(stocked, finished)
 
 
+@pytest.mark.long
 def test_a_run_stopped_on_the_command_line_and_killed_as_a_stage_ends_with_the_same_bytes(
     config: Path, values: dict[str, Any], stocked: Path, finished: Finished, data: PreparedData, tmp_path: Path
 ) -> None:

@@ -162,6 +162,7 @@ def test_another_way_to_compute_trains_about_the_same(
         assert loss == pytest.approx(expected, abs=tolerance)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_compiled_run_trains_about_the_same(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
     plain, other = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("plain", "other"))
