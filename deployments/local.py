@@ -64,7 +64,8 @@ def up() -> int:
 
 def down() -> int:
     """Stop the worker, whose runs save and stop, and then the server."""
-    if _answers():  # a worker that waits for its last runs would take others, such as those that the watchdog schedules again
+    # A worker that waits for its last runs would take others, such as those that the watchdog schedules again.
+    if _running("worker") is not None and _answers():
         with _client(30) as client:
             client.patch("/work_pools/local", json={"is_paused": True})
     for name in ("worker", "server"):
