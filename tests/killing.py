@@ -4,7 +4,7 @@
 
 A write point is an operation that changes what the store holds (a file put in place, renamed, linked or removed) and the
 place that it changes, with numbers left out: "replace runs/#/checkpoint-last"; on S3 it is a request that writes. All that
-are passed are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on their path.
+are carried out are noted in POINTS. It holds for the worker processes too, which start with `tests/armed` on their path.
 """
 
 import importlib
@@ -26,6 +26,9 @@ REQUESTS = {
     "complete_multipart_upload",
 }  # fmt: skip
 """Those of S3 that write."""
+
+KILLED = "killed {} {}"
+"""What stands in POINTS of a process that was killed: a worker's death ends the whole run, with a status of its own."""
 
 OPERATIONS = [(os, "replace"), (os, "rename"), (os, "link"), (os, "remove"), (os, "unlink"), (shutil, "rmtree")]
 
@@ -69,14 +72,23 @@ def _wrapped_request(request: Callable[..., Any], store: str, points: str, when:
 
 @contextmanager
 def _passing(point: str, points: str, when: str, wanted: str) -> Iterator[None]:
-    """Note the write point that the block passes, and be killed there if it is the chosen one."""
-    with open(points, "a", encoding="utf-8") as file:
-        file.write(f"{point}\n")
+    """Be killed at the write point that the block passes if it is the chosen one; note what was written, and the kill."""
     if when == "before" and point == wanted:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _end(points, KILLED.format(when, point))
     yield
+    _note(points, point)
     if when == "after" and point == wanted:
-        os.kill(os.getpid(), signal.SIGKILL)
+        _end(points, KILLED.format(when, point))
+
+
+def _end(points: str, line: str) -> None:
+    _note(points, line)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _note(points: str, line: str) -> None:
+    with open(points, "a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
 
 
 def main(arguments: list[str]) -> int:
