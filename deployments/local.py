@@ -81,7 +81,8 @@ def down() -> int:
 
 def _start_server() -> None:
     settings = {
-        "PREFECT_SERVER_UI_API_URL": "/api",  # of whatever address the browser found it at
+        # Of whatever address the browser found it at.
+        "PREFECT_SERVER_UI_API_URL": os.environ.get("PREFECT_SERVER_UI_API_URL", "/api"),
         # A turn that a process holds (tasks/turns.py) is still held when the server comes back.
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
@@ -97,7 +98,7 @@ def _start(name: str, *arguments: str, **settings: str) -> None:
     command = [sys.executable, "-m", "prefect", name, "start", *arguments]
     with open(HOME / f"{name}.log", "ab") as log:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**settings, **os.environ}
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **settings}
         )
     _pid_file(name).write_text(str(process.pid))
 
