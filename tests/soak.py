@@ -1,8 +1,9 @@
-"""Kill the whole pipeline again and again: `python -m tests.soak [N]`, or `make soak N=200`.
+"""Kill the whole pipeline again and again: `python -m tests.soak [N [SEED]]`, or `make soak N=200`.
 
-Runs the flow `data-to-model` with small sizes on a Prefect server of its own, ends it with SIGKILL or SIGTERM at random times,
-each run at most three times, until N times in all, and compares every finished run with one that was left alone. Prints kills,
-restarts, mismatches (must be 0), leftovers (must be 0) and the most steps that a kill has cost.
+Runs the flow `data-to-model` with small sizes against a real Prefect server, ends it with SIGKILL or SIGTERM at random times,
+each run at most five times, until N times in all, and compares every finished run with one that was left alone: tokenizer,
+shards, checkpoints, final model, results, and the curve of every step. Prints kills, restarts, mismatches (must be 0),
+leftovers (must be 0) and the most steps that a kill has cost.
 """
 
 import json
@@ -13,71 +14,134 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.processes import descendants
-from tests.support import ROOT, final_bytes, small_values, steps_recorded, write_config, write_corpora
+from tests.flows.serving import Serving
+from tests.processes import alive, descendants
+from tests.support import ROOT, curve, held_out_losses, published, small_values, steps_recorded, write_config, write_corpora
+from trainer.errors import EXIT_PREEMPTED
+
+RUN = Path("runs", "soak")
 
 SETTINGS: dict[str, Any] = {
-    "run": "soak",
+    "run": RUN.name,
     "training__max_steps": 300,
     "training__save_every": 20,
     "training__evaluate_every": 50,
 }
 
-KILLS_A_RUN = 3
+KILLS_A_RUN = 5
+
+GONE_AFTER = 5.0
+"""Seconds in which every process of a flow that was ended must be gone."""
 
 
-def start(config: Path, said: Path) -> subprocess.Popen[bytes]:
-    """Start the flow in a process group of its own, as a worker does."""
-    with open(said, "ab") as out:
-        command = [sys.executable, "-m", "flows.data_to_model", str(config)]
-        return subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+@dataclass
+class Figures:
+    """What has happened so far."""
+
+    kills: int = 0
+    restarts: int = 0
+    finished: int = 0
+    mismatches: int = 0
+    leftovers: int = 0
+    lost: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"kills {self.kills}, restarts {self.restarts}, runs finished {self.finished}, mismatches {self.mismatches}, "
+            f"leftovers {self.leftovers}, most steps lost {self.lost}"
+        )
 
 
-def main(kills: int) -> int:
-    """Soak, and print the figures. Returns 1 if anything went wrong."""
-    rng, done, restarts, mismatches, leftovers, lost, number = random.Random(0), 0, 0, 0, 0, 0, 0
-    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as name:
-        folder = Path(name)
-        os.environ["PREFECT_HOME"] = str(folder / "prefect")
-        raw = write_corpora(folder / "raw")
-        clean = folder / "clean"
-        config = write_config(folder / "clean.yaml", small_values(raw, clean, **SETTINGS))
+class Soak:
+    """A folder with raw text and stores, and what starts the flow on them."""
+
+    def __init__(self, folder: Path, env: dict[str, str], seed: int) -> None:
+        self._folder, self._env, self._random = folder, env, random.Random(seed)
+        self._raw = write_corpora(folder / "raw")
+        self.figures = Figures()
         began = time.monotonic()
-        assert start(config, folder / "said").wait() == 0, (folder / "said").read_text()[-3000:]
-        length, expected = time.monotonic() - began, final_bytes(clean)
-        print(f"one run takes {length:.0f} s", flush=True)
-        while done < kills:
-            number += 1
-            store, status, until = folder / f"store-{number}", -1, min(kills, done + KILLS_A_RUN)
-            config = write_config(folder / "job.yaml", small_values(raw, store, **SETTINGS))
-            while status != 0:
-                process = start(config, folder / "said")
-                if done < until:
-                    time.sleep(rng.uniform(1, length))
-                before = steps_recorded(store)
-                children = descendants(process.pid)
-                if done < until and process.poll() is None:
-                    signum = rng.choice([signal.SIGKILL, signal.SIGTERM])
-                    os.killpg(process.pid, signum)
-                    done += 1
-                status = process.wait()
-                if status != 0:
-                    restarts += 1
-                    committed = store / "runs" / "soak" / "checkpoint-last"
-                    saved = json.loads(committed.read_text())["step"] if committed.exists() else 0
-                    lost = max(lost, before - saved)
-                    time.sleep(1)
-                    leftovers += sum(Path(f"/proc/{pid}").exists() for pid in children)
-                    print(f"{done} kills, run {number} is at step {saved}", flush=True)
-            mismatches += final_bytes(store) != expected
-            leftovers += len(list(store.glob(".staging/*")))
-            print(f"{done} kills, {restarts} restarts, {number} runs finished, {mismatches} mismatches", flush=True)
-    print(f"kills {done}, restarts {restarts}, mismatches {mismatches}, leftovers {leftovers}, most steps lost {lost}")
-    return int(bool(mismatches or leftovers))
+        if self._start(folder / "clean").wait() != 0:
+            raise RuntimeError((folder / "said").read_text()[-3000:])
+        self.length = time.monotonic() - began
+        self._expected = outcome(folder / "clean")
+
+    def run(self, kills: int) -> None:
+        """One run from nothing to its end, which is ended at most so many times before."""
+        now, store = self.figures, self._folder / f"store-{self.figures.finished}"
+        while True:
+            flow = self._start(store)
+            killed = kills > 0 and self._kill(flow, store)
+            kills -= killed
+            status = flow.wait()
+            if status == 0:
+                break
+            if not killed or status not in (-signal.SIGKILL, -signal.SIGTERM, EXIT_PREEMPTED):
+                raise RuntimeError(f"ended with {status}:\n{(self._folder / 'said').read_text()[-5000:]}")
+            now.restarts += 1
+        found = outcome(store)
+        wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+        now.mismatches += bool(wrong)
+        now.leftovers += len(list(store.glob(".staging/*")))
+        now.finished += 1
+        print(now, *wrong, sep="\n  ", flush=True)
+
+    def _kill(self, flow: subprocess.Popen[bytes], store: Path) -> bool:
+        """End the flow's process group at a random time, unless it has ended by then; tells which."""
+        time.sleep(self._random.uniform(0.5, self.length))
+        signum = self._random.choice([signal.SIGKILL, signal.SIGTERM])
+        recorded, family = steps_recorded(store), descendants(flow.pid)
+        if flow.poll() is not None:
+            return False
+        os.killpg(flow.pid, signum)
+        flow.wait()
+        end = time.monotonic() + GONE_AFTER
+        while (left := [pid for pid in family if alive(pid)]) and time.monotonic() < end:
+            time.sleep(0.01)
+        saved = committed(store)
+        self.figures.kills += 1
+        self.figures.leftovers += len(left)
+        self.figures.lost = max(self.figures.lost, recorded - saved)
+        print(f"  {signum.name} at step {recorded}, {saved} saved", flush=True)
+        return True
+
+    def _start(self, store: Path) -> subprocess.Popen[bytes]:
+        """Start the flow in a process group of its own, as a worker does."""
+        config = write_config(self._folder / "job.yaml", small_values(self._raw, store, **SETTINGS))
+        command = [sys.executable, "-m", "flows.data_to_model", str(config)]
+        with open(self._folder / "said", "ab") as out:
+            env = {**os.environ, **self._env}
+            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+
+
+def committed(store: Path) -> int:
+    """The step of the newest checkpoint; 0 before the first."""
+    pointer = store / RUN / "checkpoint-last"
+    return int(json.loads(pointer.read_text())["step"]) if pointer.exists() else 0
+
+
+def outcome(store: Path) -> dict[str, Any]:
+    """What must not depend on kills."""
+    return {**published(store, str(store)), "curve": curve(store), "held-out losses": held_out_losses(store)}
+
+
+def main(kills: int = 200, seed: int = 0) -> int:
+    """Soak, and print the figures. Returns 1 if anything went wrong."""
+    with tempfile.TemporaryDirectory(prefix="headrace-soak-") as name:
+        server = Serving(Path(name, "prefect"))
+        try:
+            soak = Soak(Path(name), server.env, seed)
+            print(f"one run takes {soak.length:.0f} s; seed {seed}", flush=True)
+            while soak.figures.kills < kills:
+                soak.run(min(KILLS_A_RUN, kills - soak.figures.kills))
+        finally:
+            server.kill_server()
+    print(soak.figures)
+    return int(bool(soak.figures.mismatches or soak.figures.leftovers))
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 200))
+    sys.exit(main(*map(int, sys.argv[1:])))

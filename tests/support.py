@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[1]
 SMALL_MODEL: dict[str, Any] = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
 """Its dropout is GPT-2's own, 0.1."""
 
+TIMED = {"manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.json", "environment.json", "rank-0.log"}
+"""Files that hold times; manifests are compared without them."""
+
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
@@ -122,6 +125,22 @@ def digests(folder: Path, *parts: str) -> dict[str, str]:
     roots = [folder / part for part in parts] or [folder]
     files = sorted(path for root in roots for path in root.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def published(store: Path, named: str) -> dict[str, Any]:
+    """Bytes by name, manifests without their times; `named` is what the job calls the store."""
+    found: dict[str, Any] = {
+        name: digest
+        for name, digest in digests(store).items()
+        if Path(name).name not in TIMED and not name.startswith(("cache/", f"{only_run(store)}/tensorboard"))
+    }
+    for path in store.rglob("config.json"):
+        found[str(path.relative_to(store))] = path.read_text().replace(named, "STORE")
+    for path in store.rglob("manifest.json"):
+        manifest = json.loads(path.read_text())
+        files = {record["name"]: record["sha256"] for record in manifest["files"] if record["name"] not in TIMED}
+        found[str(path.relative_to(store))] = (manifest["kind"], manifest["fingerprint"], manifest["details"], files)
+    return found
 
 
 def cpu_runtime(precision: str = "fp32") -> Runtime:

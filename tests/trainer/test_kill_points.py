@@ -1,6 +1,5 @@
 """Killed at every write point, before and after it, and started again: the same artifacts, and nothing left over."""
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +10,9 @@ import pytest
 
 from tests.killing import KILLED
 from tests.processes import start_warm
-from tests.support import digests, only_run, small_values, write_config
+from tests.support import published, small_values, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-TIMED = {"manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.json", "environment.json", "rank-0.log"}
-"""Files that hold times; manifests are compared without them."""
 
 
 class Place(NamedTuple):
@@ -49,22 +45,6 @@ class Place(NamedTuple):
         copy = self.folder / "copy"
         fsspec.filesystem("s3").get(self.store, str(copy), recursive=True)
         return published(copy, self.store)
-
-
-def published(store: Path, named: str) -> dict[str, Any]:
-    """Bytes by name, manifests without their times; `named` is what the job calls the store."""
-    found: dict[str, Any] = {
-        name: digest
-        for name, digest in digests(store).items()
-        if Path(name).name not in TIMED and not name.startswith(("cache/", f"{only_run(store)}/tensorboard"))
-    }
-    for path in store.rglob("config.json"):
-        found[str(path.relative_to(store))] = path.read_text().replace(named, "STORE")
-    for path in store.rglob("manifest.json"):
-        manifest = json.loads(path.read_text())
-        files = {record["name"]: record["sha256"] for record in manifest["files"] if record["name"] not in TIMED}
-        found[str(path.relative_to(store))] = (manifest["kind"], manifest["fingerprint"], manifest["details"], files)
-    return found
 
 
 Places = Callable[[Path], Place]
