@@ -32,8 +32,9 @@ def data_to_model(job: PipelineJob) -> Outcome:
     plan = plan_steps(job, data, ranks)
     run = train(job, data, plan, return_state=True).result()
 
-    evaluation = evaluate(measurement(job, run.key), return_state=True).result() if plan.holds_out else None
-    made = report(job.store, run.key, return_state=True).result()
+    measuring = measurement(job, run.key)
+    evaluation = evaluate(measuring, return_state=True, wait_for=[run]).result() if plan.holds_out else None
+    made = report(job.store, run.key, return_state=True, wait_for=[evaluation or run]).result()
     verdict = consider(job.promotion, job.store, run.key, figures(evaluation)) if evaluation else None
     return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 

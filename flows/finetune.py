@@ -24,8 +24,8 @@ def finetune(job: FinetuneJob) -> FinetuneOutcome:
     data = encode(job, return_state=True).result()
     plan = plan_finetuning(job, data, ranks)
     run = train(job, data, plan, return_state=True).result()
-    evaluation = evaluate_run(job, run.key, ranks, return_state=True).result()
-    made = report(job.store, run.key, return_state=True).result()
+    evaluation = evaluate_run(job, run.key, ranks, return_state=True, wait_for=[run]).result()
+    made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
     verdict = consider(job.promotion, job.store, run.key, figures(evaluation))
     return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 

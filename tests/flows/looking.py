@@ -12,7 +12,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterId,
 )
-from prefect.client.schemas.objects import Artifact, TaskRun
+from prefect.client.schemas.objects import Artifact, TaskRun, TaskRunResult
 from prefect.client.schemas.sorting import FlowRunSort
 
 
@@ -30,6 +30,20 @@ def task_runs(flow_run: UUID) -> dict[str, TaskRun]:
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
     in_order = sorted(runs, key=lambda run: run.start_time or run.created)
     return {run.name if run.name.startswith("tokenize-") else run.name.rsplit("-", 1)[0]: run for run in in_order}
+
+
+def waited_for(runs: dict[str, TaskRun]) -> dict[str, set[str]]:
+    """The tasks whose results each task took or waited for, by name: the arrows of the graph in the UI."""
+    names = {str(run.id): name for name, run in runs.items()}
+    return {
+        name: {
+            names[str(source.id)]
+            for sources in run.task_inputs.values()
+            for source in sources
+            if isinstance(source, TaskRunResult)
+        }
+        for name, run in runs.items()
+    }
 
 
 def artifacts(flow_run: UUID) -> list[Artifact]:

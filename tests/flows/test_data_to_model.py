@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tests.flows.conftest import Done
-from tests.flows.looking import artifacts, latest_run, stamps, task_runs
+from tests.flows.looking import artifacts, latest_run, stamps, task_runs, waited_for
 from tests.processes import start_module
 from tests.support import write_config
 from trainer.results import Outcome
@@ -33,6 +33,16 @@ def test_its_tasks_are_named_and_run_in_order_once_each(done: Done) -> None:
     ]  # fmt: skip
     assert {run.state_name for run in runs.values()} == {"Completed"}
     assert {run.run_count for run in runs.values()} == {1}
+
+
+def test_the_graph_leads_from_the_text_to_the_report(done: Done) -> None:
+    graph = waited_for(task_runs(done.flow_run))
+    prepared = {"prepare-tokenizer", "tokenize-code", "tokenize-docs"}
+    assert graph["tokenize-code"] == graph["tokenize-docs"] == {"prepare-tokenizer"}
+    assert graph["plan-steps"] >= prepared
+    assert graph["train"] >= {*prepared, "plan-steps"}
+    assert graph["evaluate"] == {"train"}
+    assert graph["report"] == {"train", "evaluate"}
 
 
 def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> None:
