@@ -1,7 +1,7 @@
 """Kill the whole pipeline again and again: `python -m tests.soak [N [SEED]]`, or `make soak N=200`.
 
 Runs the flow `data-to-model` with small sizes against a real Prefect server, ends it with SIGKILL or SIGTERM at random times,
-each run at most five times, until N times in all, and compares every finished run with one that was left alone: tokenizer,
+each run at most four times, until N times in all, and compares every finished run with one that was left alone: tokenizer,
 shards, checkpoints, final model, results, and the curve of every step. Prints kills, restarts, mismatches (must be 0),
 leftovers (must be 0) and the most steps that a kill has cost.
 """
@@ -27,12 +27,12 @@ RUN = Path("runs", "soak")
 
 SETTINGS: dict[str, Any] = {
     "run": RUN.name,
-    "training__max_steps": 300,
+    "training__max_steps": 900,
     "training__save_every": 20,
-    "training__evaluate_every": 50,
+    "training__evaluate_every": 150,
 }
 
-KILLS_A_RUN = 5
+KILLS_A_RUN = 4
 
 GONE_AFTER = 5.0
 """Seconds in which every process of a flow that was ended must be gone."""
