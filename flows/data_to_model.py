@@ -22,14 +22,14 @@ from trainer.results import Outcome
 def data_to_model(job: PipelineJob) -> Outcome:
     """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     use_credentials()
-    ranks = preflight(job).ranks
+    checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()
     tokenizer = prepare_tokenizer(preparation, return_state=True).result()
     shards = [tokenize_corpus(preparation, c.name, tokenizer, return_state=True).result() for c in job.data.corpora]
     data = PreparedData(tokenizer=tokenizer, shards=shards)
 
-    plan = plan_steps(job, data, ranks)
+    plan = plan_steps(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()
 
     measuring = measurement(job, run.key)

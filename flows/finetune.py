@@ -20,11 +20,11 @@ from trainer.results import FinetuneOutcome
 def finetune(job: FinetuneJob) -> FinetuneOutcome:
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     use_credentials()
-    ranks = finetune_preflight(job).ranks
+    checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = encode(job, return_state=True).result()
-    plan = plan_finetuning(job, data, ranks)
+    plan = plan_finetuning(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()
-    evaluation = evaluate_run(job, run.key, ranks, return_state=True, wait_for=[run]).result()
+    evaluation = evaluate_run(job, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
     verdict = consider(job.promotion, job.store, run.key, figures(evaluation))
     return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)

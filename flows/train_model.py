@@ -18,14 +18,14 @@ from trainer.storage import Store
 def train_model(job: PipelineJob) -> ArtifactRef:
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
     use_credentials()
-    ranks = preflight(job).ranks
+    checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = find_prepared(job.preparation())
     if data is None:
         raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
         require_intact(store, ref.key, manifest)
-    plan = plan_steps(job, data, ranks)
+    plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run
 

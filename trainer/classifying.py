@@ -6,11 +6,10 @@ runs/X/predictions/test.jsonl
 """
 
 import json
-import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,19 +19,15 @@ from torch import nn
 from trainer.classifiers import load_classifier
 from trainer.encoded import EncodedSet, open_encoded
 from trainer.finetune_config import FinetuneJob
-from trainer.manifest import FileRecord, digest_file, fingerprint, read_manifest
-from trainer.measures import metric_identity
-from trainer.places import EVALUATION, FINAL, FINAL_KIND
+from trainer.manifest import FileRecord, digest_file
+from trainer.measured import FORMAT, find_scoring, identify_scoring
+from trainer.places import FINAL
 from trainer.predicting import Predictions, decide, gather_scores, label_count, predict, probabilities
-from trainer.pretrained import Checkpoint, find_model
 from trainer.progress import Progress
 from trainer.results import Classification, ClassScore, FinetuneEvaluation
 from trainer.runtime import start_runtime
 from trainer.storage import Store
 
-log = logging.getLogger(__name__)
-
-FORMAT = 1
 PREDICTED = ("validation", "test")
 
 
@@ -42,9 +37,10 @@ def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> Finetune
     Raises `ArtifactError` if the final model is missing or damaged.
     """
     store = Store(job.store)
-    found, encoded, name = identify_scoring(store, job, run_key)
+    wanted = identify_scoring(store, job, run_key)
+    found, encoded, name, key = wanted
     runtime = start_runtime(job.training.precision, job.training.device)
-    earlier = runtime.on_first(lambda: find_scoring(store, f"{run_key}/{EVALUATION}", name))
+    earlier = runtime.on_first(lambda: find_scoring(store, wanted))
     if earlier is not None:
         return earlier
     data = open_encoded(store, encoded)
@@ -68,28 +64,11 @@ def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> Finetune
                     details[split] = classify(decide(logits, data), labels, data.details["classes"])
             files[split] = runtime.on_first(partial(_write, store, f"{run_key}/predictions/{split}.jsonl", data, split, logits))
     result = FinetuneEvaluation(
-        format=FORMAT, fingerprint=name, key=f"{run_key}/{EVALUATION}", checkpoint=f"{run_key}/{FINAL}", encoded=encoded,
+        format=FORMAT, fingerprint=name, key=key, checkpoint=f"{run_key}/{FINAL}", encoded=encoded,
         scores=scores, classification=details, predictions={record.name: record.sha256 for record in files.values()},
     )  # fmt: skip
-    runtime.on_first(lambda: store.write_json(result.key, result.model_dump(exclude={"reused"})))
+    runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
     return result
-
-
-class Identity(NamedTuple):
-    """The model that is scored, the key of the encoded set, and the fingerprint of scoring the one on the other."""
-
-    model: Checkpoint
-    encoded: str
-    fingerprint: str
-
-
-def identify_scoring(store: Store, job: FinetuneJob, run_key: str) -> Identity:
-    """The scoring of a run's final model, made already or not; raises as `evaluate_run` does."""
-    found = find_model(store, f"{run_key}/{FINAL}")
-    manifest = read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
-    assert manifest is not None
-    encoded: str = manifest.details["encoded"]
-    return Identity(found, encoded, fingerprint([FORMAT, found.files, encoded, job.training.precision, _metric_identity(job)]))
 
 
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
@@ -103,11 +82,6 @@ def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) ->
             for name, p, r, f, s in zip(names, *figures, strict=True)
         ],
     )
-
-
-def _metric_identity(job: FinetuneJob) -> list[str] | None:
-    """The metrics by name, those in files of the user's own by their content."""
-    return job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
 
 
 def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:
@@ -133,19 +107,3 @@ def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray
                     line["prediction"] = float(decided[place])
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         return digest_file(path, key)
-
-
-def find_scoring(store: Store, key: str, name: str) -> FinetuneEvaluation | None:
-    """The evaluation already made of the same, if its predictions are as it left them."""
-    earlier = store.read_json(key)
-    if earlier is None or earlier["fingerprint"] != name:
-        return None
-    for file, sha256 in earlier["predictions"].items():
-        try:
-            if digest_file(store.fetch(file)).sha256 == sha256:
-                continue
-        except FileNotFoundError:
-            pass
-        log.warning("%s is missing or changed: evaluating again", store.path(file))
-        return None
-    return FinetuneEvaluation(**{**earlier, "reused": True})

@@ -1,9 +1,7 @@
 """Measuring a checkpoint: the trained one at the end of the pipeline, or any other."""
 
-import logging
 import math
-from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -12,20 +10,15 @@ from trainer.config import EvaluateJob
 from trainer.errors import ConfigError, TokenizerError
 from trainer.evaluation import evaluate, held_out_windows
 from trainer.generation import continue_prompts
-from trainer.manifest import fingerprint
+from trainer.measured import FORMAT, find_evaluation, identify_evaluation
 from trainer.models import check_positions, load_model
-from trainer.places import CONFIG, EVALUATION, FINAL
-from trainer.pretrained import Checkpoint, find_model
+from trainer.pretrained import Checkpoint
 from trainer.progress import Progress
 from trainer.results import Evaluation
 from trainer.runtime import start_runtime
 from trainer.shards import ShardSet, open_shards
 from trainer.storage import Store
 from trainer.tokenizer import TOKENIZER_FILE, load_tokenizer
-
-log = logging.getLogger(__name__)
-
-FORMAT = 1
 
 
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
@@ -37,11 +30,12 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     `TokenizerError` if the shards were made with another tokenizer.
     """
     store = Store(job.store)
-    found, shards, context, name, key = identify_evaluation(store, job)
+    wanted = identify_evaluation(store, job)
+    found, shards, context, name, key = wanted
     runtime = start_runtime(job.precision, job.device)
-    earlier = runtime.on_first(lambda: store.read_json(key))
-    if earlier is not None and earlier["fingerprint"] == name:
-        return Evaluation(**{**earlier, "reused": True})
+    earlier = runtime.on_first(lambda: find_evaluation(store, wanted))
+    if earlier is not None:
+        return earlier
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
@@ -64,51 +58,6 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     if math.isfinite(scores.total.loss):
         runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
-
-
-class Identity(NamedTuple):
-    """What is evaluated on which shards, the evaluation's fingerprint, and the key of its result."""
-
-    model: Checkpoint
-    shards: list[str]
-    context: int
-    fingerprint: str
-    key: str
-
-
-def identify_evaluation(store: Store, job: EvaluateJob) -> Identity:
-    """The evaluation that a job makes, made already or not; raises as `evaluate_checkpoint` does."""
-    found = find_model(store, job.checkpoint)
-    shards, context = _what_to_read(store, job, found)
-    name = fingerprint(
-        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
-    )
-    return Identity(found, shards, context, name, _result_key(store, job, found, name))
-
-
-def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:
-    """The shard sets and the window length: as given, else those of the run that made the checkpoint."""
-    run: Any = None
-    if found.key is not None and found.key.startswith("runs/"):
-        run = store.read_json(f"runs/{found.key.split('/')[1]}/{CONFIG}")
-    shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
-    context = job.context or (run and run["job"]["training"]["context"])
-    if not shards or not context:
-        raise ConfigError(
-            f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
-        )
-    return shards, context
-
-
-def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) -> str:
-    """The run's own eval.json for its final model measured as its job says, else a file of its own."""
-    if found.key is not None and found.key.endswith(f"/{FINAL}") and job.shards is None and job.context is None:
-        run = found.key.removesuffix(f"/{FINAL}")
-        settings = store.read_json(f"{run}/{CONFIG}")["job"]
-        own = settings["evaluation"] == job.evaluation.model_dump(mode="json")
-        if own and settings["training"]["precision"] == job.precision:
-            return f"{run}/{EVALUATION}"
-    return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:

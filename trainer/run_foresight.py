@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
-from trainer.classifying import find_scoring, identify_scoring
 from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.facts import read_facts
 from trainer.finetune_config import FinetuneJob
@@ -14,8 +13,8 @@ from trainer.jobs import measurement
 from trainer.lease import is_held
 from trainer.likeness import NONE_YET, UNRECORDED, look
 from trainer.manifest import read_manifest
+from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.measures import metric_identity
-from trainer.measuring import identify_evaluation
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
 from trainer.report import find_fault
@@ -61,8 +60,7 @@ def foresee_evaluation(store: Store, job: TrainingJob, run: Foreseen) -> Foresee
     if not StepPlan(**store.read_json(f"{run.key}/{PLAN}")).holds_out:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     wanted = identify_evaluation(store, measurement(job, run.key))
-    earlier = store.read_json(wanted.key)
-    if earlier is not None and earlier["fingerprint"] == wanted.fingerprint:
+    if find_evaluation(store, wanted) is not None:
         return Foreseen("evaluation", "reused", wanted.key)
     differences = _compare_settings(store, job, run.key) if own else [NONE_YET]
     return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
@@ -111,12 +109,13 @@ def _continue(store: Store, run: Run, work: str) -> Foreseen:
 
 def _foresee_scoring(store: Store, job: FinetuneJob, run: str, own: dict[str, Any] | None) -> Foreseen:
     """Whether a fine-tuned model's figures and predictions are there."""
-    key, wanted = f"{run}/{EVALUATION}", identify_scoring(store, job, run).fingerprint
-    if find_scoring(store, key, wanted) is not None:
+    wanted = identify_scoring(store, job, run)
+    key = wanted.key
+    if find_scoring(store, wanted) is not None:
         return Foreseen("evaluation", "reused", key)
     if own is None:
         return Foreseen("evaluation", "made", key, (NONE_YET,))
-    if own["fingerprint"] == wanted:
+    if own["fingerprint"] == wanted.fingerprint:
         return Foreseen("evaluation", "made", key, ("a file of its predictions is missing or changed",))
     recorded = FinetuneJob.model_validate(store.read_json(f"{run}/{CONFIG}")["job"])
     if gone := [name for name in recorded.evaluation.metrics or [] if _is_gone(name)]:

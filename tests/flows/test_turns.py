@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 
 import pytest
 from prefect import flow
@@ -11,18 +11,27 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate, GlobalConcurrencyLimitUpdate
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from flows.evaluate_model import evaluate_model
 from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
+from tests.flows.conftest import Done
 from tests.processes import free_port
+from trainer.jobs import measurement
+
+
+@contextmanager
+def limited(name: str, taken: int = 0) -> Iterator[str]:
+    """A limit of one slot, which may be taken, for the length of a block."""
+    with get_client(sync_client=True) as client:
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1, active_slots=taken))
+        yield name
+        client.delete_global_concurrency_limit_by_name(name)
 
 
 @pytest.fixture
 def limit() -> Iterator[str]:
     """A limit of one slot."""
-    name = "test-turns"
-    with get_client(sync_client=True) as client:
-        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1))
+    with limited("test-turns") as name:
         yield name
-        client.delete_global_concurrency_limit_by_name(name)
 
 
 def test_the_second_waits_until_the_first_is_done(limit: str) -> None:
@@ -58,6 +67,14 @@ def test_a_turn_ends_with_the_error_of_its_block(limit: str) -> None:
     for _ in range(2):  # the second would wait for ever
         with pytest.raises(ArithmeticError):
             failing()
+
+
+@pytest.mark.slow
+def test_what_is_measured_already_waits_for_no_turn(done: Done) -> None:
+    before = done.state.result()
+    with limited(DEVICES, taken=1):
+        again = evaluate_model(measurement(done.job, before.run), return_state=True).result()
+    assert again == before.evaluation.model_copy(update={"reused": True})
 
 
 def test_nothing_waits_and_nothing_is_said_where_there_is_no_limit(caplog: pytest.LogCaptureFixture) -> None:
