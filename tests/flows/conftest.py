@@ -25,6 +25,14 @@ from trainer.results import Outcome
 SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1, "training__evaluate_every": 10}
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All in one process, which so has the one server and the one finished pipeline; another one does the trainer's meanwhile."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.xdist_group("flows"))
+
+
 class Done(NamedTuple):
     """A pipeline that ran: its job, and the state of its flow run."""
 

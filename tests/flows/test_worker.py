@@ -18,7 +18,7 @@ from trainer.errors import EXIT_PREEMPTED
 
 __all__ = ["served"]
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("worker")]  # one server and one worker serve them all
+pytestmark = pytest.mark.slow
 
 PATIENCE = 240.0
 """Seconds for what a server, a worker and a trainer do one after the other; they do it in a tenth of that when left alone."""

@@ -69,7 +69,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["local", "s3"])
+@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
