@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All in one process, which so has the one server and the one finished pipeline; another one does the trainer's meanwhile."""
+    """All in one process, which has the one server and the one finished pipeline; another does the trainer's meanwhile."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.xdist_group("flows"))
