@@ -4,15 +4,17 @@ A crash (the flow's process killed, its machine gone) is no failure, so Prefect'
 deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.
 """
 
-import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from prefect import flow, get_run_logger
+from prefect import flow, get_run_logger, task
+from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.runtime import deployment
 from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
@@ -20,11 +22,10 @@ from tasks.credentials import use_credentials
 from trainer.config import PipelineJob, PrepareJob
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
-from trainer.lease import BEAT_SECONDS, STALE_SECONDS
 from trainer.standing import Standing, find_standing, is_alive
 
-DEATHS, SHARD_FILES, STEP, STARTS = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.starts"
-"""Labels of a flow run: how often it died without getting further, where that was, and its starts until then."""
+DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
+"""Labels of a flow run: how often it died without getting further, where that was, and the start that its last death ended."""
 
 JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
     "data-to-model": PipelineJob,
@@ -34,48 +35,87 @@ JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
 }
 """The flows that continue where they stopped, with the type of their job."""
 
+SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
+"""The shortest and the longest wait before another look at a run whose process lives on."""
+
 
 @flow(name="watchdog", log_prints=True)
 def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     """Schedule crashed flow runs again: one, or all that are crashed; returns those that were scheduled.
 
-    A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names those, so
-    that this flow fails where people look.
+    A run that has died `deaths` times without getting further between is left crashed. Raises `RunError` that names those, and
+    those that could not be looked at, so that this flow fails where people look.
+    """
+    with get_client(sync_client=True) as client:
+        runs = [flow_run] if flow_run is not None else [run.id for run in _crashed(client)]
+    found = {run: look(run, deaths, return_state=True).result(raise_on_failure=False) for run in runs}
+    problems = [f"flow run {run}: {error}" for run, error in found.items() if isinstance(error, Exception)]
+    if problems:
+        raise RunError("; ".join(problems))
+    return [run for run, scheduled in found.items() if scheduled]
+
+
+@task(
+    name="look",
+    cache_policy=NO_CACHE,
+    retries=3,
+    retry_delay_seconds=[10, 60, 180],
+    retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # what is given up stays so
+)
+def look(flow_run: UUID, deaths: int) -> bool:
+    """Schedule a flow run again if it is crashed, and its process gone; returns whether that was done.
+
+    Raises `RunError` if it has died too often, the first time that this is found. What is done by halves can be done again.
     """
     use_credentials()
-    scheduled, hopeless = [], []
     with get_client(sync_client=True) as client:
-        for run in _crashed(client, flow_run):
-            job = _job_of(client, run)
-            if job is None or _outlives(job):
-                continue
-            labels = run.labels
-            known = labels.get(STARTS) == run.run_count  # a worker may report one death twice
-            if not known:
-                labels = {**count_deaths(labels, find_standing(job)), STARTS: run.run_count}
-                client.update_flow_run_labels(run.id, labels)
-            place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
-            if int(labels[DEATHS]) < deaths:
-                get_run_logger().info("%s crashed at %s: scheduled again", run.name, place)
-                client.set_flow_run_state(run.id, Scheduled(message=f"It crashed at {place}: to be continued"), force=True)
-                scheduled.append(run.id)
-            elif not known:
-                hopeless.append(f"{run.name} ({run.id}) died {labels[DEATHS]} times at {place}")
-    if hopeless:
-        raise RunError(
-            f"{'; '.join(hopeless)}: not scheduled again. Find the cause in its logs, then `prefect flow-run retry ID`"
-        )
-    return scheduled
-
-
-def _outlives(job: PipelineJob | PrepareJob | FinetuneJob) -> bool:
-    """Whether a process goes on training long after its flow run was called crashed; one that saves and ends is waited for."""
-    end = time.monotonic() + STALE_SECONDS + BEAT_SECONDS
-    while is_alive(job):
-        if time.monotonic() > end:
+        run = next(iter(_crashed(client, flow_run)), None)
+        job = _job_of(client, run) if run is not None else None
+        if run is None or job is None:
+            return False
+        if is_alive(job):
+            _look_again(client, run, deaths)
+            return False
+        labels, start = run.labels, _last_start(client, run)
+        known = labels.get(START) == start
+        if not known:
+            labels = {**count_deaths(labels, find_standing(job)), START: start}
+            client.update_flow_run_labels(run.id, labels)
+        place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
+        if int(labels[DEATHS]) < deaths:
+            get_run_logger().info("%s crashed at %s: scheduled again", run.name, place)
+            client.set_flow_run_state(run.id, Scheduled(message=f"It crashed at {place}: to be continued"), force=True)
             return True
-        time.sleep(1)
+        if not known:
+            raise RunError(
+                f"{run.name} died {labels[DEATHS]} times at {place}: not scheduled again. Find the cause in its logs, then "
+                f"`prefect flow-run retry {run.id}`"
+            )
     return False
+
+
+def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
+    """What tells a death from any other, however often and by whomever it is told: the start before it.
+
+    Not `run_count`, which a process that dies before it has loaded its flow does not raise.
+    """
+    starts = [each for each in client.read_flow_run_states(run.id) if each.type in (StateType.PENDING, StateType.RUNNING)]
+    return str(starts[-1].id) if starts else ""
+
+
+def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int) -> None:
+    """Schedule another look at a run whose process lives on: its end is told by nobody, since the run is crashed already.
+
+    Each wait is as long as the run has been crashed by then, within bounds.
+    """
+    get_run_logger().warning("%s is crashed, but its process lives: to be looked at when that has ended", run.name)
+    if deployment.id is None:  # started by hand, and so again
+        return
+    now = datetime.now(UTC)
+    crashed = now - run.state.timestamp if run.state else timedelta()
+    due = now + min(max(crashed, SOON), LATE)
+    parameters = {"flow_run": str(run.id), "deaths": deaths}
+    client.create_flow_run_from_deployment(UUID(deployment.id), parameters=parameters, state=Scheduled(scheduled_time=due))
 
 
 def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:
@@ -85,7 +125,7 @@ def count_deaths(labels: Mapping[str, Any], now: Standing) -> dict[str, Any]:
     return {DEATHS: 1 if further else int(labels[DEATHS]) + 1, SHARD_FILES: now.shard_files, STEP: now.step}
 
 
-def _crashed(client: SyncPrefectClient, flow_run: UUID | None) -> list[FlowRun]:
+def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[FlowRun]:
     """Crashed runs of deployments; a run without one has nobody who could start it again."""
     wanted: dict[str, Any] = {"state": {"type": {"any_": [StateType.CRASHED]}}, "deployment_id": {"is_null_": False}}
     if flow_run is not None:

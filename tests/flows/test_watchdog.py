@@ -8,13 +8,16 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.states import Crashed, Running
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.flow_engine import run_flow
+from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.train_model import train_model
-from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, watchdog
-from tests.flows.conftest import Done, pipeline_job
-from tests.support import only_run
-from trainer.errors import RunError
+from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, look, watchdog
+from tests.flows.conftest import pipeline_job
+from trainer.config import PipelineJob
+from trainer.errors import RunError, StorageError
 from trainer.lease import Lease
 from trainer.standing import Standing, find_standing
 from trainer.storage import Store
@@ -40,11 +43,24 @@ def client(server: dict[str, str]) -> Iterator[SyncPrefectClient]:
         yield found
 
 
-def crash(client: SyncPrefectClient, flow_run: UUID, starts: bool = True) -> None:
-    """The run starts and dies, or its death is only told once more."""
-    if starts:
-        client.set_flow_run_state(flow_run, Running(), force=True)
-    client.set_flow_run_state(flow_run, Crashed(), force=True)
+def crash(client: SyncPrefectClient, flow_run: UUID, *starts: State) -> None:
+    """The run starts and dies, or without a start, its death is only told once more."""
+    for state in (*starts, Crashed()):
+        client.set_flow_run_state(flow_run, state, force=True)
+
+
+def deployed(client: SyncPrefectClient, job: PipelineJob) -> UUID:
+    """A run of the deployment that trains the job."""
+    deployment = train_model.to_deployment("watched").apply()
+    return client.create_flow_run_from_deployment(deployment, parameters={"job": job.model_dump(mode="json")}).id
+
+
+def begun(job: PipelineJob) -> Path:
+    """The folder of the job's run, as a process leaves it that has just claimed it."""
+    run = Path(job.store) / "runs" / "small"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"job": job.model_dump(mode="json")}))
+    return run
 
 
 def state_of(client: SyncPrefectClient, flow_run: UUID) -> str:
@@ -54,43 +70,95 @@ def state_of(client: SyncPrefectClient, flow_run: UUID) -> str:
 
 
 def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_does_not(
-    client: SyncPrefectClient, done: Done, raw: Path, tmp_path: Path
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
 ) -> None:
     job = pipeline_job(raw, tmp_path / "store")
-    run = tmp_path / "store" / only_run(done.store)
-    deployment = train_model.to_deployment("watched").apply()
-    parameters = {"job": job.model_dump(mode="json")}
-    made = client.create_flow_run_from_deployment(deployment, parameters=parameters).id
-    run.mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps({"job": parameters["job"]}))
+    made, run = deployed(client, job), begun(job)
     for step, expected in [(5, 1), (5, 2), (10, 1), (10, 2)]:
-        (run / "checkpoint-last").write_text(json.dumps({"step": step}))
+        pointer = {"checkpoint": f"checkpoints/step-{step:08d}", "step": step, "scores": None}
+        (run / "checkpoint-last").write_text(json.dumps(pointer))
         assert find_standing(job) == Standing(0, step)
-        crash(client, made)
+        crash(client, made, Pending(), Running())
         assert watchdog(flow_run=made) == [made]
         assert state_of(client, made) == "SCHEDULED"
         assert client.read_flow_run(made).labels[DEATHS] == expected
-    crash(client, made, starts=False)
+    crash(client, made)
     assert watchdog(flow_run=made) == [made], "a death that is told twice counts once"
     assert client.read_flow_run(made).labels[DEATHS] == 2
-    crash(client, made)
-    with pytest.raises(RunError, match=rf"{made}\) died 3 times at step 10, 0 shard files: not scheduled again"):
+    crash(client, made, Pending(), Running())
+    with pytest.raises(RunError, match=rf"died 3 times at step 10, 0 shard files: not scheduled again.*flow-run retry {made}"):
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
     assert watchdog() == [], "it was told of already"
 
 
-@pytest.mark.long
-def test_what_only_looks_crashed_is_left_alone(client: SyncPrefectClient, done: Done, raw: Path, tmp_path: Path) -> None:
+def test_a_run_that_dies_before_its_flow_is_loaded_is_given_up(client: SyncPrefectClient, raw: Path, tmp_path: Path) -> None:
+    made = deployed(client, pipeline_job(raw, tmp_path / "store"))
+    for _ in range(2):
+        crash(client, made, Pending())
+        assert watchdog(flow_run=made) == [made]
+    crash(client, made, Pending())
+    assert client.read_flow_run(made).run_count == 0
+    with pytest.raises(RunError, match="died 3 times at step 0, 0 shard files"):
+        watchdog(flow_run=made)
+
+
+def test_a_run_whose_process_lives_on_is_looked_at_again_until_that_has_ended(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path
+) -> None:
     job = pipeline_job(raw, tmp_path / "store")
-    run = only_run(done.store)
-    parameters = {"job": job.model_dump(mode="json")}
-    deployment = train_model.to_deployment("watched").apply()
-    made = client.create_flow_run_from_deployment(deployment, parameters=parameters).id
-    store = Store(str(tmp_path / "store"))
-    store.write_json(f"{run}/config.json", {"job": parameters["job"]})
-    crash(client, made)
-    with Lease(store, run):
-        assert watchdog(flow_run=made) == []
+    made, run = deployed(client, job), begun(job)
+    watching = watchdog.to_deployment("watching").apply()
+
+    def looks() -> list[FlowRun]:
+        """Those that are to come."""
+        wanted = DeploymentFilter(id=DeploymentFilterId(any_=[watching]))
+        found = client.read_flow_runs(deployment_filter=wanted)
+        return [each for each in found if each.state and each.state.is_scheduled()]
+
+    def now(look: FlowRun) -> Any:
+        """Its time has come."""
+        client.set_flow_run_state(look.id, Scheduled(), force=True)
+        return run_flow(watchdog, client.read_flow_run(look.id), look.parameters)
+
+    crash(client, made, Pending(), Running())
+    with Lease(Store(job.store), f"runs/{run.name}"):
+        assert watchdog(flow_run=made) == [], "by hand"
+        assert looks() == []
+        parameters = {"flow_run": str(made), "deaths": 5}
+        assert now(client.create_flow_run_from_deployment(watching, parameters=parameters)) == []
         assert state_of(client, made) == "CRASHED"
-    assert watchdog() == [made], "without an id, all that are crashed"
+        (later,) = looks()
+        assert later.parameters == parameters
+        assert later.state and later.state.state_details.scheduled_time
+        assert 25 < (later.state.state_details.scheduled_time - later.state.timestamp).total_seconds() < 120
+    assert now(later) == [made]
+    assert state_of(client, made) == "SCHEDULED"
+    assert looks() == []
+
+
+def test_an_error_that_passes_loses_no_crash_and_one_that_stays_stops_no_other(
+    client: SyncPrefectClient, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look, "retry_delay_seconds", 0)
+    broken, whole = (pipeline_job(raw, tmp_path / name) for name in ("broken", "whole"))
+    bad, good = deployed(client, broken), deployed(client, whole)
+    config = begun(broken) / "config.json"
+    written = config.read_text()
+    for made in (bad, good):
+        crash(client, made, Pending(), Running())
+    config.write_text("{")
+    with pytest.raises(RunError, match=rf"^flow run {bad}: .*config.json is not valid JSON"):
+        watchdog()
+    assert (state_of(client, bad), state_of(client, good)) == ("CRASHED", "SCHEDULED")
+    fates = iter([StorageError("slow down"), StorageError("slow down")])
+
+    def passing(job: PipelineJob) -> Standing:
+        for fate in fates:
+            raise fate
+        return find_standing(job)
+
+    config.write_text(written)
+    monkeypatch.setattr("flows.watchdog.find_standing", passing)
+    assert watchdog() == [bad], "without an id, all that are crashed"
+    assert client.read_flow_run(bad).labels[DEATHS] == 1
