@@ -3,12 +3,13 @@
     HEADRACE_CACHE         the folder; by default headrace in the user's cache folder
     HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
 
-A copy is named by what it must contain, checked when it arrives, and used without another look. Whoever uses one gives it a
-second name in `work`; of those without, the least recently used make room for new ones.
+A copy is named by what it must contain, checked when it arrives, and used without another look unless that is asked for.
+Whoever uses one gives it a second name in `work`; of those without, the least recently used make room for new ones.
 """
 
 import fcntl
 import hashlib
+import logging
 import os
 import re
 import uuid
@@ -19,6 +20,8 @@ from typing import NamedTuple
 
 from trainer.errors import ConfigError, StorageError, WrongContent
 from trainer.local_files import sync_file, sync_folder
+
+log = logging.getLogger(__name__)
 
 FOLDER, SIZE = "HEADRACE_CACHE", "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
@@ -54,16 +57,17 @@ class BlobCache:
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         return cls(Path(folder) if folder else Path(home, "headrace").expanduser(), int(size))
 
-    def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None]) -> Path:
+    def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None], check: bool = False) -> Path:
         """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
 
-        Raises `WrongContent` if what arrives has another digest, `StorageError` if what is in use leaves no room for it.
+        With `check`, a copy that has changed since it arrived is replaced. Raises `WrongContent` if what arrives has another
+        digest, `StorageError` if what is in use leaves no room for it.
         """
         path = self._folder / f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(path.name):
             with suppress(FileNotFoundError):
-                if path.stat().st_size == size:
+                if path.stat().st_size == size and not (check and _is_discarded(path, sha256)):
                     os.utime(path)
                     return path
             partial = self._make_room(path.name, size)
@@ -125,6 +129,17 @@ class BlobCache:
 
     def _lock(self, name: str) -> Path:
         return self._folder / f"{name if name == 'room' else name[:2]}.lock"
+
+
+def _is_discarded(path: Path, sha256: str) -> bool:
+    """Remove a copy that has changed since it arrived; returns whether it had."""
+    try:
+        _verify(path, sha256)
+    except WrongContent as error:
+        log.warning("%s %s: it has changed on this machine's disk, and is fetched again", path, error)
+        path.unlink()
+        return True
+    return False
 
 
 def _verify(path: Path, sha256: str) -> None:

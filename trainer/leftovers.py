@@ -18,12 +18,13 @@ from typing import NamedTuple
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
+from trainer.private_folders import LOCK
 from trainer.storage import STAGING, Store
 from trainer.stored import Stored
 from trainer.upkeep import describe, sum_up
 
 ARTIFACT = re.compile(r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)")
-STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+)(/(?P<file>.+))?")
+STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
 OLD = timedelta(days=1)
 
 

@@ -2,10 +2,7 @@
 
 import fcntl
 import os
-import re
 import shutil
-import socket
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -98,7 +95,7 @@ class LocalFiles:
         else:
             path.unlink(missing_ok=True)
 
-    def fetch(self, key: str, sha256: str | None) -> Path:
+    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path:
         return self.root / key
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
@@ -152,31 +149,3 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def private_folder(base: Path) -> Path:
-    """The path of a new folder of this process, which names its owner, so that `sweep` can tell when that is gone."""
-    return base / f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:12]}"
-
-
-def sweep(base: Path) -> None:
-    """Remove the private folders of processes of this machine that no longer live."""
-    for folder in base.iterdir() if base.is_dir() else ():
-        owner = re.fullmatch(r"(.+)_(\d+)_[0-9a-f]{12}", folder.name)
-        if owner and owner[1] == socket.gethostname() and not _alive(int(owner[2])):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended but was not yet waited for does not."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
-    except OSError:
-        return True
-    return state not in ("Z", "X")

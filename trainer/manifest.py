@@ -177,7 +177,8 @@ def _sealed(manifest: Manifest) -> bytes:
 def _damage(store: Store, key: str, record: FileRecord, content: bool) -> str | None:
     try:
         if content:
-            found = digest_file(store.fetch(key, record.sha256), record.name)
+            path = store.fetch(key, record.sha256, check=True)
+            found = digest_file(path, record.name) if store.local else record  # a copy that is fetched is what it must be
             store.release(key)
         else:
             found = record.model_copy(update={"size": store.size(key)})

@@ -22,7 +22,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.blob_cache import BlobCache
-from trainer.local_files import private_folder
+from trainer.private_folders import PrivateFolder
 from trainer.stored import Stored
 
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
@@ -128,15 +128,18 @@ class RemoteObjects:
         if self.fs.exists(full):
             self.fs.rm(full, recursive=True)
 
-    def fetch(self, key: str, sha256: str | None) -> Path:
-        """A local copy for this process: of one that all processes of this machine share, if the digest is known."""
+    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path:
+        """A local copy for this process: of one that all processes of this machine share, if the digest is known.
+
+        `check` looks at that one's content first.
+        """
         path = self._own(key)
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
         if sha256 is None:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            while not _linked(self.cache.get(sha256, version, size, self._download(key)), fresh):
+            while not _linked(self.cache.get(sha256, version, size, self._download(key), check), fresh):
                 pass  # another process made room with it
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         return path
@@ -211,17 +214,18 @@ class RemoteObjects:
         return f"{self.root}/{key}"
 
 
-_own_folders: dict[Path, Path] = {}
+_own_folders: dict[tuple[int, Path], PrivateFolder] = {}
 _turn = Lock()
 
 
 def _own_folder(base: Path) -> Path:
+    """A folder of this process: a forked child has its own, so that it releases nothing of its parent's."""
     with _turn:
-        if base not in _own_folders:
-            _own_folders[base] = folder = private_folder(base)
-            folder.mkdir(parents=True)
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        return _own_folders[base]
+        mine = os.getpid(), base
+        if mine not in _own_folders:
+            _own_folders[mine] = folder = PrivateFolder(base)
+            atexit.register(folder.remove)
+        return _own_folders[mine].path
 
 
 def _linked(source: Path, target: Path) -> bool:

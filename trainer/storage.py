@@ -7,6 +7,7 @@ file system if it is local, and moved or uploaded when they are whole.
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,8 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError, WrongContent
-from trainer.local_files import LocalFiles, private_folder, sweep
+from trainer.local_files import LocalFiles
+from trainer.private_folders import PrivateFolder, sweep
 from trainer.stored import Stored
 
 STAGING = ".staging"
@@ -45,7 +47,7 @@ class Files(Protocol):
     def swap(self, path: Path, key: str, expected: bytes) -> bool: ...
     def rename(self, key: str, new: str) -> None: ...
     def delete(self, key: str, first: str | None = None) -> None: ...
-    def fetch(self, key: str, sha256: str | None) -> Path: ...
+    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
     def release(self, key: str) -> None: ...
     def walk(self, key: str = "") -> Iterator[Stored]: ...
@@ -163,13 +165,14 @@ class Store:
         with self._explained("delete", key):
             self.files.delete(key, first)
 
-    def fetch(self, key: str, sha256: str | None = None) -> Path:
+    def fetch(self, key: str, sha256: str | None = None, check: bool = False) -> Path:
         """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
 
-        With a digest, a remote object's copy is checked, kept and shared; `WrongContent` is raised if it is another one.
+        With a digest, a remote object's copy is checked, kept and shared; `WrongContent` is raised if it is another one. An
+        older copy is used as it is, unless it is to `check`.
         """
         with self._explained("read", key), self._named(key):
-            return self.files.fetch(key, sha256)
+            return self.files.fetch(key, sha256, check)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder that holds these files under a key, by name."""
@@ -202,17 +205,16 @@ class Store:
 
         `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
         """
-        folder = private_folder(self._base)
         with self._explained("write", STAGING):
-            folder.mkdir(parents=True)
+            folder = PrivateFolder(self._base)
         try:
-            with self.explained_when_full(key, folder, needed):
-                yield folder
+            with self.explained_when_full(key, folder.path, needed):
+                yield folder.path
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            folder.remove()
 
     def sweep(self) -> None:
-        """Remove what processes of this machine that no longer live left unfinished."""
+        """Remove what processes that no longer live left unfinished."""
         sweep(self._base)
 
     def check_writable(self) -> None:
@@ -242,10 +244,11 @@ class Store:
         """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`."""
         try:
             yield
-        except Exception as error:  # safetensors has an error of its own, which only spells the number out
-            if getattr(error, "errno", None) not in FULL and f"(os error {errno.ENOSPC})" not in str(error):
+        except Exception as error:
+            number = _number_of(error)
+            if number not in FULL:
                 raise
-            raise self._full(key, error, folder, needed) from error
+            raise self._full(key, number, folder, needed) from error
 
     @contextmanager
     def _explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
@@ -254,9 +257,9 @@ class Store:
         except self._refusals as error:
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
-            number = getattr(error, "errno", None)
+            number = _number_of(error)
             if number in FULL:
-                raise self._full(key, error, needed=needed) from error
+                raise self._full(key, number, needed=needed) from error
             reason = getattr(error, "strerror", None) or error
             hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
             raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}") from error
@@ -288,14 +291,19 @@ class Store:
             path.write_bytes(data)
             yield path
 
-    def _full(self, key: str, error: Exception, folder: Path | None = None, needed: int | None = None) -> StorageError:
+    def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
         place = self.local or next(path for path in self._base.parents if path.exists())
         amount = f"about {needed:,} bytes are needed, " if needed else f"more than {written:,} bytes are needed, "
-        reason = os.strerror(getattr(error, "errno", None) or errno.ENOSPC)
         return StorageError(
-            f"cannot write {self.path(key)}: {reason}: {amount if needed or written else ''}"
+            f"cannot write {self.path(key)}: {os.strerror(number)}: {amount if needed or written else ''}"
             f"{shutil.disk_usage(place).free + written:,} are free at {place}; "
             "free some space there, then run it again: finished work is kept"
         )
+
+
+def _number_of(error: Exception) -> int | None:
+    """An error's number; safetensors has an error of its own, which only spells it out."""
+    spelt = re.search(r"\(os error (\d+)\)", str(error))
+    return getattr(error, "errno", None) or (int(spelt[1]) if spelt else None)

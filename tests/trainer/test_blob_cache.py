@@ -16,9 +16,10 @@ def content(number: int) -> bytes:
     return bytes([number]) * 100
 
 
-def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None) -> Path:
+def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, check: bool = False) -> Path:
     data = content(number)
-    return cache.get(hashlib.sha256(data).hexdigest(), "1", len(data), download or (lambda path: path.write_bytes(data)))
+    sha256, download = hashlib.sha256(data).hexdigest(), download or (lambda path: path.write_bytes(data))
+    return cache.get(sha256, "1", len(data), download, check)
 
 
 def kept(cache: BlobCache, folder: Path) -> list[int]:
@@ -103,6 +104,23 @@ def test_a_download_that_was_killed_does_not_stand_in_its_own_way(cache: BlobCac
     path.rename(left)
     assert get(cache, 1).exists()
     assert not left.exists()
+
+
+def test_a_copy_that_has_changed_is_replaced_when_it_is_looked_at_and_stands_in_nobodys_way(
+    cache: BlobCache, tmp_path: Path
+) -> None:
+    (tmp_path / "work").mkdir()
+    for number in (1, 2, 3):
+        os.link(get(cache, number), tmp_path / "work" / str(number))
+    (tmp_path / "work" / "1").write_bytes(content(9))
+    assert get(cache, 1).read_bytes() == content(9), "it was not to be looked at"
+    assert get(cache, 1, check=True).read_bytes() == content(1)
+    assert (tmp_path / "work" / "1").read_bytes() == content(9), "whoever reads it goes on"
+
+
+def test_a_copy_that_is_looked_at_and_right_is_not_downloaded_again(cache: BlobCache) -> None:
+    get(cache, 1)
+    assert get(cache, 1, pytest.fail, check=True).read_bytes() == content(1)
 
 
 def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path) -> None:

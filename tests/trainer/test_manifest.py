@@ -119,6 +119,29 @@ def test_remote_artifacts_are_checked_byte_for_byte(tmp_path: Path, monkeypatch:
     assert find_damage(store, "a", manifest) == {"x": "is missing"}
 
 
+def test_a_cached_copy_that_has_changed_is_fetched_again_and_not_taken_for_damage_of_the_store(
+    remote_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with remote_store.staging() as folder:
+        (folder / "a.bin").write_bytes(FILES["a.bin"])
+        manifest = publish_folder(remote_store, folder, "things/a", "thing", "0123", {})
+    assert find_damage(remote_store, "things/a", manifest) == {}
+    sha256 = manifest.digests()["a.bin"]
+    flip(remote_store.fetch("things/a/a.bin", sha256), 100)  # the same file as in the cache
+    assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() != FILES["a.bin"]
+    assert find_damage(remote_store, "things/a", manifest) == {}
+    assert "has changed on this machine's disk" in caplog.text
+    assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() == FILES["a.bin"]
+
+
+def test_a_file_that_is_damaged_in_the_store_and_in_the_cache_is_found(remote_store: Store) -> None:
+    remote_store.write_bytes("a/x", b"0123")
+    manifest = make_manifest("thing", "name", [digest_file(remote_store.fetch("a/x"), "x")], {})
+    flip(remote_store.fetch("a/x", manifest.digests()["x"]), 0)
+    remote_store.write_bytes("a/x", b"0124")
+    assert "does not match its checksum" in find_damage(remote_store, "a", manifest)["x"]
+
+
 def test_equal_values_have_equal_fingerprints_and_others_have_others() -> None:
     assert fingerprint({"a": 1, "b": [None, "ü"]}) == fingerprint({"b": [None, "ü"], "a": 1})
     others = [{"a": 1}, {"a": "1"}, {"a": 1.5}, {"a": [1]}, ["a", 1], {"b": 1}, {"a": None}, {"a": True}]

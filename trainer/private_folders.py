@@ -1,0 +1,117 @@
+"""Private folders of processes, and how those of processes that live no longer are told from the others.
+
+    HOST_KERNEL_0123456789ab         what the process writes
+    HOST_KERNEL_0123456789ab.lock    held by the process until it ends, however it ends
+
+A process's number would tell less: containers have numbers of their own, which repeat.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import socket
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+LOCK = ".lock"
+"""Ends the name of the file beside a private folder that its process holds."""
+
+PRIVATE = re.compile(r".+_[^_]+_[0-9a-f]{12}")
+"""What private folders are called, those of versions before the locks too."""
+
+OLD_SECONDS = 24 * 60 * 60
+
+
+class PrivateFolder:
+    """A new folder of this process, which holds the lock beside it until it ends.
+
+    A forked child holds the lock too, and leaves the folder to its parent; a program that is started does not inherit it.
+    """
+
+    def __init__(self, base: Path) -> None:
+        base.mkdir(parents=True, exist_ok=True)
+        self.path = base / f"{socket.gethostname()}_{_kernel()}_{uuid.uuid4().hex[:12]}"
+        self._process, self._descriptor = os.getpid(), _held(_lock_of(self.path))
+        try:
+            self.path.mkdir()
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        """Remove it with all that is still in it. The lock goes last: what is left when a kill comes between can be swept."""
+        if os.getpid() != self._process:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        if not self.path.exists():
+            with suppress(OSError):
+                _lock_of(self.path).unlink()
+        os.close(self._descriptor)
+
+
+def sweep(base: Path) -> None:
+    """Remove the private folders of processes that live no longer, and nothing of which that cannot be told.
+
+    Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself: what is
+    from elsewhere must be old as well. So must what has no lock, from an earlier version. Where locking fails, all is kept.
+    """
+    names = {path.name.removesuffix(LOCK) for path in base.iterdir()} if base.is_dir() else set()
+    for name in filter(PRIVATE.fullmatch, names):
+        with suppress(OSError):  # it is held, or just gone, or cannot be judged
+            _remove_if_abandoned(base / name)
+
+
+def _remove_if_abandoned(folder: Path) -> None:
+    """Raises `OSError` if it is not known to be abandoned, or cannot be removed."""
+    lock = _lock_of(folder)
+    if not lock.exists():
+        if _is_old(folder):
+            shutil.rmtree(folder)
+        return
+    descriptor = os.open(lock, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if _is_of_this_machine(folder.name) or _is_old(folder):
+            if folder.exists():
+                shutil.rmtree(folder)
+            lock.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _held(lock: Path) -> int:
+    """Make a file and lock it: the descriptor."""
+    while True:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        with suppress(OSError):  # a file system without locks, where nothing is swept
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if lock.exists():
+            return descriptor
+        os.close(descriptor)  # it was swept before it was locked
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{LOCK}")
+
+
+def _is_of_this_machine(name: str) -> bool:
+    """Whether a private folder was made under this kernel, in any container, or on a host of this name, before a restart."""
+    host, kernel, _ = name.rsplit("_", 2)
+    return host == socket.gethostname() or kernel == _kernel()
+
+
+def _kernel() -> str:
+    """What all containers of a machine have in common until it is started again."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()[:13]
+    except OSError:
+        return socket.gethostname()
+
+
+def _is_old(folder: Path) -> bool:
+    """Whether nothing in a private folder has changed for a day."""
+    paths = [path for path in (folder, _lock_of(folder), *folder.rglob("*")) if path.exists()]
+    return time.time() - max(path.stat().st_mtime for path in paths) > OLD_SECONDS
