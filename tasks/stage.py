@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from trainer import errors
@@ -30,15 +29,18 @@ def run_stage(
     `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
     """
     request = {"stage": name, "arguments": arguments, "ranks": ranks, "parent": os.getpid()}
-    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
-        path = Path(folder, "request.json")
-        path.write_text(json.dumps(request), encoding="utf-8")
-        command = [sys.executable, "-m", "trainer.child", str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as child:
+    with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
+        json.dump(request, file)
+        file.flush()
+        with subprocess.Popen(
+            [sys.executable, "-m", "trainer.child"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace",
+        ) as child:  # fmt: skip
             try:
                 outcome = _follow(child, show, logger)
             except BaseException:
                 child.terminate()
+                child.communicate()  # it saves its state, and says so; a second interrupt ends the waiting
                 raise
     return _result(name, child.returncode, outcome)
 
@@ -78,12 +80,12 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     if status == 0 and "value" in outcome:
         value: dict[str, Any] = outcome["value"]
         return value
-    if status == EXIT_PREEMPTED:
-        raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     message = outcome.get("message", "")
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
         raise kind(message)
+    if status == EXIT_PREEMPTED:
+        raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
     ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
     raise StageCrashed(f"stage {name} {ended}: {reason}")

@@ -53,7 +53,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     command = [
         _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
         "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",
-        "-s3.port.iceberg=0", "-s3.port.lance=0",
+        "-s3.port.iceberg=0", "-s3.port.lance=0", f"-filer.localSocket={folder}/filer.sock",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
     address = f"http://127.0.0.1:{ports['s3.port']}"
@@ -66,7 +66,8 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     }
     before = {name: os.environ.get(name) for name in env}
     with open(folder / "said", "wb") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=said, start_new_session=True)
+        own = {**os.environ, "TMPDIR": str(folder)}  # where it puts its logs
+        process = subprocess.Popen(command, env=own, stdout=said, stderr=said, start_new_session=True)
     os.environ.update(env)
     fsspec.filesystem("s3").clear_instance_cache()
     try:

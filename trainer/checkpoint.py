@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimi
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, find_damage, read_manifest
 from trainer.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.pointers import folder_name, read_pointer, write_pointer
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -65,10 +66,6 @@ class TrainState(BaseModel):
             self.best_score, self.best_step, self.worse = score, self.step, 0
         else:
             self.worse += 1
-
-
-def folder_name(step: int) -> str:
-    return f"{CHECKPOINTS}/step-{step:08d}"
 
 
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
@@ -141,11 +138,11 @@ def _find_problem(store: Store, key: str) -> str | None:
 def _last_step(store: Store, run: str) -> int | None:
     """The step of the last commit as the pointer has it; None if there is none, or it cannot be read."""
     try:
-        pointer = store.read_json(f"{run}/{LAST}")
-    except StorageError as error:
+        pointer = read_pointer(store, f"{run}/{LAST}")
+    except (ArtifactError, StorageError) as error:
         log.warning("%s: looking at the checkpoints themselves", error)
         return None
-    return pointer and int(pointer["step"])
+    return pointer.step if pointer else None
 
 
 def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
@@ -160,4 +157,4 @@ def _point_back(store: Store, run: str, key: str) -> None:
     manifest = read_manifest(store, f"{run}/{key}", CHECKPOINT_KIND)
     assert manifest is not None
     details = manifest.details
-    store.write_json(f"{run}/{LAST}", {"checkpoint": key, "step": details["step"], "scores": details["scores"]})
+    write_pointer(store, f"{run}/{LAST}", details["step"], details["scores"])

@@ -1,4 +1,4 @@
-"""One stage in a process of its own: `python -m trainer.child REQUEST.json`.
+"""One stage in a process of its own: `python -m trainer.child < REQUEST.json`.
 
 The request names the stage, its arguments, the number of ranks and the process that waits for it. Progress, log lines, the
 error and the result go to standard output, one JSON object a line. The process ends when the one that waits for it ends.
@@ -7,9 +7,10 @@ error and the result go to standard output, one JSON object a line. The process 
 import json
 import logging
 import os
+import signal
 import sys
+import tempfile
 import traceback
-from pathlib import Path
 from typing import Any
 
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
@@ -18,14 +19,18 @@ from trainer.process import die_with_parent
 from trainer.progress import as_events, emit, silent
 from trainer.stopping import interruptible
 
+SAVING_TIMEOUT = "3600"
+"""Seconds that torchrun gives ranks that are asked to stop, after which it kills them: a save must not be cut off by it."""
 
-def main(arguments: list[str]) -> int:
+
+def main() -> int:
     """Run the requested stage; returns the exit status."""
-    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    stdin = sys.stdin.fileno()
+    request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
     launched = "RANK" in os.environ
     die_with_parent(os.getppid() if launched else request["parent"])
     if request["ranks"] > 1 and not launched:
-        return launch(request["ranks"], arguments[0])
+        return launch(request["ranks"])
     rank = int(os.environ.get("RANK", "0"))
     start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
     status = run(request["stage"], request["arguments"], rank)
@@ -36,17 +41,21 @@ def main(arguments: list[str]) -> int:
     return status
 
 
-def launch(ranks: int, request: str) -> int:
-    """Start the ranks with torchrun, in this process."""
+def launch(ranks: int) -> int:
+    """Start the ranks with torchrun, in this process; they inherit the request. Returns the status that tells most."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning; the ranks set their threads themselves
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
     try:
-        torchrun(["--standalone", "--nproc-per-node", str(ranks), "-m", "trainer.child", request])
+        with tempfile.TemporaryDirectory(prefix="headrace-") as logs:  # torchrun leaves its own behind
+            torchrun(["--standalone", "--log-dir", logs, "--nproc-per-node", str(ranks), "-m", "trainer.child"])
     except ChildFailedError as error:
-        return max(failure.exitcode for failure in error.failures.values()) or 1
+        statuses = [failure.exitcode for failure in error.failures.values()]
+        own = [status for status in statuses if status not in (EXIT_PREEMPTED, -signal.SIGTERM)]
+        return max(own or statuses) or 1  # torchrun asks the other ranks to stop when one has failed
     except SignalException:
         return EXIT_PREEMPTED
     return 0
@@ -75,4 +84,4 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

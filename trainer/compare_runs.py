@@ -13,6 +13,7 @@ from trainer.errors import ArtifactError, RunError
 from trainer.facts import count_parameters
 from trainer.manifest import Manifest, read_manifest
 from trainer.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, EVALUATION, FINAL, LAST, PLAN
+from trainer.pointers import read_pointer
 from trainer.pretraining_report import UNIT
 from trainer.records import read_records
 from trainer.runs import final_manifest
@@ -120,10 +121,10 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
 
 def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:
     """The newest checkpoint of a run that has no final model yet."""
-    pointer = store.read_json(f"{key}/{LAST}")
+    pointer = read_pointer(store, f"{key}/{LAST}")
     if pointer is None:
         return "", None
-    folder = f"{key}/{pointer['checkpoint']}"
+    folder = f"{key}/{pointer.checkpoint}"
     return folder, _manifest(store, folder, CHECKPOINT_KIND)
 
 

@@ -15,6 +15,7 @@ from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, PLAN
 from trainer.plan import FinetunePlan, StepPlan
+from trainer.pointers import read_pointer
 from trainer.records import read_records
 from trainer.runs import final_manifest
 from trainer.shards import KIND as SHARDS
@@ -169,10 +170,10 @@ def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
     """The committed checkpoints, by step. One with a bad manifest is left out: resuming would pass it over too."""
     reasons: dict[str, list[str]] = {}
     for pointer in [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run_key}/{EPOCHS}"))]:
-        if target := store.read_json(f"{run_key}/{pointer}"):
+        if target := read_pointer(store, f"{run_key}/{pointer}"):
             epoch = re.match(rf"{EPOCHS}/epoch-(\d+)-", pointer)
             reason = f"epoch {int(epoch[1])}" if epoch else pointer.removeprefix("checkpoint-")
-            reasons.setdefault(target["checkpoint"], []).append(reason)
+            reasons.setdefault(target.checkpoint, []).append(reason)
     found = []
     for folder in store.names(f"{run_key}/{CHECKPOINTS}"):
         name = f"{CHECKPOINTS}/{folder}"

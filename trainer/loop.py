@@ -62,13 +62,17 @@ class Session:
 
 
 def run_loop(session: Session, batches: Iterator[Batch]) -> None:
-    """Train to the plan's last step, evaluating and saving on the way."""
+    """Train to the plan's last step, evaluating and saving on the way.
+
+    Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is saved.
+    """
     plan, state, training, meter = session.plan, session.state, session.training, session.meter
     session.objective.train()
     if state.step == 0:
         evaluate_now(session)
     meter.reset()
     divergence = Divergence(plan.global_batch)
+    saved = state.step
     while not (state.step >= plan.total_steps or stops_early(session)):
         asked = time.perf_counter()
         batch = next(batches)
@@ -83,40 +87,43 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             log.warning("%s: going back to the last checkpoint, past them", divergence.describe())
             session.roll_back()
             meter.reset()
-        if outcome.skipped:
-            continue
-        state.step += 1
-        state.scores = None
-        at_end = state.step == plan.total_steps
-        if at_end or state.step % training.log_every == 0:
-            record_step(session, outcome)
-        paused = time.perf_counter()
-        epoch_ends = ended_epoch(state.step, plan) is not None
-        if at_end or epoch_ends or due(state.step, training.evaluate_every):
-            evaluate_now(session)
-            at_end = at_end or stops_early(session)
-        saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
-        if saves:
-            save_now(session, ended_epoch(state.step, plan))
-        meter.pause(time.perf_counter() - paused)
-        if not at_end and session.runtime.any(session.stop.requested):
-            raise stopped(session, saves)
+            saved = state.step
+        if not outcome.skipped and end_step(session, outcome):
+            saved = state.step
+        if session.runtime.any(session.stop.requested):
+            break
+    if saved != state.step:
+        save_now(session, None)
     finish_saving(session)
+    if session.runtime.any(session.stop.requested):
+        raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
+
+
+def end_step(session: Session, outcome: Outcome) -> bool:
+    """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is saved."""
+    plan, state, training = session.plan, session.state, session.training
+    state.step += 1
+    state.scores = None
+    at_end = state.step == plan.total_steps
+    if at_end or state.step % training.log_every == 0:
+        record_step(session, outcome)
+    paused = time.perf_counter()
+    epoch_ends = ended_epoch(state.step, plan) is not None
+    if at_end or epoch_ends or due(state.step, training.evaluate_every):
+        evaluate_now(session)
+        at_end = at_end or stops_early(session)
+    saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
+    if saves:
+        save_now(session, ended_epoch(state.step, plan))
+    session.meter.pause(time.perf_counter() - paused)
+    return saves
 
 
 def finish_saving(session: Session) -> None:
-    """Wait for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
-    if session.saver is not None:
-        record_commit(session, session.saver.drain())
-
-
-def stopped(session: Session, saved: bool) -> Preempted:
-    """Save on being asked to stop, all ranks at the same step, unless this step is saved already."""
-    state = session.state
-    if not saved:
-        save_now(session, None)
-    finish_saving(session)
-    return Preempted(f"asked to stop: saved at step {state.step} of {session.plan.total_steps}; run it again to continue")
+    """Wait, on every rank, for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
+    saver = session.saver
+    commit = session.runtime.on_first(lambda: saver.drain() if saver else None)
+    record_commit(session, commit)
 
 
 def stops_early(session: Session) -> bool:
@@ -171,6 +178,7 @@ def save_now(session: Session, epoch: int | None) -> None:
     if session.saver is None or session.log is None:
         return
     state = session.state
+    session.log.publish()  # before the commit: what is continued from there begins with the records up to there
     started = time.perf_counter()
     committed = session.saver.save(partial(
         take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
@@ -179,7 +187,6 @@ def save_now(session: Session, epoch: int | None) -> None:
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
     record_commit(session, committed)
-    session.log.publish()
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)
 
 

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 from trainer.errors import ArtifactError, ConfigError
 from trainer.manifest import MANIFEST, digest_file, read_manifest, require_intact
 from trainer.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.pointers import read_pointer
 from trainer.storage import Store
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
@@ -31,8 +32,8 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     """
     candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, name))]
     is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
-    if is_pointer and (target := store.read_json(name)):
-        candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target['checkpoint']}")
+    if is_pointer and (target := read_pointer(store, name)):
+        candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target.checkpoint}")
     champion = store.read_json(name)["moves"][-1] if _is_champion(store, name) else None
     if champion is not None:
         candidates.insert(0, f"{champion['run']}/{FINAL}")

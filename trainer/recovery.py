@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from trainer.checkpoint import find_checkpoint, restore
+from trainer.checkpoint import find_checkpoint, look_for_checkpoint, restore
 from trainer.errors import RunError
 from trainer.loop import Session, finish_saving
 from trainer.manifest import fetch_artifact
@@ -44,9 +44,10 @@ def find_fork(store: Store, run: Run) -> dict[str, str] | None:
     """The checkpoint that a fork starts from; None if the run is none. Raises `RunError` if the other run has none."""
     if run.origin is None:
         return None
-    checkpoint = find_checkpoint(store, run.origin)
+    checkpoint, damaged = look_for_checkpoint(store, run.origin)  # nothing is mended in a run that another process may hold
     if checkpoint is None:
-        raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from; train it first, or leave `resume` out")
+        problems = "; ".join(damaged.values()) or "train it first, or leave `resume` out"
+        raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
     return {"run": run.origin, "checkpoint": checkpoint}
 
 

@@ -67,15 +67,20 @@ def identify_run(job: TrainingJob, data: TrainingData) -> Run:
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
-    """The run itself if its settings are those, else one beside it that starts from its weights."""
+    """The run itself if its settings are those, else one beside it that starts from its weights, or has started already."""
+    fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
+    if store.exists(f"{fork.key}/{CONFIG}"):
+        return fork  # which needs the other one no more
     earlier = store.read_json(f"{key}/{CONFIG}")
-    if earlier is None or earlier["fingerprint"] == name:
+    if earlier is None:
+        raise RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
+    if earlier["fingerprint"] == name:
         return Run(key, name, identity)
     fixed = ("model", "tokenizer")
     before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
     if before != now:
         raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(difference(before, now))}")
-    return Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
+    return fork
 
 
 def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:

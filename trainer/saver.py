@@ -4,18 +4,22 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import OPTIMIZER, STATE, TrainState, folder_name
-from trainer.errors import StorageError
+from trainer.checkpoint import OPTIMIZER, STATE, TrainState
+from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, publish_folder
 from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
+from trainer.pointers import folder_name, read_pointer, write_pointer
 from trainer.snapshot import HostCopies, Snapshot
 from trainer.storage import Store
 
@@ -38,7 +42,8 @@ class Saver:
     """Writes snapshots in a background thread, one at a time, and keeps what is to be kept.
 
     A save that fails is tried again after a moment, in the background; if it goes on failing, it is reported and training
-    goes on to the next one. `MAX_FAILED_SAVES` of them in a row, or the last one of all, are an error.
+    goes on to the next one. `MAX_FAILED_SAVES` of them in a row, or the last one of all, are an error. What is committed is
+    never written again: after the commit only its pointers are tried again, and what cannot be deleted stays until later.
     """
 
     def __init__(
@@ -101,20 +106,22 @@ class Saver:
 
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
-        for pause in SAVE_PAUSES:
-            try:
-                self._write(snapshot)
-                break
-            except StorageError as error:
-                log.warning("step %d: saving failed, to be tried again in %g s: %s", snapshot.state.step, pause, error)
-                time.sleep(pause)
-        else:
-            self._write(snapshot)
+        for work in (self._commit, self._mark):
+            for pause in SAVE_PAUSES:
+                try:
+                    work(snapshot)
+                    break
+                except StorageError as error:
+                    log.warning("step %d: saving failed, to be tried again in %g s: %s", snapshot.state.step, pause, error)
+                    time.sleep(pause)
+            else:
+                work(snapshot)
         return Commit(snapshot.state.step, time.monotonic() - started)
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _commit(self, snapshot: Snapshot) -> None:
         state, name = snapshot.state, folder_name(snapshot.state.step)
-        with self._store.staging(snapshot.size(), f"{self._run}/{name}") as folder:
+        place = f"{self._run}/{name}"
+        with _told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             self._model.save_pretrained(folder, state_dict=snapshot.weights)
             for path in self._extra:
                 (folder / path.name).write_bytes(path.read_bytes())
@@ -123,32 +130,47 @@ class Saver:
             (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
             self._check()
-            publish_folder(self._store, folder, f"{self._run}/{name}", CHECKPOINT_KIND, self._fingerprint, details)
-        self._point_out(state, snapshot.epoch)
-        self._retire()
+            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, details)
+
+    def _mark(self, snapshot: Snapshot) -> None:
+        self.complete(snapshot.state, snapshot.epoch)
 
     def complete(self, state: TrainState, epoch: int | None) -> None:
-        """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
-        self._point_out(state, epoch)
-        self._retire()
+        """Let the pointers name a checkpoint that is committed, and delete those that are not needed any more.
 
-    def _point_out(self, state: TrainState, epoch: int | None) -> None:
+        Also called at a resume, in case a kill came between the commit and the pointers.
+        """
         self._point(LAST, state)
         if state.best_step == state.step:
             self._point(BEST, state)
         if epoch is not None:
-            score = f"-{self._figure}-{state.scores[self._figure]:.4f}" if state.scores else ""
+            figure = (state.scores or {}).get(self._figure)  # the job may name another one since
+            score = "" if figure is None else f"-{self._figure}-{figure:.4f}"
             self._point(f"{EPOCHS}/epoch-{epoch:04d}-step-{state.step:08d}{score}", state)
+        try:
+            self._retire()
+        except (ArtifactError, StorageError) as error:
+            log.warning("checkpoints that are not needed any more stay for now: %s", error)
 
     def _point(self, pointer: str, state: TrainState) -> None:
-        target = {"checkpoint": folder_name(state.step), "step": state.step, "scores": state.scores}
-        self._store.write_json(f"{self._run}/{pointer}", target)
+        write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)
 
     def _retire(self) -> None:
-        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's."""
+        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's, and what was not committed."""
         pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
-        kept = {target["checkpoint"] for p in pointers if (target := self._store.read_json(f"{self._run}/{p}"))}
+        kept = {target.checkpoint for p in pointers if (target := read_pointer(self._store, f"{self._run}/{p}"))}
         names = [f"{CHECKPOINTS}/{n}" for n in self._store.names(f"{self._run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", n)]
-        for name in names[: -self._keep_last]:
+        committed = (name for name in reversed(names) if self._store.exists(f"{self._run}/{name}/{MANIFEST}"))
+        kept.update(islice(committed, self._keep_last))
+        for name in names:
             if name not in kept:
                 self._store.delete(f"{self._run}/{name}", first=MANIFEST)
+
+
+@contextmanager
+def _told(place: str) -> Iterator[None]:
+    """Errors of the libraries that write a checkpoint, as those of the store: worth another try."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise StorageError(f"cannot write {place}: {error}; check that the store is reachable and whole") from error

@@ -3,9 +3,11 @@
 from typing import Any, NamedTuple
 
 from trainer.config import PipelineJob, PrepareJob
+from trainer.errors import ArtifactError
 from trainer.finetune_config import FinetuneJob
 from trainer.lease import is_held
 from trainer.places import CONFIG, LAST
+from trainer.pointers import read_pointer
 from trainer.storage import Store
 
 SHARDS = "shards"
@@ -28,14 +30,22 @@ def find_standing(job: PipelineJob | PrepareJob | FinetuneJob) -> Standing:
     corpora = [] if isinstance(job, FinetuneJob) else [corpus.name for corpus in job.data.corpora]
     sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in corpora]
     files = sum(len(store.names(f"{SHARDS}/{name}")) for name in sets)
-    steps = [pointer["step"] for run in _runs_of(store, job) if (pointer := store.read_json(f"{run}/{LAST}"))]
-    return Standing(files, max(steps, default=0))
+    return Standing(files, max((_last_step(store, run) for run in _runs_of(store, job)), default=0))
 
 
 def is_alive(job: PipelineJob | PrepareJob | FinetuneJob) -> bool:
     """Whether some process still trains the job, whatever an orchestrator believes."""
     store = Store(job.store)
     return any(is_held(store, run) for run in _runs_of(store, job))
+
+
+def _last_step(store: Store, run: str) -> int:
+    """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start mends."""
+    try:
+        pointer = read_pointer(store, f"{run}/{LAST}")
+    except ArtifactError:
+        return 0
+    return pointer.step if pointer else 0
 
 
 def _runs_of(store: Store, job: PipelineJob | PrepareJob | FinetuneJob) -> list[str]:

@@ -37,12 +37,13 @@ class _Interrupt(BaseException):
 def interruptible() -> Iterator[None]:
     """For the length of a block, SIGTERM and SIGINT break off what is done, with `Preempted`; finished work is kept.
 
-    A second signal ends the process as it would have without this.
+    SIGTERM after that changes nothing: a group's processes may be told by each other, too. A second SIGINT, from a person who
+    does not want to wait, ends the process as it would have without this.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         raise _Interrupt
 
     try:

@@ -20,8 +20,9 @@ from trainer.logs import kept_log
 from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.models import checkpoint_activations
-from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
+from trainer.places import BEST, CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
 from trainer.plan import FinetunePlan, StepPlan
+from trainer.pointers import read_pointer
 from trainer.preparation import PreparedData, prepare
 from trainer.pretrained import find_model
 from trainer.pretraining import Pretraining
@@ -91,7 +92,8 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
     store.sweep()
-    claim_run(store, run, job, data, find_fork(store, run))
+    begun = store.exists(f"{run.key}/{CONFIG}")
+    claim_run(store, run, job, data, None if begun else find_fork(store, run))
     check_begun(store, run, job, data)
     store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
     environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
@@ -144,15 +146,15 @@ def _train(
 
 def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, lease: Lease) -> ArtifactRef:
     """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
-    best = store.read_json(f"{run.key}/{BEST}") if job.training.final == "best" else None
+    best = read_pointer(store, f"{run.key}/{BEST}") if job.training.final == "best" else None
     if best is not None:
-        log.info("the final model is the best one, of step %d", best["step"])
-        model = workload.load_model(Path(find_model(store, f"{run.key}/{best['checkpoint']}").folder))
+        log.info("the final model is the best one, of step %d", best.step)
+        model = workload.load_model(Path(find_model(store, f"{run.key}/{best.checkpoint}").folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         model.save_pretrained(folder)
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
-        details = {"run": run.fingerprint, "step": best and best["step"], **workload.details}
+        details = {"run": run.fingerprint, "step": best and best.step, **workload.details}
         lease.check()
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

@@ -17,7 +17,9 @@ def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int
     """A process that waits for a stage of so many ranks, on so many cores."""
     path = folder / "request.json"
     path.write_text(json.dumps({"stage": stage, "arguments": arguments, "ranks": ranks}))
-    return start_module(folder / "said", "tests.tasks.stage_parent", path, count=count)
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    return start_module(folder / "said", "tests.tasks.stage_parent", path, count=count, env={"TMPDIR": str(temporary)})
 
 
 def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
@@ -48,6 +50,7 @@ def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tm
     found = kill_when(parent, lambda commands: trains.exists())
     assert sum("trainer.child" in command for command in found.values()) == (1 if ranks == 1 else 3), "torchrun and its ranks"
     assert_all_end(found)
+    assert list((tmp_path / "temporary").iterdir()) == []
 
 
 def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path, tmp_path: Path) -> None:
@@ -65,3 +68,4 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     found = kill_when(parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin")))
     assert_all_end(found)
     assert not list((tmp_path / "store" / "shards").glob("*/manifest.json"))
+    assert list((tmp_path / "temporary").iterdir()) == []

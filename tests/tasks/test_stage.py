@@ -7,13 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+import tasks.stage
 import trainer.stages
 from tasks.stage import StageCrashed
 from tests.processes import children, command_line, descendants, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
-from trainer.errors import CorpusError, PipelineError, Preempted, RecordError
+from trainer.child import launch
+from trainer.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.manifest import ArtifactRef
 from trainer.progress import Update
 
@@ -102,6 +105,29 @@ def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
     with pytest.raises(StageCrashed, match="stage tokenizer was ended by signal 9: it said nothing"):
         run("tokenizer", {"job": job})
     killer.join()
+
+
+def test_an_error_counts_for_more_than_that_other_ranks_were_asked_to_stop() -> None:
+    with pytest.raises(StorageError, match="disk"):
+        tasks.stage._result("train", EXIT_PREEMPTED, {"kind": "StorageError", "message": "disk"})
+    with pytest.raises(Preempted):
+        tasks.stage._result("train", EXIT_PREEMPTED, {})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "status"),
+    [([EXIT_PREEMPTED, 2], 2), ([-15, 1], 1), ([EXIT_PREEMPTED, -9], -9), ([EXIT_PREEMPTED, -15], EXIT_PREEMPTED)],
+)
+def test_the_status_of_several_ranks_is_that_of_the_one_that_failed_by_itself(
+    ranks: list[int], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = {rank: ProcessFailure(rank, 0, status, "") for rank, status in enumerate(ranks)}
+
+    def fail(arguments: list[str]) -> None:
+        raise ChildFailedError("stage", failures)
+
+    monkeypatch.setattr("torch.distributed.run.main", fail)
+    assert launch(len(ranks)) == status
 
 
 @pytest.mark.slow

@@ -1,22 +1,29 @@
 """What goes wrong while training goes on: saves that fail, gradients that are not finite; and runs forked from others."""
 
+import errno
 import json
 import logging
+import os
+import re
+import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from tests.support import records, small_job
+from tests.support import curve, final_bytes, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.test_retention import Keeper, kept
-from trainer import divergence, saver
-from trainer.errors import RunError, StorageError
+from trainer import divergence, loop, saver
+from trainer.errors import Preempted, RunError, StorageError
 from trainer.progress import silent
 from trainer.runtime import Runtime
+from trainer.step import Outcome
 from trainer.storage import Store
 from trainer.training import train
 
@@ -53,6 +60,33 @@ def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
     commit = keeper.saver.drain()
     assert commit is not None and commit.step == 4 and commit.seconds > 0
     assert kept(empty_store) == [4]
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EIO, "Input/output error"), "cannot write .*step-00000001: .*Input/output error"),
+        (SafetensorError("Error while serializing: I/O error: (os error 116)"), r"cannot write .*: .*\(os error 116\)"),
+        (SafetensorError("Error while serializing: I/O error: (os error 122)"), "Disk quota exceeded: about [0-9,]+ bytes"),
+    ],
+    ids=["the system's", "a library's", "a library's about space"],
+)
+def test_an_error_of_what_writes_a_checkpoint_is_tried_again(
+    error: Exception, told: str, empty_store: Store, no_pauses: None, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    errors, write = [error], saver.save_file
+
+    def write_on_second(*arguments: Any) -> None:
+        if errors:
+            raise errors.pop()
+        write(*arguments)
+
+    monkeypatch.setattr(saver, "save_file", write_on_second)
+    Keeper(empty_store, keep_last=1).save(1)
+    assert kept(empty_store) == [1]
+    (said,) = [record.getMessage() for record in caplog.records if "to be tried again" in record.getMessage()]
+    assert re.search(told, said), said
 
 
 def test_three_saves_in_a_row_that_fail_stop_training(empty_store: Store, no_pauses: None) -> None:
@@ -115,6 +149,51 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     assert all(record["step"] % 2 == 0 or record["step"] % 5 == 0 for record in went_back)
 
 
+def test_asked_to_stop_while_batches_are_skipped_it_stops_and_continues_exactly(
+    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = {**poisoned, "training__save_every": 4, "training__epochs": 2, "run": "one"}
+    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
+    train(finetune_job(pairs, undisturbed, pretrained, **changes), silent())
+    step, skips = loop.train_step, []
+
+    def stop_when_skipped(*arguments: Any) -> Outcome:
+        outcome = step(*arguments)
+        if outcome.skipped:
+            skips.append(outcome)
+            os.kill(os.getpid(), signal.SIGTERM)
+        return outcome
+
+    monkeypatch.setattr(loop, "train_step", stop_when_skipped)
+    job = finetune_job(pairs, store, pretrained, **changes)
+    with pytest.raises(Preempted, match=r"asked to stop: saved at step \d+ of 10"):
+        train(job, silent())
+    assert len(skips) == 1
+    monkeypatch.undo()
+    train(job, silent())
+    assert final_bytes(store) == final_bytes(undisturbed)
+    assert curve(store) == curve(undisturbed)
+
+
+def test_asked_to_stop_in_its_last_step_it_leaves_the_publishing_to_the_next_start(
+    raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = loop.record_step
+
+    def stop_at_the_end(session: loop.Session, outcome: Outcome) -> None:
+        record(session, outcome)
+        if session.state.step == session.plan.total_steps:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "record_step", stop_at_the_end)
+    job = small_job(raw, stocked, run="one")
+    with pytest.raises(Preempted, match="asked to stop: saved at step 6 of 6"):
+        train(job, silent())
+    assert not (stocked / "runs" / "one" / "final").exists()
+    assert not train(job, silent()).reused
+    assert (stocked / "runs" / "one" / "final" / "manifest.json").exists()
+
+
 def test_divergence_before_any_checkpoint_is_an_error_that_says_so(
     pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +222,14 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
     assert records(stocked, "train", fork.key)[-1]["step"] == 8
     assert train(small_job(raw, stocked, **changed, resume="fork"), silent()).reused
     assert train(small_job(raw, stocked, run="one", resume="fork"), silent()).key == first.key, "nothing differs"
+    shutil.rmtree(stocked / first.key)
+    shutil.rmtree(stocked / fork.key / "final")
+    caplog.clear()
+    assert train(small_job(raw, stocked, **changed, resume="fork"), silent()).key == fork.key, "it needs the other no more"
+    assert f"continuing from {stocked}/{fork.key}/checkpoints/step-00000008" in caplog.text
+    with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from; name another `run`"):
+        train(small_job(raw, stocked, run="one", training__seed=7, resume="fork"), silent())
+    assert not (stocked / first.key).exists()
 
 
 def test_a_fork_keeps_its_model(raw: Path, stocked: Path, runtime: Runtime) -> None:

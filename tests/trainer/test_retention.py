@@ -1,15 +1,19 @@
 """Which checkpoints stay, and what points to them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer.checkpoint import Criterion, TrainState
+from trainer import saver
+from trainer.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
 from trainer.config import ModelConfig
-from trainer.errors import StorageError
+from trainer.errors import ArtifactError, StorageError
+from trainer.manifest import Manifest
 from trainer.models import build_model, resolve_config
+from trainer.pointers import read_pointer
 from trainer.saver import Saver
 from trainer.snapshot import Snapshot
 from trainer.storage import Store
@@ -102,6 +106,83 @@ def test_nothing_stays_in_the_staging_folder(empty_store: Store) -> None:
     keeper.save(1)
     keeper.save(2)
     assert empty_store.names(".staging") == []
+
+
+def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(saver, "SAVE_PAUSES", (0.0, 0.0))
+    keeper = Keeper(empty_store, keep_last=1)
+    keeper.save(1)
+    written, publish, point = [], saver.publish_folder, saver.write_pointer
+
+    def publish_once(store: Store, folder: Path, key: str, *rest: Any) -> Manifest:
+        written.append(key)
+        return publish(store, folder, key, *rest)
+
+    def point_on_second(store: Store, key: str, *rest: Any) -> None:
+        written.append(key)
+        if written.count(key) == 1:
+            raise StorageError("the pointer is refused")
+        point(store, key, *rest)
+
+    def refuse(store: Store, key: str, first: str | None = None) -> None:
+        raise StorageError("the folder is busy")
+
+    monkeypatch.setattr(saver, "publish_folder", publish_once)
+    monkeypatch.setattr(saver, "write_pointer", point_on_second)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "delete", refuse)
+        keeper.save(2)
+    assert written == [f"{RUN}/checkpoints/step-00000002", f"{RUN}/checkpoint-last", f"{RUN}/checkpoint-last"]
+    assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000002"
+    assert kept(empty_store) == [1, 2]
+    assert "stay for now: the folder is busy" in caplog.text
+    keeper.save(3)
+    assert kept(empty_store) == [3]
+
+
+def test_what_was_never_committed_is_none_of_the_last_and_goes(empty_store: Store) -> None:
+    keeper = Keeper(empty_store, keep_last=2)
+    keeper.save(1)
+    keeper.save(2)
+    assert empty_store.local is not None
+    upload = empty_store.local / RUN / "checkpoints" / "step-00000003"
+    upload.mkdir()
+    (upload / "model.safetensors").write_bytes(b"half")
+    keeper.saver.complete(keeper.state, None)
+    assert kept(empty_store) == [1, 2]
+    keeper.save(4)
+    assert kept(empty_store) == [2, 4]
+
+
+def test_an_epoch_whose_scores_lack_the_figure_that_is_asked_for_now_is_named_without_it(empty_store: Store) -> None:
+    keeper = Keeper(empty_store, keep_last=1)
+    keeper.save(2, 3.0)
+    Saver(empty_store, RUN, keeper.model, [], "0123456789abcdef", 1, figure="f1").complete(keeper.state, 1)
+    assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002"]
+
+
+@pytest.mark.parametrize("pointer", ["checkpoint-last", "checkpoint-best"])
+def test_a_pointer_with_any_bit_flipped_is_no_loss(empty_store: Store, pointer: str) -> None:
+    keeper = Keeper(empty_store, keep_last=2)
+    keeper.save(1, 3.0)
+    keeper.save(2, 2.0)
+    assert empty_store.local is not None
+    path = empty_store.local / RUN / pointer
+    intact, refused = path.read_bytes(), 0
+    for bit in range(8 * len(intact)):
+        flipped = bytearray(intact)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        assert look_for_checkpoint(empty_store, RUN) == ("checkpoints/step-00000002", {})
+        try:
+            found = read_pointer(empty_store, f"{RUN}/{pointer}")
+        except ArtifactError:
+            refused += 1
+        else:
+            assert found is not None and found.step == 2
+    assert refused > 300
 
 
 def test_an_error_of_the_background_writer_is_raised_at_the_next_save_or_at_the_end(tmp_path: Path) -> None:

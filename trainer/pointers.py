@@ -1,0 +1,44 @@
+"""Pointers: small files in a run's folder that name one of its checkpoints."""
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainer.errors import ArtifactError
+from trainer.places import CHECKPOINTS
+from trainer.storage import Store
+
+
+class Pointer(BaseModel):
+    """The checkpoint that is named, by its place in the run's folder and by its step, with the scores of that step."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    checkpoint: str
+    step: int
+    scores: dict[str, float] | None
+
+
+def folder_name(step: int) -> str:
+    """Where the checkpoint of a step is in its run's folder."""
+    return f"{CHECKPOINTS}/step-{step:08d}"
+
+
+def read_pointer(store: Store, key: str) -> Pointer | None:
+    """What a pointer names; None if there is none. Raises `ArtifactError` if it is damaged."""
+    try:
+        content = store.read_bytes(key)
+    except FileNotFoundError:
+        return None
+    try:
+        pointer = Pointer.model_validate_json(content)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it holds {content!r}, expected a checkpoint and its step"
+        ) from error
+    if pointer.checkpoint != folder_name(pointer.step):
+        raise ArtifactError(f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}")
+    return pointer
+
+
+def write_pointer(store: Store, key: str, step: int, scores: dict[str, float] | None) -> None:
+    """Let a pointer name the checkpoint of a step."""
+    store.write_json(key, Pointer(checkpoint=folder_name(step), step=step, scores=scores).model_dump())
