@@ -108,9 +108,11 @@ def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int) -> None:
 
     Each wait is as long as the run has been crashed by then, within bounds.
     """
-    get_run_logger().warning("%s is crashed, but its process lives: to be looked at when that has ended", run.name)
-    if deployment.id is None:  # started by hand, and so again
+    lives = f"{run.name} is crashed, but its process lives"
+    if deployment.id is None:
+        get_run_logger().warning("%s: run this again when that has ended", lives)
         return
+    get_run_logger().warning("%s: to be looked at again", lives)
     now = datetime.now(UTC)
     crashed = now - run.state.timestamp if run.state else timedelta()
     due = now + min(max(crashed, SOON), LATE)

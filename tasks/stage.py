@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer import errors
+from trainer.child import BY_SIGNAL
 from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.progress import Update
 
@@ -87,5 +88,6 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     if status == EXIT_PREEMPTED:
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
-    ended = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+    number = -status if status < 0 else status - BY_SIGNAL  # of several ranks only torchrun's own status is seen
+    ended = f"was ended by signal {number}" if number > 0 else f"ended with status {status}"
     raise StageCrashed(f"stage {name} {ended}: {reason}")

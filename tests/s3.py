@@ -20,7 +20,7 @@ from typing import NamedTuple
 import fsspec
 from botocore.exceptions import BotoCoreError
 
-from tests.processes import free_port, wait_until
+from tests.processes import free_ports, wait_until
 
 PORTS = [f"{part}.port{kind}" for part in ("master", "volume", "filer", "s3") for kind in ("", ".grpc")]
 
@@ -49,7 +49,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     identity = {"name": "tests", "credentials": [{"accessKey": key, "secretKey": secret}], "actions": actions}
     reader = {"name": "reader", "credentials": [{"accessKey": f"{key}r", "secretKey": secret}], "actions": ["Read", "List"]}
     (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
-    ports = {name: free_port() for name in PORTS}
+    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     command = [
         _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
         "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",

@@ -20,7 +20,10 @@ from trainer.progress import as_events, emit, silent
 from trainer.stopping import interruptible
 
 SAVING_TIMEOUT = "3600"
-"""Seconds that torchrun gives ranks that are asked to stop, after which it kills them: a save must not be cut off by it."""
+"""Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others thirty."""
+
+BY_SIGNAL = 128
+"""Exit statuses above this one are of a process whose rank was ended by a signal: the sum with its number, as in a shell."""
 
 
 def main() -> int:
@@ -55,7 +58,8 @@ def launch(ranks: int) -> int:
     except ChildFailedError as error:
         statuses = [failure.exitcode for failure in error.failures.values()]
         own = [status for status in statuses if status not in (EXIT_PREEMPTED, -signal.SIGTERM)]
-        return max(own or statuses) or 1  # torchrun asks the other ranks to stop when one has failed
+        most = max(own or statuses) or 1  # torchrun asks the other ranks to stop when one has failed
+        return most if most > 0 else BY_SIGNAL - most
     except SignalException:
         return EXIT_PREEMPTED
     return 0

@@ -15,6 +15,7 @@ from trainer.preflight import check_optimization
 from trainer.pretrained import find_model
 from trainer.progress import Progress
 from trainer.results import FinetunePreflight
+from trainer.runs import check_origin
 from trainer.storage import Store
 
 
@@ -23,6 +24,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     store = Store(job.store)
     store.check_writable()
     store.sweep()
+    check_origin(store, job)
     ranks = check_optimization(job.training)
     source = find_model(store, job.model.pretrained, hub=True).folder
     encoded = find_encoded(store, job, source)

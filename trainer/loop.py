@@ -90,8 +90,8 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             saved = state.step
         if not outcome.skipped and end_step(session, outcome):
             saved = state.step
-        if session.runtime.any(session.stop.requested):
-            break
+        if divergence.skips == 0 and session.runtime.any(session.stop.requested):
+            break  # not within a stretch of skipped steps, which are counted from its beginning
     if saved != state.step:
         save_now(session, None)
     finish_saving(session)

@@ -12,6 +12,7 @@ from trainer.plan import divide_batch, make_plan
 from trainer.preparation import find_prepared, shard_manifests
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
+from trainer.runs import check_origin
 from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
 from trainer.sources import find_sources
@@ -28,6 +29,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     store, training = Store(job.store), job.training
     store.check_writable()
     store.sweep()
+    check_origin(store, job)
     ranks = check_optimization(training)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())

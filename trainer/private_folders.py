@@ -56,7 +56,8 @@ def sweep(base: Path) -> None:
     """Remove the private folders of processes that live no longer, and nothing of which that cannot be told.
 
     Whoever holds a folder's lock lives, in whatever container. Some file systems keep each machine's locks to itself: what is
-    from elsewhere must be old as well. So must what has no lock, from an earlier version. Where locking fails, all is kept.
+    from elsewhere (machines that share one must have names of their own) must be old as well. So must what has no lock, from
+    an earlier version. Where locking fails, all is kept.
     """
     names = {path.name.removesuffix(LOCK) for path in base.iterdir()} if base.is_dir() else set()
     for name in filter(PRIVATE.fullmatch, names):
@@ -112,6 +113,6 @@ def _kernel() -> str:
 
 
 def _is_old(folder: Path) -> bool:
-    """Whether nothing in a private folder has changed for a day."""
-    paths = [path for path in (folder, _lock_of(folder), *folder.rglob("*")) if path.exists()]
-    return time.time() - max(path.stat().st_mtime for path in paths) > OLD_SECONDS
+    """Whether nothing in a private folder has changed for a day. What is gone by now is not old: its process has ended well."""
+    changed = [path.stat().st_mtime for path in (folder, _lock_of(folder), *folder.rglob("*")) if path.exists()]
+    return time.time() - max(changed, default=time.time()) > OLD_SECONDS

@@ -73,7 +73,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
         return fork  # which needs the other one no more
     earlier = store.read_json(f"{key}/{CONFIG}")
     if earlier is None:
-        raise RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
+        raise _nothing_to_fork(store, key)
     if earlier["fingerprint"] == name:
         return Run(key, name, identity)
     fixed = ("model", "tokenizer")
@@ -81,6 +81,17 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     if before != now:
         raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(difference(before, now))}")
     return fork
+
+
+def check_origin(store: Store, job: TrainingJob) -> None:
+    """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take long."""
+    names = store.names("runs") if job.resume == "fork" else []
+    if job.resume == "fork" and not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in names):
+        raise _nothing_to_fork(store, f"runs/{job.run}")
+
+
+def _nothing_to_fork(store: Store, key: str) -> RunError:
+    return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
 
 
 def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:

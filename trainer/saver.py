@@ -63,6 +63,7 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
+        self._unmarked: list[tuple[TrainState, int | None]] = []
         self._copies = HostCopies()
 
     def save(self, take: Callable[[HostCopies], Snapshot]) -> Commit | None:
@@ -106,17 +107,10 @@ class Saver:
 
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
-        for work in (self._commit, self._mark):
-            for pause in SAVE_PAUSES:
-                try:
-                    work(snapshot)
-                    break
-                except StorageError as error:
-                    log.warning("step %d: saving failed, to be tried again in %g s: %s", snapshot.state.step, pause, error)
-                    time.sleep(pause)
-            else:
-                work(snapshot)
-        return Commit(snapshot.state.step, time.monotonic() - started)
+        step = snapshot.state.step
+        _patiently(step, lambda: self._commit(snapshot))
+        _patiently(step, self._mark)
+        return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:
         state, name = snapshot.state, folder_name(snapshot.state.step)
@@ -131,15 +125,21 @@ class Saver:
             details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
             self._check()
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, details)
+        self._unmarked.append((state, snapshot.epoch))
 
-    def _mark(self, snapshot: Snapshot) -> None:
-        self.complete(snapshot.state, snapshot.epoch)
+    def _mark(self) -> None:
+        """Complete what is committed: the newest, and before it those whose pointers could not be written in their time."""
+        while self._unmarked:
+            self._point_out(*self._unmarked[0])
+            del self._unmarked[0]
+        self._retire()
 
     def complete(self, state: TrainState, epoch: int | None) -> None:
-        """Let the pointers name a checkpoint that is committed, and delete those that are not needed any more.
+        """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
+        self._point_out(state, epoch)
+        self._retire()
 
-        Also called at a resume, in case a kill came between the commit and the pointers.
-        """
+    def _point_out(self, state: TrainState, epoch: int | None) -> None:
         self._point(LAST, state)
         if state.best_step == state.step:
             self._point(BEST, state)
@@ -147,15 +147,18 @@ class Saver:
             figure = (state.scores or {}).get(self._figure)  # the job may name another one since
             score = "" if figure is None else f"-{self._figure}-{figure:.4f}"
             self._point(f"{EPOCHS}/epoch-{epoch:04d}-step-{state.step:08d}{score}", state)
-        try:
-            self._retire()
-        except (ArtifactError, StorageError) as error:
-            log.warning("checkpoints that are not needed any more stay for now: %s", error)
 
     def _point(self, pointer: str, state: TrainState) -> None:
         write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)
 
     def _retire(self) -> None:
+        """Delete what is not needed any more; what cannot be deleted now stays until the next time."""
+        try:
+            self._delete_unneeded()
+        except (ArtifactError, StorageError) as error:
+            log.warning("checkpoints that are not needed any more stay for now: %s", error)
+
+    def _delete_unneeded(self) -> None:
         """Delete checkpoints that are neither among the last, nor the best, nor an epoch's, and what was not committed."""
         pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
         kept = {target.checkpoint for p in pointers if (target := read_pointer(self._store, f"{self._run}/{p}"))}
@@ -165,6 +168,17 @@ class Saver:
         for name in names:
             if name not in kept:
                 self._store.delete(f"{self._run}/{name}", first=MANIFEST)
+
+
+def _patiently(step: int, work: Callable[[], None]) -> None:
+    """Try again what the store refuses, twice, after a moment each."""
+    for pause in SAVE_PAUSES:
+        try:
+            return work()
+        except StorageError as error:
+            log.warning("step %d: saving failed, to be tried again in %g s: %s", step, pause, error)
+            time.sleep(pause)
+    work()
 
 
 @contextmanager

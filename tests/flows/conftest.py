@@ -25,12 +25,9 @@ from trainer.results import Outcome
 SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1, "training__evaluate_every": 10}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """All in one process, which has the one server and the one finished pipeline; another does the trainer's meanwhile."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("flows"))
+    item.add_marker(pytest.mark.xdist_group("flows"))
 
 
 class Done(NamedTuple):

@@ -23,8 +23,10 @@ def limited(name: str, taken: int = 0) -> Iterator[str]:
     """A limit of one slot, which may be taken, for the length of a block."""
     with get_client(sync_client=True) as client:
         client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=1, active_slots=taken))
-        yield name
-        client.delete_global_concurrency_limit_by_name(name)
+        try:
+            yield name
+        finally:
+            client.delete_global_concurrency_limit_by_name(name)
 
 
 @pytest.fixture

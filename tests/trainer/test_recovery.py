@@ -21,6 +21,8 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.test_retention import Keeper, kept
 from trainer import divergence, loop, saver
 from trainer.errors import Preempted, RunError, StorageError
+from trainer.finetune_preflight import finetune_preflight
+from trainer.preflight import preflight
 from trainer.progress import silent
 from trainer.runtime import Runtime
 from trainer.step import Outcome
@@ -149,30 +151,36 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     assert all(record["step"] % 2 == 0 or record["step"] % 5 == 0 for record in went_back)
 
 
-def test_asked_to_stop_while_batches_are_skipped_it_stops_and_continues_exactly(
-    pairs: Path, pretrained: Path, tmp_path: Path, poisoned: dict[str, Any], runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continues_exactly(
+    raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = {**poisoned, "training__save_every": 4, "training__epochs": 2, "run": "one"}
-    undisturbed, store = tmp_path / "undisturbed", tmp_path / "store"
-    train(finetune_job(pairs, undisturbed, pretrained, **changes), silent())
-    step, skips = loop.train_step, []
+    monkeypatch.setattr(divergence, "MAX_SKIPS", 2)
+    step, seed, attempts, stops = loop.train_step, loop.seed_everything, [0], [False]
 
-    def stop_when_skipped(*arguments: Any) -> Outcome:
-        outcome = step(*arguments)
-        if outcome.skipped:
-            skips.append(outcome)
+    def note_attempt(number: int, attempt: int, rank: int) -> None:
+        attempts.append(attempt)
+        seed(number, attempt, rank)
+
+    def skip_two(*arguments: Any) -> Outcome:
+        if attempts[-1] not in (5, 6):
+            return step(*arguments)
+        if stops[0] and attempts[-1] == 5:
             os.kill(os.getpid(), signal.SIGTERM)
-        return outcome
+        return Outcome(torch.tensor(0.0), torch.tensor(torch.nan), skipped=True)
 
-    monkeypatch.setattr(loop, "train_step", stop_when_skipped)
-    job = finetune_job(pairs, store, pretrained, **changes)
-    with pytest.raises(Preempted, match=r"asked to stop: saved at step \d+ of 10"):
-        train(job, silent())
-    assert len(skips) == 1
-    monkeypatch.undo()
-    train(job, silent())
-    assert final_bytes(store) == final_bytes(undisturbed)
-    assert curve(store) == curve(undisturbed)
+    monkeypatch.setattr(loop, "seed_everything", note_attempt)
+    monkeypatch.setattr(loop, "train_step", skip_two)
+    undisturbed = Path(shutil.copytree(stocked, tmp_path / "undisturbed"))
+    changes = {"run": "one", "training__max_steps": 9, "training__save_every": 4, "training__evaluate_every": None}
+    train(small_job(raw, undisturbed, **changes), silent())
+    stops[0] = True
+    with pytest.raises(Preempted, match="asked to stop: saved at step 4 of 9"):
+        train(small_job(raw, stocked, **changes), silent())
+    stops[0] = False
+    train(small_job(raw, stocked, **changes), silent())
+    assert len(records(undisturbed, "rollback")) == 1
+    assert final_bytes(stocked) == final_bytes(undisturbed)
+    assert curve(stocked) == curve(undisturbed)
 
 
 def test_asked_to_stop_in_its_last_step_it_leaves_the_publishing_to_the_next_start(
@@ -230,6 +238,15 @@ def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_chec
     with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from; name another `run`"):
         train(small_job(raw, stocked, run="one", training__seed=7, resume="fork"), silent())
     assert not (stocked / first.key).exists()
+
+
+def test_a_fork_of_nothing_is_refused_before_any_work(raw: Path, pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    for check, job in (
+        (preflight, small_job(raw, tmp_path / "store", run="one", resume="fork")),
+        (finetune_preflight, finetune_job(pairs, tmp_path / "store", pretrained, run="one", resume="fork")),
+    ):
+        with pytest.raises(RunError, match=r"there is no .*/runs/one to fork from"):
+            check(job, silent())  # type: ignore[operator]
 
 
 def test_a_fork_keeps_its_model(raw: Path, stocked: Path, runtime: Runtime) -> None:

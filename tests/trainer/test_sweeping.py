@@ -240,3 +240,16 @@ def test_sweeping_a_store_that_does_not_exist_does_nothing(empty_store: Store) -
     for store in (empty_store, Store("memory://nothing-here")):
         store.sweep()
         assert not store.exists("")
+
+
+def test_what_ends_well_during_a_sweep_is_no_trouble(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    living, exists = [PrivateFolder(tmp_path)], Path.exists
+
+    def exists_no_more(path: Path) -> bool:
+        if path.name.endswith(".lock") and living:
+            living.pop().remove()  # as its own process does, between the sweep's list and its look
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", exists_no_more)
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
