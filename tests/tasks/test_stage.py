@@ -168,7 +168,7 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(StageCrashed, match="stage train (was ended by signal 9|ended with status 1)"):
+    with pytest.raises(StageCrashed, match=r"stage train (was ended by signal 9|ended with status 1)"):
         run("train", {"job": job, "data": data}, 2)
     killer.join()
     assert len(found) >= 2
