@@ -1,6 +1,7 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,8 +86,9 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
 
 def check_origin(store: Store, job: TrainingJob) -> None:
     """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take long."""
-    names = store.names("runs") if job.resume == "fork" else []
-    if job.resume == "fork" and not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in names):
+    if job.resume != "fork":
+        return
+    if not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in store.names("runs")):
         raise _nothing_to_fork(store, f"runs/{job.run}")
 
 
@@ -94,8 +96,10 @@ def _nothing_to_fork(store: Store, key: str) -> RunError:
     return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
 
 
-def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None = None) -> None:
-    """Write the run's config.json, or check that it is this run's. `fork` is where a new run takes its weights from.
+def claim_run(
+    store: Store, run: Run, job: TrainingJob, data: TrainingData, find_fork: Callable[[], dict[str, str] | None] = lambda: None
+) -> None:
+    """Write the run's config.json, or check that it is this run's. `find_fork` says where a new run takes its weights from.
 
     Raises `RunError` with the differences if the folder holds a run of other settings or data.
     """
@@ -113,7 +117,7 @@ def claim_run(store: Store, run: Run, job: TrainingJob, data: TrainingData, fork
             "identity": run.identity,
             "job": job.model_dump(mode="json"),
             "data": _without_reused(data.model_dump()),
-            "fork": earlier["fork"] if earlier else fork,
+            "fork": earlier["fork"] if earlier else find_fork(),
             "start": run.start,
         },
     )

@@ -20,7 +20,7 @@ from trainer.logs import kept_log
 from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.models import checkpoint_activations
-from trainer.places import BEST, CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
+from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
 from trainer.plan import FinetunePlan, StepPlan
 from trainer.pointers import read_pointer
 from trainer.preparation import PreparedData, prepare
@@ -92,8 +92,7 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
     store.sweep()
-    begun = store.exists(f"{run.key}/{CONFIG}")
-    claim_run(store, run, job, data, None if begun else find_fork(store, run))
+    claim_run(store, run, job, data, lambda: find_fork(store, run))
     check_begun(store, run, job, data)
     store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
     environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
