@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.jobs import run_job
 from benchmarks.measure import run_timed, say, spread
-from tests.support import small_job, write_corpora
+from tests.support import seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config import PipelineJob
 from trainer.finetune_config import FinetuneJob
@@ -16,6 +16,7 @@ from trainer.manifest import ArtifactRef
 from trainer.places import CONFIG, EVALUATION, FINAL, METRICS
 from trainer.preparation import PreparedData
 from trainer.runs import TrainingData, claim_run, identify_run
+from trainer.seals import require_sealed
 from trainer.storage import Store
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
@@ -54,6 +55,7 @@ def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: 
     source, key = Path(str(store.local), "runs", origin), f"runs/run-{number:04}"
     target = Path(str(store.local), key)
     shutil.copytree(source, target, copy_function=os.link)
+    seal_copy(store, f"runs/{origin}", store, key)
     (target / CONFIG).unlink()
     training = job.training.model_copy(update={"seed": number, "learning_rate": 1e-3 / (1 + number % 7)})
     other = job.model_copy(update={"run": key.removeprefix("runs/"), "training": training})
@@ -68,7 +70,7 @@ def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: 
 
 def data_of(store: Store, run: str) -> TrainingData:
     """What a run was made from."""
-    named = store.read_json(f"runs/{run}/{CONFIG}")["data"]
+    named = require_sealed(store, f"runs/{run}/{CONFIG}")["data"]
     return PreparedData(**named) if "shards" in named else ArtifactRef(**named)
 
 

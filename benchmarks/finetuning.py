@@ -14,61 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import run_timed, say, spread
-
-RATE, BATCH, EPOCHS = 5e-5, 8, 3
+from benchmarks.plain_loop import TASKS, job_values, train_plainly
 
 
 def write_job(folder: Path, data: str, model: str, seed: int) -> Path:
     """The job of one seed, each with a store of its own."""
-    values = {
-        "store": str(folder / f"store-{seed}"),
-        "run": "mrpc",
-        "data": {
-            "name": "mrpc", "source": "csv", "quoting": False, "train": [f"{data}/train.tsv"],
-            "validation": [f"{data}/validation.tsv"], "text_columns": ["sentence1", "sentence2"],
-        },
-        "model": {"pretrained": model},
-        "training": {"epochs": EPOCHS, "global_batch": BATCH, "learning_rate": RATE, "seed": seed},
-    }  # fmt: skip
+    files = (f"{data}/train.tsv", f"{data}/validation.tsv")
+    values = job_values(TASKS["mrpc"], *files, model, seed, str(folder / f"store-{seed}"), "mrpc")
     path = folder / f"job-{seed}.json"
     path.write_text(json.dumps(values))
     return path
 
 
 def plain_loop(data: str, model_folder: str, seed: int, out: str) -> None:
-    """The course's way: random batches of 8, padded to their longest, AdamW, a linear schedule, no clipping."""
-    import torch
-    from datasets import load_dataset
-    from sklearn.metrics import accuracy_score, f1_score
-    from torch.utils.data import DataLoader
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer, DataCollatorWithPadding, get_scheduler
-
-    torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    files = {split: f"{data}/{split}.tsv" for split in ("train", "validation")}
-    raw = load_dataset("csv", data_files=files, sep="\t", quoting=3, cache_dir=f"{out}.cache")
-    sets = raw.map(lambda rows: tokenizer(rows["sentence1"], rows["sentence2"], truncation=True), batched=True)
-    sets = sets.remove_columns(["sentence1", "sentence2", "idx1", "idx2"]).rename_column("label", "labels")
-    collate = DataCollatorWithPadding(tokenizer)
-    train = DataLoader(sets["train"], batch_size=BATCH, shuffle=True, collate_fn=collate)
-    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=2, dtype=torch.float32)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-    schedule = get_scheduler("linear", optimizer, 0, EPOCHS * len(train))
-    model.train()
-    for _ in range(EPOCHS):
-        for batch in train:
-            model(**batch).loss.backward()
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-    model.eval()
-    labels: list[int] = []
-    predicted: list[int] = []
-    for batch in DataLoader(sets["validation"], batch_size=BATCH, collate_fn=collate):
-        with torch.no_grad():
-            predicted += model(**batch).logits.argmax(dim=1).tolist()
-        labels += batch["labels"].tolist()
-    Path(out).write_text(json.dumps({"accuracy": accuracy_score(labels, predicted), "f1": f1_score(labels, predicted)}))
+    """The course's way, as a whole process."""
+    files = (f"{data}/train.tsv", f"{data}/validation.tsv")
+    Path(out).write_text(json.dumps(train_plainly(TASKS["mrpc"], *files, model_folder, seed, f"{out}.cache")))
 
 
 def main(data: str, model: str, seeds: int = 3) -> None:

@@ -44,7 +44,10 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 def move_checkpoint(run: Path, step: int) -> None:
     """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
     from trainer.checkpoint import folder_name
-    from trainer.manifest import digest_file, make_manifest
+    from trainer.manifest import digest_file, make_manifest, seal
+    from trainer.pointers import write_pointer
+    from trainer.seals import seal_line
+    from trainer.storage import Store
 
     (folder,) = (run / "checkpoints").iterdir()
     late = run / folder_name(step)
@@ -55,12 +58,12 @@ def move_checkpoint(run: Path, step: int) -> None:
     files = [digest_file(path) for path in late.iterdir() if path.name != "manifest.json"]
     details = {**manifest["details"], "step": step}
     made = make_manifest(manifest["kind"], manifest["fingerprint"], files, details)
-    (late / "manifest.json").write_text(made.model_dump_json())
+    (late / "manifest.json").write_text(json.dumps(seal(made.model_dump())))
+    key = f"runs/{run.name}"
     records = ({"kind": "train", "step": 10 * n, "loss": 3.0, "learning_rate": 1e-4} for n in range(1, step // 10 + 1))
-    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    for pointer in ("checkpoint-last", "checkpoint-best"):
-        (run / pointer).unlink(missing_ok=True)
-    (run / "checkpoint-last").write_text(json.dumps({"checkpoint": folder_name(step), "step": step, "scores": None}))
+    (run / "metrics.jsonl").write_bytes(b"".join(seal_line(f"{key}/metrics.jsonl", record) for record in records))
+    (run / "checkpoint-best").unlink(missing_ok=True)
+    write_pointer(Store(str(run.parents[1])), f"{key}/checkpoint-last", step, None)
 
 
 def main() -> None:

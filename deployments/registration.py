@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import yaml
+
+from trainer.unique_keys import parse_yaml
 
 HERE = Path(__file__).parent
 
@@ -55,7 +56,7 @@ def _prefect(*arguments: str) -> None:
 
 
 def _read(name: str) -> list[dict[str, Any]]:
-    automations: list[dict[str, Any]] = yaml.safe_load((HERE / name).read_text())["automations"]
+    automations: list[dict[str, Any]] = parse_yaml((HERE / name).read_text())["automations"]
     return automations
 
 

@@ -16,13 +16,26 @@ from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, Pro
 from trainer.config_file import Job, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
+from trainer.formats import plural
 from trainer.garbage import Garbage, collect, tell
+from trainer.gate import Move
 from trainer.manifest import ArtifactRef
+from trainer.predict_config import PredictJob
+from trainer.predicted import describe, find_predictions, identify_predictions
 from trainer.preparation import PreparedData
 from trainer.progress import for_people
-from trainer.promotion import Move, key_of
+from trainer.promotion import key_of
 from trainer.records import read_records
-from trainer.results import Evaluation, FinetuneOutcome, FinetunePreflight, Outcome, Preflight, Verdict
+from trainer.results import (
+    Evaluation,
+    FinetuneEvaluation,
+    FinetuneOutcome,
+    FinetunePreflight,
+    Outcome,
+    PredictedTexts,
+    Preflight,
+    Verdict,
+)
 from trainer.storage import Store
 
 
@@ -94,6 +107,8 @@ def dry_run(job: Any) -> None:
         print(f"would take the champion of models/{job.name} in {job.store} away")
     elif isinstance(job, GarbageJob):
         tell(collect(job.model_copy(update={"remove": False})), False, REMOVE)
+    elif isinstance(job, PredictJob):
+        show_prediction_plan(job)
     elif isinstance(job, EvaluateJob):
         print(f"would evaluate {job.checkpoint} in {job.store}")
 
@@ -124,6 +139,7 @@ def show_preflight(found: Preflight) -> None:
 def show_finetune_preflight(found: FinetunePreflight) -> None:
     """Print the plan of a fine-tuning that is not started."""
     rows = [("model", f"{found.model}, {found.parameters:,} parameters"), ("metrics", ", ".join(found.metrics))]
+    rows.append(("looked at", found.looked_at))
     rows += [(name, f"{size:,} examples") for name, size in (found.splits or {}).items()]
     if found.plan is not None:
         rows.append(("steps", f"{found.plan.total_steps:,}, of {found.plan.global_batch} examples on {found.ranks} ranks"))
@@ -150,19 +166,41 @@ def show_run(job: PipelineJob, run: ArtifactRef) -> None:
 
 def show_losses(store: Store, run: str) -> None:
     """Print the first and the last validation loss of a run: both on the same held-out windows."""
-    losses = [record["loss"] for record in read_records(store, run) if record["kind"] == "evaluation"]
-    if losses:
-        print(f"validation loss {losses[0]:.3f} -> {losses[-1]:.3f} ({losses[-1] / losses[0] - 1:+.0%})")
+    records = [record for record in read_records(store, run) if record["kind"] == "evaluation"]
+    if records:
+        first, last = records[0], records[-1]
+        bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
+        told = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
+        print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}")
 
 
-def show_evaluation(job: EvaluateJob, result: Evaluation) -> None:
-    """Print scores and samples."""
+def show_evaluation(job: EvaluateJob, result: Evaluation | FinetuneEvaluation) -> None:
+    """Print scores, and a language model's samples."""
+    if isinstance(result, FinetuneEvaluation):
+        show_splits(result)
+        print(f"evaluation {Store(job.store).path(result.key)}")
+        return
     for name, score in [*result.scores.corpora.items(), ("all", result.scores.total)]:
-        print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}   {score.tokens:,} tokens")
+        bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
+        print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens")
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
     for sample in result.samples:
         print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
     print(f"\nevaluation {Store(job.store).path(result.key)}")
+
+
+def show_prediction_plan(job: PredictJob) -> None:
+    """Print what would be predicted, or that it is predicted already."""
+    store = Store(job.store)
+    wanted = identify_predictions(store, job)
+    made = find_predictions(store, job, wanted)
+    files = plural(sum(map(len, wanted.source.parts.values())), "file")
+    print(describe(store, made) if made else f"would predict {files} with {job.model}, as {store.path(wanted.key)}")
+
+
+def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
+    """Print what was predicted, and where it is."""
+    print(describe(Store(job.store), made))
 
 
 def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
@@ -185,12 +223,17 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
     before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
     for name, value in outcome.evaluation.scores["validation"].items():
         start = f"{before[name]:.4f} -> " if name in before else ""
-        print(f"validation {name} {start}{value:.4f}")
-    for split, figures in outcome.evaluation.scores.items():
-        print(f"{split:<10} " + ", ".join(f"{name} {value:.4f}" for name, value in figures.items()))
+        print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
+    show_splits(outcome.evaluation)
     for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
         print(store.path(key))
     show_verdict(outcome.promotion)
+
+
+def show_splits(evaluation: FinetuneEvaluation) -> None:
+    """Print a classifier's figures, a line for each labelled split."""
+    for split, figures in evaluation.scores.items():
+        print(f"{split:<10} " + ", ".join(f"{evaluation.label(name)} {value:.4f}" for name, value in figures.items()))
 
 
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:

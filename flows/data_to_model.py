@@ -12,10 +12,9 @@ from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config import PipelineJob
-from trainer.jobs import measurement
+from trainer.jobs import measurement, measurement_alike
 from trainer.preparation import PreparedData
-from trainer.promotion import figures
-from trainer.results import Outcome
+from trainer.results import Evaluation, FinetuneEvaluation, Outcome
 
 
 @flow(name="data-to-model", log_prints=True)
@@ -35,7 +34,14 @@ def data_to_model(job: PipelineJob) -> Outcome:
     measuring = measurement(job, run.key)
     evaluation = evaluate(measuring, return_state=True, wait_for=[run]).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation or run]).result()
-    verdict = consider(job.promotion, job.store, run.key, figures(evaluation)) if evaluation else None
+    if evaluation is None:
+        return Outcome(run=run.key, evaluation=None, report=made.key)
+    assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
+
+    def measure(champion: str) -> Evaluation | FinetuneEvaluation:
+        return evaluate(measurement_alike(measuring, champion, evaluation), return_state=True).result()
+
+    verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
     return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 
 

@@ -1,4 +1,4 @@
-"""Any checkpoint, measured on held-out text: `python -m flows.evaluate_model CONFIG.yaml [key=value ...]`."""
+"""Any checkpoint, measured on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value ...]`."""
 
 import sys
 
@@ -7,14 +7,14 @@ from prefect import flow
 from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
 from trainer.config import EvaluateJob
-from trainer.results import Evaluation
+from trainer.results import Evaluation, FinetuneEvaluation
 
 
 @flow(name="evaluate-model", log_prints=True)
-def evaluate_model(job: EvaluateJob) -> Evaluation:
-    """Score a checkpoint by corpus and in total, and let it continue the prompts."""
+def evaluate_model(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
+    """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
     use_credentials()
-    result: Evaluation = evaluate(job, return_state=True).result()
+    result: Evaluation | FinetuneEvaluation = evaluate(job, return_state=True).result()
     return result
 
 

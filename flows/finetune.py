@@ -12,8 +12,7 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.finetune_config import FinetuneJob
-from trainer.promotion import figures
-from trainer.results import FinetuneOutcome
+from trainer.results import FinetuneEvaluation, FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)
@@ -26,7 +25,12 @@ def finetune(job: FinetuneJob) -> FinetuneOutcome:
     run = train(job, data, plan, return_state=True).result()
     evaluation = evaluate_run(job, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
-    verdict = consider(job.promotion, job.store, run.key, figures(evaluation))
+
+    def measure(champion: str) -> FinetuneEvaluation:
+        measured: FinetuneEvaluation = evaluate_run(job, run.key, checked.ranks, champion, return_state=True).result()
+        return measured
+
+    verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
     return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
 
 

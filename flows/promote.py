@@ -6,7 +6,8 @@ from prefect import flow
 
 from tasks.credentials import use_credentials
 from trainer.config import PromoteJob
-from trainer.promotion import Move, measured, promote
+from trainer.gate import Move, figures
+from trainer.promotion import find_measured, promote
 from trainer.storage import Store
 
 
@@ -16,7 +17,8 @@ def promote_model(job: PromoteJob) -> Move:
     use_credentials()
     store = Store(job.store)
     run = f"runs/{job.run}"
-    return promote(store, job.name, run, measured(store, run), job.reason)
+    found = find_measured(store, run)
+    return promote(store, job.name, run, figures(found), job.reason, found.measured_on if found else None)
 
 
 if __name__ == "__main__":

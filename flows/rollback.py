@@ -6,7 +6,8 @@ from prefect import flow
 
 from tasks.credentials import use_credentials
 from trainer.config import RollbackJob
-from trainer.promotion import Move, roll_back
+from trainer.gate import Move
+from trainer.promotion import roll_back
 from trainer.storage import Store
 
 

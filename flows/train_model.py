@@ -9,7 +9,7 @@ from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
 from trainer.errors import ArtifactError
-from trainer.manifest import ArtifactRef, require_intact
+from trainer.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.preparation import find_prepared, shard_manifests
 from trainer.storage import Store
 
@@ -24,7 +24,7 @@ def train_model(job: PipelineJob) -> ArtifactRef:
         raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
-        require_intact(store, ref.key, manifest)
+        require_intact(store, ref.key, manifest, REPAIR)
     plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run

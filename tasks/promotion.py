@@ -1,5 +1,6 @@
 """The gate after the evaluation: whether a trained model becomes the champion under a name."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 
@@ -10,9 +11,10 @@ from prefect.events import emit_event
 
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config import PromotionConfig
+from trainer.gate import ALREADY, Basis, Measured, figures, remeasure
 from trainer.holds import holding
-from trainer.promotion import ALREADY, key_of, look, pass_through
-from trainer.results import Verdict
+from trainer.promotion import find_rival, key_of, look, pass_through
+from trainer.results import Remeasured, Verdict
 from trainer.storage import Store
 
 GATE_NOT_MET = "headrace.gate-not-met"
@@ -21,36 +23,46 @@ GATE_NOT_MET = "headrace.gate-not-met"
 APPROVAL_SECONDS = 7 * 24 * 3600
 
 
-def consider(gate: PromotionConfig | None, store: str, run: str, scores: dict[str, float]) -> Verdict | None:
+def consider(
+    gate: PromotionConfig | None, store: str, run: str, evaluation: Measured, measure: Callable[[str], Measured]
+) -> Verdict | None:
     """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
 
-    Called in a flow, which pauses for the approval. None if the job has no gate.
+    `measure` measures another run's model on what this one was measured on: the champion's, where its own scores are of
+    something else. Called in a flow, which pauses for the approval. None if the job has no gate.
     """
     if gate is None:
         return None
+    rival = find_rival(Store(store), gate, run, evaluation.measured_on)
+    anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
+    found = (figures(evaluation), evaluation.measured_on, anew)
     # No upkeep removes the run while a person takes time; a day more than that, for what follows.
     lasting = timedelta(days=1, seconds=APPROVAL_SECONDS)
     with holding(Store(store), run, lasting) if gate.approval else nullcontext():
-        verdict = judge_model(gate, store, run, scores)
+        verdict = judge_model(gate, store, run, *found)
         if verdict.passed and verdict.reason != ALREADY:
             if gate.approval:
                 pause_flow_run(timeout=APPROVAL_SECONDS)
-            verdict = crown(gate, store, run, scores)
+            verdict = crown(gate, store, run, *found)
     return verdict
 
 
 @task(name="judge", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def judge_model(gate: PromotionConfig, store: str, run: str, scores: dict[str, float]) -> Verdict:
+def judge_model(
+    gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
+) -> Verdict:
     """Hold a model against the gate and the champion."""
-    verdict = look(Store(store), gate, run, scores)
+    verdict = look(Store(store), gate, run, scores, measured_on, anew)
     tell(verdict, gate, store, run)
     return verdict
 
 
 @task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def crown(gate: PromotionConfig, store: str, run: str, scores: dict[str, float]) -> Verdict:
+def crown(
+    gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
+) -> Verdict:
     """Make a run's model the champion, unless another has become it in the meantime that this one does not beat."""
-    verdict = pass_through(Store(store), gate, run, scores)
+    verdict = pass_through(Store(store), gate, run, scores, measured_on, anew)
     if verdict.passed:
         TaskLogger().info("%s is the champion of %s", run, Store(store).path(key_of(gate.name)))
     else:

@@ -8,7 +8,7 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.manifest import ArtifactRef
 from trainer.plan import Plan
-from trainer.runs import TrainingData, TrainingJob, finished_run, identify_run
+from trainer.runs import TrainingData, TrainingJob, finished_run, identify_run, is_whole
 from trainer.storage import Store
 
 
@@ -16,8 +16,9 @@ from trainer.storage import Store
 def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()
-    finished = finished_run(Store(job.store), identify_run(job, data))
-    if finished is not None:
+    store, run = Store(job.store), identify_run(job, data)
+    finished = finished_run(store, run)
+    if finished is not None and is_whole(store, run, job):
         logger.info("reused %s: its final model is intact, made from the same data and settings", finished.key)
         return reused(finished, f"{finished.key} is finished")
     arguments = {
@@ -26,4 +27,5 @@ def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
         "expected": plan.model_dump(mode="json"),
     }
     with turn(DEVICES), showing() as show:
-        return ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks))
+        made = ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks))
+    return reused(made, f"{made.key} is finished; its records were seen to") if made.reused else made

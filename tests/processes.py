@@ -101,10 +101,10 @@ def start_module(said: Path, module: str, *arguments: object, env: Mapping[str, 
     return Running(process, said)
 
 
-def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}) -> Running:
-    """Start a module's `main(arguments)` in a process forked from the warm server."""
+def start_warm(said: Path, module: str, *arguments: object, env: Mapping[str, str] = {}, count: int = 1) -> Running:
+    """Start a module's `main(arguments)`, on a number of cores, in a process forked from the warm server."""
     said.mkdir(parents=True, exist_ok=True)
-    which = _cores if "RANK" in env else [next(_turns)]
+    which = _cores if "RANK" in env else [next(_turns) for _ in range(count)]
     process = _warm.Process(target=_become, args=(module, list(map(str, arguments)), str(said), dict(env), which))
     process.start()
     return Running(process, said)

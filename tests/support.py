@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sysconfig
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -11,9 +12,10 @@ import yaml
 
 from trainer.config import PipelineJob
 from trainer.config_file import validate_job
-from trainer.places import FINAL
+from trainer.places import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
 from trainer.records import read_records
 from trainer.runtime import Runtime
+from trainer.seals import read_sealed, seal_line, write_sealed
 from trainer.storage import Store
 
 ROOT = Path(__file__).parents[1]
@@ -135,12 +137,23 @@ def published(store: Path, named: str) -> dict[str, Any]:
         if Path(name).name not in TIMED and not name.startswith(("cache/", f"{only_run(store)}/tensorboard"))
     }
     for path in store.rglob("config.json"):
-        found[str(path.relative_to(store))] = path.read_text().replace(named, "STORE")
+        text = path.read_text().replace(named, "STORE")
+        found[str(path.relative_to(store))] = re.sub(r'"checksum": "[0-9a-f]+"', "", text)
     for path in store.rglob("manifest.json"):
         manifest = json.loads(path.read_text())
         files = {record["name"]: record["sha256"] for record in manifest["files"] if record["name"] not in TIMED}
         found[str(path.relative_to(store))] = (manifest["kind"], manifest["fingerprint"], manifest["details"], files)
     return found
+
+
+def seal_copy(source: Store, origin: str, store: Store, run: str) -> None:
+    """Seal what was copied of a run's files under another name as that run's own."""
+    pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run}/{EPOCHS}"))]
+    for name in [CONFIG, PLAN, ENVIRONMENT, EVALUATION, LINEAGE, *pointers]:
+        if (values := read_sealed(source, f"{origin}/{name}")) is not None:
+            write_sealed(store, f"{run}/{name}", values)
+    lines = [seal_line(f"{run}/{METRICS}", record) for record in read_records(source, origin)]
+    store.write_bytes(f"{run}/{METRICS}", b"".join(lines))
 
 
 def cpu_runtime(precision: str = "fp32") -> Runtime:

@@ -34,12 +34,14 @@ class Section(NamedTuple):
 class Card(NamedTuple):
     """What only the model card says: the hub's name of the task, a tag, more front matter, what the model is, how to use it.
 
-    `summary` is the beginning of a sentence that goes on with "with headrace"; `use` is Python.
+    `results` are those of its model-index; `summary` is the beginning of a sentence that goes on with "with headrace"; `use` is
+    Python.
     """
 
     task: str
     tag: str
     matter: dict[str, Any]
+    results: list[dict[str, Any]]
     summary: str
     use: str
 

@@ -4,19 +4,24 @@ The record is lineage.json if there is a report, else it is made from what the s
 from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
 """
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from trainer.errors import ArtifactError, PipelineError, RunError
 from trainer.facts import read_facts
+from trainer.gate import Move, figures
 from trainer.lineage import make_lineage
 from trainer.origins import by_file, describe_file, labelled_digests
-from trainer.places import CHAMPION, CONFIG, EVALUATION, FINAL, LINEAGE, PLAN, TENSORBOARD
+from trainer.places import CHAMPION, CONFIG, FINAL, LINEAGE, PLAN, TENSORBOARD
 from trainer.pretrained import runs_of
-from trainer.promotion import Move, find_champion, key_of, measured, moves
+from trainer.promotion import find_champion, find_measured, key_of, moves
 from trainer.records import read_records
 from trainer.references import run_at
+from trainer.seals import read_listed, read_sealed
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 
 def find_run(store: Store, model: str) -> str:
@@ -53,25 +58,25 @@ def _require_model(store: Store, name: str, champion: Move) -> None:
 
 def _read_record(store: Store, run: str) -> dict[str, Any]:
     """The run's record of lineage, made now if there is no report. Raises `RunError` if the run is not finished."""
-    return store.read_json(f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
+    return read_sealed(store, f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
 
 
 def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
-    config = store.read_json(f"{run}/{CONFIG}")
+    config = read_sealed(store, f"{run}/{CONFIG}")
     if config is None:
         raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
     record = _read_record(store, run)
     base = _find_base(config, record)
-    before = [key for key in (_run_of(store, base), (config["fork"] or {}).get("run")) if key and key not in (*seen, run)]
+    before = [key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)]
     return {
         "run": run,
         "lineage": record,
         "raw_files": _raw_files(store, record, config),
         "base": base,
-        "fork": config["fork"],
+        "fork": config.get("fork"),
         "training": _describe_training(store, run, record["model"]),
-        "scores": measured(store, run) if store.exists(f"{run}/{EVALUATION}") else None,
+        "scores": figures(found) if (found := find_measured(store, run)) else None,
         "promotions": _promotions(store, run),
         "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
     }
@@ -96,6 +101,15 @@ def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]
     return {"name": name, "origin": "folder" if local else "hub", "key": None, "files": identity if local else {}}
 
 
+def _pieces(store: Store, shards: dict[str, Any]) -> Any:
+    """The list of a shard set's raw files; None where it is gone, or another one by now."""
+    try:
+        return read_listed(store, shards["sources"], shards["sources_sha256"])
+    except ArtifactError as error:
+        log.warning("%s", error)
+        return None
+
+
 def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
     """The run of this store that a base is of, also if it was named by its folder."""
     if base is None:
@@ -109,7 +123,7 @@ def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> 
     """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
     if "encoded" in record:
         return {config["job"]["data"]["name"]: _labelled_files(record["encoded"]["details"]["source"], config["job"]["data"])}
-    listed = {shards["corpus"]: store.read_json(shards["sources"]) for shards in record["shards"]}
+    listed = {shards["corpus"]: _pieces(store, shards) for shards in record["shards"]}
     return {
         corpus: pieces and [describe_file(path, each) for path, each in by_file(pieces, "path").items()]
         for corpus, pieces in listed.items()
@@ -127,7 +141,7 @@ def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[s
 
 def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[str, Any]:
     """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in it."""
-    records, plan = read_records(store, run), store.read_json(f"{run}/{PLAN}") or {}
+    records, plan = read_records(store, run), read_sealed(store, f"{run}/{PLAN}") or {}
     trained = [record for record in records if record["kind"] == "train"]
     processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
     return {

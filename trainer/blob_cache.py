@@ -3,7 +3,7 @@
     HEADRACE_CACHE         the folder; by default headrace in the user's cache folder
     HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
 
-A copy is named by what it must contain, checked when it arrives, and used without another look unless that is asked for.
+A copy is named by what it must contain, and checked when it arrives and whenever it has changed since it was checked.
 Whoever uses one gives it a second name in `work`; of those without, the least recently used make room for new ones.
 """
 
@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,10 +21,11 @@ from typing import NamedTuple
 
 from trainer.errors import ConfigError, StorageError, WrongContent
 from trainer.local_files import sync_file, sync_folder
+from trainer.verified import RACY_SECONDS, machine_cache, require_content
 
 log = logging.getLogger(__name__)
 
-FOLDER, SIZE = "HEADRACE_CACHE", "HEADRACE_CACHE_BYTES"
+SIZE = "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
 
 NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\.[0-9a-f]{12}\.(?P<size>\d+))?")
@@ -51,34 +53,34 @@ class BlobCache:
     @classmethod
     def of_this_machine(cls) -> "BlobCache":
         """The cache that the environment describes."""
-        folder, size = os.environ.get(FOLDER), os.environ.get(SIZE) or str(DEFAULT_BYTES)
+        size = os.environ.get(SIZE) or str(DEFAULT_BYTES)
         if not size.isdecimal():
             raise ConfigError(f"{SIZE} is {size!r}; it must be a number of bytes")
-        home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return cls(Path(folder) if folder else Path(home, "headrace").expanduser(), int(size))
+        return cls(machine_cache(), int(size))
 
     def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None], check: bool = False) -> Path:
         """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
 
-        With `check`, a copy that has changed since it arrived is replaced. Raises `WrongContent` if what arrives has another
-        digest, `StorageError` if what is in use leaves no room for it.
+        A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was last
+        checked. Raises `WrongContent` if what arrives has another digest, `StorageError` if what is in use leaves no room.
         """
         path = self._folder / f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(path.name):
             with suppress(FileNotFoundError):
-                if path.stat().st_size == size and not (check and _is_discarded(path, sha256)):
-                    os.utime(path)
+                if path.stat().st_size == size and not _is_discarded(path, sha256, check):
+                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
                     return path
             partial = self._make_room(path.name, size)
             try:
                 download(partial)
-                _verify(partial, sha256)
+                _make_older(partial)
                 sync_file(partial)
                 os.replace(partial, path)
                 sync_folder(self._folder)
             finally:
                 partial.unlink(missing_ok=True)
+            _check_arrived(path, sha256)
             return path
 
     def _make_room(self, name: str, size: int) -> Path:
@@ -107,7 +109,7 @@ class BlobCache:
                 continue
             with suppress(FileNotFoundError):
                 state = path.stat()
-                yield Copy(state.st_mtime, int(name["size"] or state.st_size), state.st_nlink, path, name["size"] is not None)
+                yield Copy(state.st_atime, int(name["size"] or state.st_size), state.st_nlink, path, name["size"] is not None)
 
     def _is_downloaded(self, name: str, mine: str) -> bool:
         """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own file."""
@@ -131,10 +133,10 @@ class BlobCache:
         return self._folder / f"{name if name == 'room' else name[:2]}.lock"
 
 
-def _is_discarded(path: Path, sha256: str) -> bool:
+def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:
     """Remove a copy that has changed since it arrived; returns whether it had."""
     try:
-        _verify(path, sha256)
+        require_content(path, sha256, anew, linked=True)
     except WrongContent as error:
         log.warning("%s %s: it has changed on this machine's disk, and is fetched again", path, error)
         path.unlink()
@@ -142,8 +144,16 @@ def _is_discarded(path: Path, sha256: str) -> bool:
     return False
 
 
-def _verify(path: Path, sha256: str) -> None:
-    with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
-        raise WrongContent(f"does not match its checksum (sha256 {found[:12]}…, its manifest says {sha256[:12]}…)")
+def _check_arrived(path: Path, sha256: str) -> None:
+    """Raise `WrongContent` unless a copy that was just fetched is what it must be; else it is not kept."""
+    try:
+        require_content(path, sha256, anew=True, linked=True)
+    except WrongContent:
+        path.unlink()
+        raise
+
+
+def _make_older(path: Path) -> None:
+    """Set a new file's time back, so that any later change gives it another one and its check can be remembered at once."""
+    before = time.time() - 2 * RACY_SECONDS
+    os.utime(path, (time.time(), before))

@@ -16,19 +16,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+import torch
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
-from trainer.errors import ArtifactError, StorageError
-from trainer.manifest import MANIFEST, find_damage, read_manifest
+from trainer.errors import ArtifactError, StorageError, in_one_line
+from trainer.manifest import MANIFEST, Manifest, find_damage, fingerprint, read_manifest
 from trainer.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.plain_names import Count
 from trainer.pointers import folder_name, read_pointer, write_pointer
+from trainer.saved_settings import OPTIMIZER, Computed, Settings, find_misfit, require_groups, require_schedule
+from trainer.seals import read_listed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
+STATE = "state.json"
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 """Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
 
@@ -48,13 +53,13 @@ class TrainState(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
 
-    step: int = 0
-    attempts: int = 0
+    step: Count = 0
+    attempts: Count = 0
     scores: dict[str, float] | None = None
     best_figure: str | None = None
-    best_score: float | None = None
-    best_step: int | None = None
-    worse: int = 0
+    best_score: FiniteFloat | None = None
+    best_step: Count | None = None
+    worse: Count = 0
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
         """Take in the scores of this step. One that is not a number is never the best."""
@@ -68,9 +73,41 @@ class TrainState(BaseModel):
             self.worse += 1
 
 
+class Saved(BaseModel):
+    """What state.json holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: TrainState
+    settings: Settings
+
+
+def read_computed(folder: Path) -> Computed | None:
+    """With how many threads and ranks a checkpoint was computed; None for one that does not say."""
+    return Saved(**_read_state(folder)).settings.computed
+
+
 def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
-    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model."""
-    saved = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model.
+
+    Raises `ArtifactError` if they are not those of this objective.
+    """
+    try:
+        return _restore(folder, objective, optimizer, schedule, scaler)
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
+        reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        raise ArtifactError(
+            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away to "
+            "continue from the checkpoint before it"
+        ) from error
+
+
+def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    saved = _read_state(folder)
+    checked = Saved(**saved)
+    require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
     moments: dict[str, Any] = {}
     for key, tensor in load_file(folder / OPTIMIZER).items():
         name, _, moment = key.rpartition("/")
@@ -82,17 +119,24 @@ def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler:
         for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.update({name: value for name, value in settings.items() if name != "params"})
     schedule.load_state_dict(saved["settings"]["schedule"])
+    require_schedule(schedule, checked.state.step)
     if scaler is not None:
         scaler.load_state_dict(saved["settings"]["scaler"])
-    return TrainState(**saved["state"])
+    return checked.state
 
 
-def find_checkpoint(store: Store, run: str) -> str | None:
+def _read_state(folder: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    return saved
+
+
+def find_checkpoint(store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
     """The newest intact checkpoint of a run, or None if it never committed one.
 
-    Damaged ones are set aside, renamed and kept, with one warning. Raises `ArtifactError` if none is intact.
+    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are set aside, renamed and kept, with one
+    warning. Raises `ArtifactError` if none is intact.
     """
-    found, damaged = look_for_checkpoint(store, run)
+    found, damaged = look_for_checkpoint(store, run, fingerprint, total_steps)
     if found is None and damaged:
         raise ArtifactError(
             f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
@@ -105,7 +149,9 @@ def find_checkpoint(store: Store, run: str) -> str | None:
     return found
 
 
-def look_for_checkpoint(store: Store, run: str) -> tuple[str | None, dict[str, str]]:
+def look_for_checkpoint(
+    store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None
+) -> tuple[str | None, dict[str, str]]:
     """The newest intact checkpoint, and what is wrong with those after it, by name; nothing is changed."""
     names = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
     last = _last_step(store, run)
@@ -116,14 +162,14 @@ def look_for_checkpoint(store: Store, run: str) -> tuple[str | None, dict[str, s
         key = f"{CHECKPOINTS}/{name}"
         if not store.exists(f"{run}/{key}/{MANIFEST}") and (last is None or key != folder_name(last)):
             continue  # a save, or a deletion, that was interrupted
-        problem = _find_problem(store, f"{run}/{key}")
+        problem = _find_problem(store, f"{run}/{key}", fingerprint, total_steps)
         if problem is None:
             return key, damaged
         damaged[key] = problem
     return None, damaged
 
 
-def _find_problem(store: Store, key: str) -> str | None:
+def _find_problem(store: Store, key: str, fingerprint: str | None, total_steps: int | None) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
         manifest = read_manifest(store, key, CHECKPOINT_KIND)
@@ -131,8 +177,34 @@ def _find_problem(store: Store, key: str) -> str | None:
         return str(error)
     if manifest is None:
         return f"{store.path(key)}/{MANIFEST} is missing"
+    step = manifest.details.get("step")
+    if fingerprint not in (None, manifest.fingerprint) or type(step) is not int or not key.endswith(folder_name(step)):
+        return f"{store.path(key)} holds step {step} of the run with fingerprint {manifest.fingerprint}"
     damage = find_damage(store, key, manifest)
-    return "; ".join(f"{store.path(key)}/{file} {problem}" for file, problem in damage.items()) or None
+    if damage:
+        return "; ".join(f"{store.path(key)}/{file} {problem}" for file, problem in damage.items())
+    return _find_impossible(store, key, manifest, total_steps)
+
+
+def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: int | None) -> str | None:
+    """What a checkpoint holds that no training can have saved, whatever its checksums say, or None."""
+    place, details = f"{store.path(key)}/{STATE}", manifest.details
+    try:
+        saved = Saved.model_validate(read_listed(store, f"{key}/{STATE}", manifest.digests().get(STATE)))
+        misfit = find_misfit(store, key, manifest, saved.settings)
+    except ValidationError as error:
+        return f"{place} is damaged: {in_one_line(error)}"
+    except (ArtifactError, ValueError, RecursionError) as error:
+        return f"{place}: {error}"
+    state = saved.state
+    # By their spelling, as a figure that is no number is not equal to itself.
+    if fingerprint([state.step, state.scores]) != fingerprint([details["step"], details["scores"]]):
+        return f"{place} is of step {state.step} and scores {state.scores}; the manifest beside it says otherwise"
+    if state.attempts < state.step or (state.best_step or 0) > state.step:
+        return f"{place} is impossible: step {state.step} after {state.attempts} batches, the best at step {state.best_step}"
+    if total_steps is not None and state.step > total_steps:
+        return f"{place} is impossible: step {state.step} of {total_steps}"
+    return misfit
 
 
 def _last_step(store: Store, run: str) -> int | None:

@@ -12,9 +12,11 @@ from transformers import logging as transformers_logging
 
 from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import FinetuneJob
+from trainer.model_files import check_settings
 from trainer.models import fuse_activations
 from trainer.pretrained import find_model
 from trainer.storage import Store
+from trainer.weights import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -27,20 +29,10 @@ def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkp
     """
     source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
     config = classifier_config(source, data)
+    check_weights(source)
     torch.manual_seed(job.training.seed)
-    try:
-        with _quiet():
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                source,
-                config=config,
-                dtype=torch.float32,
-                attn_implementation=job.model.attention,
-                ignore_mismatched_sizes=checkpoint is None,
-                output_loading_info=True,
-            )
-    except Exception as error:  # hub, file system, format and architecture errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {error}") from error
-    made = sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+    model, report = _load(source, config, job.model.attention, ignore_mismatched_sizes=checkpoint is None)
+    made = _not_loaded(report)
     if checkpoint is not None and made:
         raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
     body = f"{model.base_model_prefix}."
@@ -54,12 +46,34 @@ def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkp
     return fuse_activations(model)
 
 
+def load_finished(source: str, pad_id: int) -> PreTrainedModel:
+    """A float32 model whose head is trained, with its own classes; it is told which id pads.
+
+    Raises `ConfigError` if it cannot be loaded, has no such head, or gives an example several classes at once.
+    """
+    config = _read_config(source)
+    if config.problem_type == "multi_label_classification":
+        raise ConfigError(f"model {source!r} gives a text several classes at once, which is not supported")
+    config.get_text_config().pad_token_id = config.pad_token_id = pad_id
+    check_weights(source)
+    model, report = _load(source, config, None, ignore_mismatched_sizes=False)
+    if lacking := _not_loaded(report):
+        raise ConfigError(
+            f"model {source!r} is no finished classifier: it lacks {', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; "
+            "fine-tune it on labelled data first"
+        )
+    return fuse_activations(model)
+
+
+def classes_of(config: PretrainedConfig) -> list[str] | None:
+    """The names of a classifier's classes; None if it predicts a number."""
+    names: dict[Any, str] = config.id2label or {}
+    return None if config.problem_type == "regression" or len(names) == 1 else [names[number] for number in sorted(names)]
+
+
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source)
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded: {error}") from error
+    config = _read_config(source)
     classes = data["classes"] or ["value"]
     config.problem_type = "single_label_classification" if data["classes"] else "regression"
     config.id2label = dict(enumerate(classes))
@@ -72,6 +86,41 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
             "its tokenizer is not its own"
         )
     return config
+
+
+def _read_config(source: str) -> PretrainedConfig:
+    check_settings(source)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded: {error}") from error
+    return config
+
+
+def _load(
+    source: str, config: PretrainedConfig, attention: str | None, ignore_mismatched_sizes: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model, and what transformers tells of its loading."""
+    try:
+        with _quiet():
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                ignore_mismatched_sizes=ignore_mismatched_sizes,
+                output_loading_info=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
+    except Exception as error:  # hub, file system, format and architecture errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {error}") from error
+    return model, report
+
+
+def _not_loaded(report: dict[str, Any]) -> list[str]:
+    """The weights that the files lack, or hold in another size."""
+    return sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ runs/X/predictions/validation.jsonl       id, prediction and probabilities of ea
 runs/X/predictions/test.jsonl
 """
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -15,41 +14,78 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from torch import nn
+from transformers import AutoConfig
 
+from trainer.basis import ExamplesBasis, examples_basis
+from trainer.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.classifiers import load_classifier
+from trainer.config import EvaluateJob
 from trainer.encoded import EncodedSet, open_encoded
+from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import FinetuneJob
-from trainer.manifest import FileRecord, digest_file
-from trainer.measured import FORMAT, find_scoring, identify_scoring
-from trainer.places import FINAL
-from trainer.predicting import Predictions, decide, gather_scores, label_count, predict, probabilities
+from trainer.manifest import digest_file
+from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, identify_scoring, predictions_key
+from trainer.measures import metric_identity
+from trainer.models import check_positions
+from trainer.places import EVALUATION, FINAL
+from trainer.predicting import (
+    Predictions,
+    decide,
+    gather_scores,
+    label_count,
+    metric_names,
+    positive_figures,
+    predict,
+    prediction_lines,
+)
+from trainer.pretrained import Checkpoint
 from trainer.progress import Progress
 from trainer.results import Classification, ClassScore, FinetuneEvaluation
 from trainer.runtime import start_runtime
+from trainer.seals import write_sealed
 from trainer.storage import Store
+from trainer.taken_tokenizer import TOKENIZER_FILE
 
-PREDICTED = ("validation", "test")
 
-
-def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> FinetuneEvaluation:
+def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress, other: str | None = None) -> FinetuneEvaluation:
     """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
 
-    Raises `ArtifactError` if the final model is missing or damaged.
+    The final model of an `other` run can be scored on this one's data, if it has the same tokenizer and classes; its
+    predictions are not written. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` and `ConfigError` if
+    it does not read this data.
     """
     store = Store(job.store)
-    wanted = identify_scoring(store, job, run_key)
-    found, encoded, name, key = wanted
+    wanted = identify_scoring(store, job, run_key, other)
+    return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
+
+
+def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring, progress: Progress) -> FinetuneEvaluation:
+    """Score any checkpoint of a run on the run's own data. Called by every rank.
+
+    Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is gone.
+    """
+    tell_unused(job)
+    own = scoring.wanted.key == f"{scoring.run}/{EVALUATION}"
+    return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
+
+
+def _score(
+    store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
+) -> FinetuneEvaluation:
+    """Score a model on a run's data: the final one as the run's own evaluation, or another that is `named` so."""
     runtime = start_runtime(job.training.precision, job.training.device)
     earlier = runtime.on_first(lambda: find_scoring(store, wanted))
     if earlier is not None:
         return earlier
-    data = open_encoded(store, encoded)
-    model = load_classifier(store, job, data.details, Path(found.folder))
+    data = open_encoded(store, wanted.encoded)
+    if named is not None:
+        _check_reads(wanted.model, data)
+    model = load_classifier(store, job, data.details, Path(wanted.model.folder))
     cast(nn.Module, model).to(runtime.device)
     scores: dict[str, dict[str, float]] = {}
     details: dict[str, Classification] = {}
-    files: dict[str, FileRecord] = {}
-    splits = [split for split in PREDICTED if split in data.splits]
+    files: dict[str, str] = {}
+    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
     with progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example") as bar:
         for split in splits:
             logits = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
@@ -62,12 +98,16 @@ def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress) -> Finetune
                 scores[split] = gather_scores(rounds, data, split, job, runtime)
                 if data.details["classes"]:
                     details[split] = classify(decide(logits, data), labels, data.details["classes"])
-            files[split] = runtime.on_first(partial(_write, store, f"{run_key}/predictions/{split}.jsonl", data, split, logits))
+            if named is None:
+                place = predictions_key(run, split)
+                files[place] = runtime.on_first(partial(_write, store, place, data, split, logits))
     result = FinetuneEvaluation(
-        format=FORMAT, fingerprint=name, key=key, checkpoint=f"{run_key}/{FINAL}", encoded=encoded,
-        scores=scores, classification=details, predictions={record.name: record.sha256 for record in files.values()},
+        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
+        encoded=wanted.encoded, scores=scores, classification=details, predictions=files, measured_on=_basis(job, data),
+        positive=_measured_of(positive_figures(job, data.details["classes"]), scores),
+        model=wanted.model.key if named else None,
     )  # fmt: skip
-    runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"})))
+    runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
 
 
@@ -84,6 +124,34 @@ def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) ->
     )
 
 
+def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
+    """What the validation figures are measured on."""
+    metrics = [metric_identity(name) for name in metric_names(job, len(data.details["classes"] or []))]
+    if job.evaluation.positive_class is not None:
+        metrics.append(f"of {job.evaluation.positive_class}")
+    return examples_basis(data.details, job.data.model_dump(), "validation", metrics, job.training.precision)
+
+
+def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
+    """Raise `TokenizerError` or `ConfigError` if another model cannot be scored on encoded data as it is."""
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != data.details["tokenizer_sha256"]:
+        raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
+    config = AutoConfig.from_pretrained(found.folder)
+    longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
+    check_positions(config, longest, "the longest example")
+    known = config.id2label
+    classes = data.details["classes"] or ["value"]
+    if known != dict(enumerate(classes)):
+        raise ConfigError(f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}")
+
+
+def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Those of the figures that were measured."""
+    measured = {figure for each in scores.values() for figure in each}
+    return {figure: name for figure, name in sorted(positive.items()) if figure in measured}
+
+
 def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:
     """Pass rounds on, and put their logits where they belong."""
     for round_ in rounds:
@@ -91,19 +159,9 @@ def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Itera
         yield round_
 
 
-def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> FileRecord:
-    """Write a split's predictions, one JSON object a line, in the split's order."""
-    classes: list[str] | None = data.details["classes"]
-    decided = decide(logits, data)
-    chances = probabilities(logits) if classes else None
+def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> str:
+    """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
     with store.writing(key) as path:
         with open(path, "w", encoding="utf-8") as file:
-            for place, name in enumerate(data.splits[split].ids):
-                line: dict[str, Any] = {"id": name}
-                if classes and chances is not None:
-                    line["prediction"] = classes[int(decided[place])]
-                    line["probabilities"] = {c: round(float(p), 6) for c, p in zip(classes, chances[place], strict=True)}
-                else:
-                    line["prediction"] = float(decided[place])
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        return digest_file(path, key)
+            file.writelines(prediction_lines(data.splits[split].ids, logits, data.details["classes"]))
+        return digest_file(path).sha256

@@ -12,6 +12,7 @@ from trainer.finetuning_data import in_order
 from trainer.formats import NOTHING, count, plural
 from trainer.manifest import Manifest, fingerprint
 from trainer.preparation import SOURCES
+from trainer.seals import read_listed
 from trainer.storage import Store
 from trainer.tables import Pairs, Table
 
@@ -94,10 +95,11 @@ def _corpus_rows(runs: Sequence[ComparedRun], corpus: str, keys: Sequence[str | 
 
 def _file_pairs(store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str], keys: Sequence[dict[str, str]]) -> Pairs:
     """What became of each corpus's source files, of each run against the first."""
+    listed = {key: manifest.digests().get(SOURCES) for run in runs for key, manifest in run.sources.items() if manifest}
 
     @lru_cache(maxsize=2)
     def pieces(key: str) -> Pieces:
-        return _read_pieces(store, key)
+        return _read_pieces(store, key, listed[key])
 
     pairs = []
     for corpus in corpora:
@@ -112,9 +114,9 @@ def _file_pairs(store: Store, runs: Sequence[ComparedRun], corpora: Sequence[str
     return pairs
 
 
-def _read_pieces(store: Store, key: str) -> Pieces:
+def _read_pieces(store: Store, key: str, listed: str | None) -> Pieces:
     found: Pieces = {}
-    for piece in store.read_json(f"{key}/{SOURCES}") or []:
+    for piece in read_listed(store, f"{key}/{SOURCES}", listed) or []:
         place = (piece["index"], piece["start"], piece["end"], piece["sha256"])
         found.setdefault(piece["key"], []).append(place)
     return {file: sorted(places) for file, places in found.items()}

@@ -4,7 +4,7 @@ Of each run a few small files are read, whatever its length. Nothing is imported
 there at once.
 """
 
-import json
+import logging
 import re
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +12,16 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
-from trainer.errors import StorageError
+from trainer.errors import ArtifactError, StorageError
 from trainer.formats import count, plural, score, short
 from trainer.lease import LEASE, is_held
-from trainer.manifest import MANIFEST
-from trainer.places import BEST, CHAMPION, CONFIG, EVALUATION, FINAL, LAST, METRICS, PLAN
+from trainer.manifest import read_manifest
+from trainer.places import BEST, CHAMPION, CONFIG, EVALUATION, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.seals import is_sealed_line, read_sealed, unseal_line
 from trainer.storage import Store
 from trainer.tables import Table, text_table
+
+log = logging.getLogger(__name__)
 
 READERS = 32
 """Runs that are read at the same time from a store that answers from afar."""
@@ -82,7 +85,12 @@ def _champions(store: Store) -> dict[tuple[str, str], tuple[str, ...]]:
     """The names that a run's model is the champion of, by the run's key and its model's fingerprint."""
     found: dict[tuple[str, str], tuple[str, ...]] = {}
     for name in store.names("models"):
-        if history := store.read_json(f"models/{name}/{CHAMPION}"):
+        try:
+            history = read_sealed(store, f"models/{name}/{CHAMPION}")
+        except ArtifactError as error:
+            log.warning("%s", error)
+            continue
+        if history is not None:
             top = history["moves"][-1]
             place = (top["run"], top["fingerprint"])
             found[place] = (*found.get(place, ()), name)
@@ -93,12 +101,11 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
     """One run, or None if the folder holds none."""
     key = f"runs/{name}"
     try:
-        config = store.read_json(f"{key}/{CONFIG}")
+        config = read_sealed(store, f"{key}/{CONFIG}")
         if config is None:
             return None
-        plan, last, best, final, evaluation = (
-            store.read_json(f"{key}/{file}") or {} for file in (PLAN, LAST, BEST, f"{FINAL}/{MANIFEST}", EVALUATION)
-        )
+        plan, last, best, evaluation = (read_sealed(store, f"{key}/{file}") or {} for file in (PLAN, LAST, BEST, EVALUATION))
+        final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
         pretrains = "shards" in config["data"]
@@ -114,9 +121,10 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
             figure=figure,
             best=(best.get("scores") or {}).get(figure),
             final=scores.get("total" if pretrains else "validation", {}).get(figure),
-            champion_of=champions.get((key, final.get("fingerprint", "")), ()),
+            champion_of=champions.get((key, final.fingerprint), ()) if final else (),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, StorageError):  # other runs are to be shown all the same
+    except (AttributeError, KeyError, TypeError, ValueError, ArtifactError, StorageError) as error:
+        log.warning("%s cannot be told of: %s", store.path(key), error)  # the other runs are shown all the same
         return RunLine(name)
 
 
@@ -125,19 +133,19 @@ def _find_start(store: Store, key: str) -> str:
     begun = [int(found[1]) for name in store.names(f"{key}/tensorboard") if (found := EVENTS.match(name))]
     if begun:
         return datetime.fromtimestamp(min(begun), UTC).isoformat()
-    held: dict[str, str] = store.read_json(f"{key}/{LEASE}") or {}
+    held: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
     return held.get("since", "")
 
 
 def _last_recorded(store: Store, key: str) -> int:
-    """The step of the last whole record, found without reading those before."""
+    """The step of the last record that is whole, found without reading those before."""
     try:
         size = store.size(f"{key}/{METRICS}")
         lines = store.read_bytes(f"{key}/{METRICS}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
     except FileNotFoundError:
         return 0
-    whole = lines[:-1] if size <= TAIL_BYTES else lines[1:-1]
-    return int(json.loads(whole[-1])["step"]) if whole else 0
+    whole = [line for line in lines if is_sealed_line(f"{key}/{METRICS}", line)]
+    return int(unseal_line(whole[-1])["step"]) if whole else 0
 
 
 def _describe_corpora(plan: dict[str, Any]) -> str:

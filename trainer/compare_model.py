@@ -9,7 +9,7 @@ from trainer.compare_runs import FINE_TUNING, PRETRAINING, ComparedRun
 from trainer.formats import NOTHING, count
 from trainer.manifest import fingerprint
 from trainer.tables import Table
-from trainer.tokenizer import TOKENIZER_FILE
+from trainer.taken_tokenizer import TOKENIZER_FILE
 
 Row = list[str]
 

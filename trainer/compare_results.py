@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.account import Block
+from trainer.basis import TextBasis, facts_of, split_content
 from trainer.compare_curves import best_of, criterion_of
 from trainer.compare_fields import all_same
 from trainer.compare_runs import PRETRAINING, ComparedRun
+from trainer.config import TEXT_FIGURES
 from trainer.finetuning_data import in_order
 from trainer.formats import score
-from trainer.labelled_sources import TEST, TRAIN
 from trainer.measures import greater_is_better
 from trainer.tables import Table
 
@@ -56,25 +57,32 @@ def _measure(run: ComparedRun) -> Measured:
 
 
 def _of_text(evaluation: dict[str, Any]) -> Measured:
-    """Losses on held-out text, which is the same if the shard sets, the context and the number of tokens are."""
-    scores, context = evaluation["scores"], evaluation["context"]
-    total = scores["total"]
-    everything = [sorted(evaluation["shards"]), context, total["tokens"]]
-    found: Measured = {
-        "loss, all": (total["loss"], everything),
-        "perplexity, all": (total["perplexity"], everything),
-    }
-    for corpus, each in sorted(scores["corpora"].items()):
-        sets = [key for key in evaluation["shards"] if key.split("/")[-1].rpartition("-")[0] == corpus]
-        found[f"loss, {corpus}"] = (each["loss"], [sets, context, each["tokens"]])
+    """Figures of held-out text: of all of it, then of each corpus."""
+    scores = evaluation["scores"]
+    found: Measured = {}
+    for corpus, each in [(None, scores["total"]), *sorted(scores["corpora"].items())]:
+        for figure in TEXT_FIGURES:
+            if figure in each and (corpus is None or figure != "perplexity"):
+                told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
+                found[told] = (each[figure], _text(evaluation, figure, corpus, each))
     return found
+
+
+def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: dict[str, Any]) -> Any:
+    """What a figure of a corpus, or of all, was measured on; of shards that do not record it, their names."""
+    if measured_on := evaluation.get("measured_on"):
+        basis = TextBasis(**measured_on)
+        chosen = basis.held_out if corpus is None else {corpus: basis.held_out[corpus]}
+        return facts_of(figure, basis.model_copy(update={"held_out": chosen}))
+    own = [key for key in evaluation["shards"] if corpus in (None, key.split("/")[-1].rpartition("-")[0])]
+    return [sorted(own), evaluation["context"], score["tokens"]]
 
 
 def _of_examples(run: ComparedRun) -> Measured:
     """Figures by split, whose examples are the same if their content is, whatever the tokenizer and wherever it lies."""
     assert run.evaluation is not None
     return {
-        f"{figure}, {split}": (value, _examples(run, split))
+        f"{figure}, {split}": (value, [_examples(run, split), run.evaluation.get("positive", {}).get(figure)])
         for split, scores in in_order(run.evaluation["scores"]).items()
         for figure, value in scores.items()
     }
@@ -84,12 +92,4 @@ def _examples(run: ComparedRun, split: str) -> Any:
     """What tells the examples of a split from any others; of a set that is gone, its name."""
     if run.encoded is None:
         return run.config["data"]["key"]
-    details = run.encoded.details
-    source, found = details["source"], details["splits"][split]
-    data = run.job["data"]
-    read = [details["text_columns"], details["label_column"], data["quoting"]]
-    told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
-    cut, content = source["validation_cut"] and split != TEST, source["identity"]
-    if isinstance(content, dict):
-        content = content[TRAIN if cut else split]
-    return [*told, content, data["validation_fraction"] if cut else None]
+    return split_content(run.encoded.details, run.job["data"], split)

@@ -10,13 +10,14 @@ from typing import Any
 from trainer.compare_list import state_of
 from trainer.encoded import KIND as ENCODED
 from trainer.errors import ArtifactError, RunError
-from trainer.facts import count_parameters
+from trainer.facts import count_parameters, require_job
 from trainer.manifest import Manifest, read_manifest
 from trainer.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, EVALUATION, FINAL, LAST, PLAN
 from trainer.pointers import read_pointer
 from trainer.pretraining_report import UNIT
 from trainer.records import read_records
 from trainer.runs import final_manifest
+from trainer.seals import read_evaluation, read_listed, read_sealed
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
@@ -84,11 +85,16 @@ class ComparedRun:
 def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
     """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it."""
     keys = [f"runs/{name.strip('/').removeprefix('runs/')}" for name in names]
-    configs = [store.read_json(f"{key}/{CONFIG}") for key in keys]
-    for key, config in zip(keys, configs, strict=True):
-        if config is None:
-            raise RunError(f"{store.path(key)} holds no run: it has no {CONFIG}; {_like(store, key.removeprefix('runs/'))}")
+    configs = [_read_config(store, key) for key in keys]
     return [_read(store, chr(ord("A") + i), *each) for i, each in enumerate(zip(keys, configs, strict=True))]
+
+
+def _read_config(store: Store, key: str) -> dict[str, Any]:
+    config = read_sealed(store, f"{key}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(key)} holds no run: it has no {CONFIG}; {_like(store, key.removeprefix('runs/'))}")
+    require_job(store, key, config)
+    return config
 
 
 def _like(store: Store, name: str) -> str:
@@ -104,16 +110,17 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
     final = final_manifest(store, key)
     model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
     weights = manifest and manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})
+    listed = manifest.digests() if manifest else {}
     return ComparedRun(
         letter=letter,
         key=key,
         state=state_of(store, key, final is not None),
         config=config,
-        plan=store.read_json(f"{key}/{PLAN}") or {},
-        environment=store.read_json(f"{key}/{ENVIRONMENT}") or {},
+        plan=read_sealed(store, f"{key}/{PLAN}") or {},
+        environment=read_sealed(store, f"{key}/{ENVIRONMENT}") or {},
         records=read_records(store, key),
-        evaluation=store.read_json(f"{key}/{EVALUATION}"),
-        model_config=(store.read_json(f"{model}/config.json") or {}) if manifest else {},
+        evaluation=read_evaluation(store, f"{key}/{EVALUATION}"),
+        model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
         sources=_read_sources(store, config["data"]),
     )

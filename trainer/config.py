@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.plain_names import Key
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
 
 Schedule = Literal[
@@ -13,10 +15,15 @@ Schedule = Literal[
 
 MIB = 2**20
 
+TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
+"""What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+
 RESUME = (
     "exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run beside it from the "
     "weights of its newest checkpoint"
 )
+
+QUOTING = "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
 
 
 class Schema(BaseModel):
@@ -47,7 +54,7 @@ class CorpusConfig(Schema):
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
     )
-    quoting: bool = Field(default=True, description="csv: whether quote characters quote; false takes them as text")
+    quoting: bool | None = Field(default=None, description=QUOTING)
     max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
 
     @model_validator(mode="after")
@@ -219,6 +226,17 @@ class EvaluationConfig(Schema):
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
 
 
+class CardConfig(Schema):
+    """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if any."""
+
+    license: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")] | None = Field(
+        default=None, description="the license, by its identifier on the Hugging Face hub, such as apache-2.0"
+    )
+    language: list[Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$")]] = Field(
+        default=[], description="the languages of the text, by their ISO 639 codes, such as en; or code, multilingual"
+    )
+
+
 class PromotionConfig(Schema):
     """The gate that decides whether a trained model becomes the champion under a name."""
 
@@ -228,7 +246,9 @@ class PromotionConfig(Schema):
         default=None, description="whether a greater `metric` is better; default: not for a loss or an error, else yes"
     )
     threshold: float | None = Field(default=None, description="the least that passes, or the most if smaller is better")
-    better_by: float | None = Field(default=None, ge=0, description="how much better than the champion it must be")
+    better_by: float | None = Field(
+        default=None, ge=0, description="how much better than the champion it must be, measured on the same data"
+    )
     approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
 
     @model_validator(mode="after")
@@ -256,6 +276,7 @@ class PipelineJob(PrepareJob):
     model: ModelConfig = Field(description="the model to train")
     training: TrainingConfig = Field(description="optimisation")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
 
     def preparation(self) -> PrepareJob:
@@ -271,26 +292,29 @@ class PipelineJob(PrepareJob):
     def _held_out_text(self) -> Self:
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
-        if self.promotion is not None and self.promotion.metric not in ("loss", "perplexity"):
-            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are loss, perplexity")
+        if self.promotion is not None and self.promotion.metric not in TEXT_FIGURES:
+            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(TEXT_FIGURES)}")
         if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:
             raise ValueError("training.evaluate_every needs data.validation_fraction above 0: nothing is held out")
         return self
 
 
 class EvaluateJob(Schema):
-    """A checkpoint, measured on held-out text."""
+    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run."""
 
     store: str = Field(description="where artifacts live: a folder or any fsspec URL")
     checkpoint: str = Field(
         description="what to evaluate: a run's name (its final model), a folder in the store such as "
         "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
     )
-    shards: list[str] | None = Field(
+    shards: list[Annotated[Key, Field(pattern=r"^shards/[^/]+$")]] | None = Field(
         default=None,
-        description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's",
+        description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's; not for a "
+        "classifier",
     )
-    context: int | None = Field(default=None, ge=2, description="window length in tokens; default: that of its training")
+    context: int | None = Field(
+        default=None, ge=2, description="window length in tokens; default: that of its training; not for a classifier"
+    )
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from trainer.errors import ConfigError
+from trainer.unique_keys import DuplicateKey, parse_yaml
 
 Job = TypeVar("Job", bound=BaseModel)
 
@@ -28,10 +28,12 @@ def load_job(schema: type[Job], path: str, overrides: Sequence[str] = ()) -> Job
 def read_values(path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """The values of a YAML file with `key=value` words applied. Raises `ConfigError`."""
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except DuplicateKey as error:
+        raise ConfigError(f"configuration {path}: {error}") from error
+    except ValueError as error:
         raise ConfigError(f"configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: a mapping of keys was expected, found {type(values).__name__}")
@@ -63,8 +65,8 @@ def _override(values: dict[str, Any], word: str) -> None:
     try:
         for key in keys[:-1]:
             place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
-        place[int(keys[-1]) if isinstance(place, list) else keys[-1]] = yaml.safe_load(text)
-    except (TypeError, ValueError, IndexError, AttributeError, yaml.YAMLError) as error:
+        place[int(keys[-1]) if isinstance(place, list) else keys[-1]] = parse_yaml(text)
+    except (TypeError, ValueError, IndexError, AttributeError) as error:
         raise ConfigError(f"{word!r} cannot be set: {error}") from error
 
 

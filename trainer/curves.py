@@ -50,8 +50,11 @@ class Curve(NamedTuple):
     lines: tuple[Line, ...]
 
 
-def standard_curves(unit: str, metrics: Sequence[str] = ()) -> list[Curve]:
-    """The curves of a run: its loss in this unit, the other validation figures, learning rate, gradients and speed."""
+def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str], str] = str) -> list[Curve]:
+    """The curves of a run: its loss in this unit, the other validation figures, learning rate, gradients and speed.
+
+    `metrics` are the names of the figures in the records, and `label` gives the name of one for people.
+    """
 
     def trained(name: str, title: str, unit: str) -> Curve:
         return Curve(name, title, unit, True, (Line("train", "train", name, FIRST),))
@@ -59,7 +62,10 @@ def standard_curves(unit: str, metrics: Sequence[str] = ()) -> list[Curve]:
     losses = (Line("train", "train", "loss", FIRST), Line("validation", "evaluation", "loss", SECOND))
     return [
         Curve("loss", "Loss", unit, False, losses),
-        *(Curve(m, f"Validation {m}", "", False, (Line("validation", "evaluation", m, SECOND),)) for m in metrics),
+        *(
+            Curve(figure, f"Validation {label(figure)}", "", False, (Line("validation", "evaluation", figure, SECOND),))
+            for figure in metrics
+        ),
         trained("learning_rate", "Learning rate", ""),
         trained("grad_norm", "Gradient norm, before clipping", ""),
         trained("tokens_per_second", "Speed", "tokens a second"),

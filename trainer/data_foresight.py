@@ -11,6 +11,7 @@ from trainer.manifest import Manifest, read_manifest
 from trainer.origins import Pieces, by_file
 from trainer.preparation import SOURCES, STARTED, corpus_recipe, locate_corpus
 from trainer.progress import silent
+from trainer.seals import read_listed
 from trainer.shard_reuse import find_finished
 from trainer.shard_workers import ShardWork
 from trainer.shards import KIND as SHARDS
@@ -84,7 +85,7 @@ def _explain(
         return compare_options(known, wanted) + ([] if same else [_tell_tokenizers(store, told["tokenizer"], tokenizer_key)])
 
     def files(other: Likeness) -> list[str]:
-        before = by_file(store.read_json(f"{other.key}/{SOURCES}") or [])
+        before = by_file(read_listed(store, f"{other.key}/{SOURCES}", other.manifest.digests().get(SOURCES)) or [])
         if other.manifest.details.get("recipe", {}).get("piece_bytes") != recipe["piece_bytes"]:
             before = {name: _despite_cuts(each, pieces.get(name)) for name, each in before.items()}
         return compare_files(before, pieces)

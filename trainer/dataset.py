@@ -11,7 +11,7 @@ from trainer.batches import READ_AHEAD
 from trainer.config import TrainingConfig
 from trainer.corpus_order import CorpusOrder
 from trainer.errors import ConfigError
-from trainer.evaluation import HeldOut, held_out_windows
+from trainer.evaluation import HeldOut, open_held_out
 from trainer.order import DataOrder
 from trainer.plan import StepPlan
 from trainer.preparation import PreparedData
@@ -46,7 +46,7 @@ def open_dataset(
     _check_cache(store, sets, windows, training, plan)
     orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
     order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
-    held_out = [held_out_windows(s.corpus, s.validation, training.context, max_held_out) for s in sets]
+    held_out = [open_held_out(store, s, training.context, max_held_out) for s in sets]
     return Dataset(windows, order, held_out)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from trainer.errors import ArtifactError, RecordError
 from trainer.labelled import Example, LabelledSplit
-from trainer.manifest import Manifest, read_manifest
+from trainer.manifest import Manifest, fetch_made, read_manifest
 from trainer.storage import Store
 from trainer.text_encoder import Encoding, TextEncoder
 
@@ -78,12 +78,12 @@ class EncodedSet(NamedTuple):
 
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
-    """Map a published data set. Raises `ArtifactError` if there is none."""
+    """Map a published data set. Raises `ArtifactError` if there is none, or it is damaged."""
     manifest = _manifest(store, key)
     details, digests = manifest.details, manifest.digests()
     pad_id: int = details["pad_id"]
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {s: EncodedSplit(_map(store.fetch(f"{key}/{name}", digests[name])), pad_id) for s, name in names.items()}
+    splits = {s: EncodedSplit(_map(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
     return EncodedSet(details, splits, pad_id)
 
 
@@ -100,39 +100,55 @@ def split_sizes(details: dict[str, Any]) -> dict[str, int]:
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
     digests = {name: sha for name, sha in _manifest(store, key).digests().items() if not name.endswith(ENDING)}
-    folder = store.fetch_folder(key, digests)
-    return [folder / name for name in digests]
+    return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
 
 
 def write_split(
     path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None]
 ) -> dict[str, int]:
     """Encode a split into an Arrow file, a block at a time. Returns what was counted."""
-    lists = {name: kind for name, kind in LISTS.items() if name == "input_ids" or encoder.has_types}
     kind = pa.from_numpy_dtype(split.labels.dtype)
-    fields = [pa.field("id", pa.string()), *(pa.field(each, pa.list_(of)) for each, of in lists.items())]
-    schema = pa.schema([*fields, pa.field("labels", kind)])
     figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
     done = 0
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for block in _blocks(split.examples()):
-            encodings = encoder.encode([example.texts for example in block])
-            lengths = np.array([len(each.input_ids) for each in encodings])
-            if not lengths.all():
-                example = block[int(np.argmin(lengths))].id
-                raise RecordError(
-                    f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out"
-                )
-            columns = [_lists(encodings, each, of, lengths) for each, of in lists.items()]
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
+        for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
             labels = split.labels[done : done + len(block)]
-            known = pa.array(labels, kind, mask=unlabelled(labels))
-            writer.write_batch(pa.record_batch([pa.array([e.id for e in block], pa.string()), *columns, known], schema=schema))
-            figures["tokens"] += int(lengths.sum())
-            figures["longest"] = max(figures["longest"], int(lengths.max()))
-            figures["truncated"] += sum(each.truncated for each in encodings)
+            encoded = encode_block(block, encoder, pa.array(labels, kind, mask=unlabelled(labels)), name)
+            writer.write_batch(encoded.rows)
+            figures["tokens"] += encoded.tokens
+            figures["longest"] = max(figures["longest"], encoded.longest)
+            figures["truncated"] += encoded.truncated
             done += len(block)
             advance(len(block))
     return figures
+
+
+class EncodedBlock(NamedTuple):
+    """Encoded examples as rows of such a file, and what was counted of them: the truncated, tokens in all and at most."""
+
+    rows: pa.RecordBatch
+    truncated: int
+    tokens: int
+    longest: int
+
+
+def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
+    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their set's."""
+    encodings = encoder.encode([example.texts for example in block])
+    lengths = np.array([len(each.input_ids) for each in encodings])
+    if not lengths.all():
+        example = block[int(np.argmin(lengths))].id
+        raise RecordError(f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out")
+    schema = _schema(encoder, labels.type)
+    columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
+    rows = pa.record_batch([pa.array([example.id for example in block], pa.string()), *columns, labels], schema=schema)
+    return EncodedBlock(rows, sum(each.truncated for each in encodings), int(lengths.sum()), int(lengths.max()))
+
+
+def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
+    lists = {name: kind for name, kind in LISTS.items() if name == "input_ids" or encoder.has_types}
+    fields = [pa.field("id", pa.string()), *(pa.field(name, pa.list_(kind)) for name, kind in lists.items())]
+    return pa.schema([*fields, pa.field("labels", labels)])
 
 
 def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
@@ -163,7 +179,10 @@ class _Lists:
 def _manifest(store: Store, key: str) -> Manifest:
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
-        raise ArtifactError(f"{store.path(key)} holds no encoded data set; encode it first")
+        raise ArtifactError(
+            f"{store.path(key)} holds no encoded data set; encode it first: run its fine-tuning job again, which reuses what "
+            "is trained"
+        )
     return manifest
 
 
@@ -171,14 +190,14 @@ def _map(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
-def _blocks(examples: Iterable[Example]) -> Iterator[list[Example]]:
+def in_blocks(examples: Iterable[Example], most: int, characters: int) -> Iterator[list[Example]]:
     """Examples in lists that hold a limited amount of text."""
     block: list[Example] = []
     size = 0
     for example in examples:
         block.append(example)
         size += sum(map(len, example.texts))
-        if size >= BLOCK_CHARACTERS or len(block) >= BLOCK_EXAMPLES:
+        if size >= characters or len(block) >= most:
             yield block
             block, size = [], 0
     if block:

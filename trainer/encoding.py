@@ -16,9 +16,10 @@ from trainer.labelled_sources import LabelledSource, find_labelled
 from trainer.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
 from trainer.pretrained import find_model
 from trainer.progress import Progress
+from trainer.raw_bytes import forgetting_changed
 from trainer.storage import Store
+from trainer.taken_tokenizer import TOKENIZER_FILE
 from trainer.text_encoder import TextEncoder, load_text_encoder
-from trainer.tokenizer import TOKENIZER_FILE
 
 __all__ = [
     "EncodedSet", "EncodedSplit", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths",
@@ -26,7 +27,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 
 
 class Recipe(NamedTuple):
@@ -64,7 +65,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
-    with open_labelled(data, recipe.source, progress) as labelled, store.staging() as folder:
+    with forgetting_changed(store), open_labelled(data, recipe.source, progress) as labelled, store.staging() as folder:
         _warn_of_unlabelled(data, labelled)
         encoder.save(folder)
         total = sum(map(len, labelled.splits.values()))
@@ -95,11 +96,11 @@ def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> 
     data = job.data
     encoder = load_text_encoder(model_folder, data)
     source = find_labelled(store, data)
-    places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "max_bad_records"}
+    places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
     options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
     cut = data.validation_fraction if source.cut else None
     name = fingerprint([FORMAT, options, source.identity, cut, encoder.digest, encoder.max_length])
-    told = {**options, "format": FORMAT, "validation_fraction": cut, "max_length": encoder.max_length}
+    told = {**options, "format": FORMAT, "quoting": data.quoting, "validation_fraction": cut, "max_length": encoder.max_length}
     return Recipe(source, encoder, f"encoded/{data.name}-{name}", {**told, "tokenizer": encoder.digest})
 
 

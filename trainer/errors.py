@@ -3,7 +3,8 @@
     PipelineError
     ├── ConfigError        a setting is unknown, impossible or contradicts another
     ├── CorpusError        raw input is missing, empty or unreadable
-    │   └── RecordError    one record of it is bad; names the file and the line or offset
+    │   ├── RecordError    one record of it is bad; names the file and the line or offset
+    │   └── ChangedFile    a raw file's bytes are not those that were looked at
     ├── TokenizerError     a tokenizer cannot be loaded or does not fit the data or the model
     ├── StorageError       the store cannot be read or written
     ├── ArtifactError      a published artifact is missing, damaged or of another kind
@@ -13,6 +14,11 @@
 
 Each message says what was found, what was expected, where, and what to do about it.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 EXIT_BAD_INPUT = 2
 """Exit status of a process that stopped on a PipelineError: trying again will not help."""
@@ -35,6 +41,14 @@ class CorpusError(PipelineError):
 
 class RecordError(CorpusError):
     """One record of a raw file is bad."""
+
+
+class ChangedFile(CorpusError):
+    """A raw file's bytes are not those that were looked at; `path` is what it is remembered by."""
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
 
 
 class TokenizerError(PipelineError):
@@ -63,3 +77,10 @@ class RunError(PipelineError):
 
 class Preempted(Exception):
     """A stage was asked to stop, and can be continued; training has saved its state at a step boundary."""
+
+
+def in_one_line(error: "ValidationError") -> str:
+    """What is wrong with a record that was read back, as `files.0.size: Input should be greater than or equal to 0`."""
+    problems = [(".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()]
+    told = "; ".join(f"{place}: {message}" if place else message for place, message in problems[:3])
+    return f"{told}; and {len(problems) - 3} more" if len(problems) > 3 else told

@@ -1,6 +1,11 @@
 """Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
 
 Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard.
+
+Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in bits,
+divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the
+mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what telling the text takes, and
+they stand for no byte.
 """
 
 import math
@@ -9,20 +14,26 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.losses import IGNORED, next_tokens, token_losses
 from trainer.results import CorpusScore, Scores
 from trainer.runtime import Runtime
+from trainer.shards import ShardSet
+from trainer.storage import Store
+from trainer.token_bytes import byte_lengths
+from trainer.tokenizer import load_tokenizer
 from trainer.windows import Shards
 
 
 class HeldOut(NamedTuple):
-    """The windows of one corpus's held-out shards: where each begins."""
+    """The windows of one corpus's held-out shards: where each begins, and the bytes of text that each token id stands for."""
 
     name: str
     shards: Shards
     windows: list[tuple[int, int]]
+    token_bytes: NDArray[np.float64] | None = None
 
     @property
     def used(self) -> list[int]:
@@ -30,12 +41,27 @@ class HeldOut(NamedTuple):
         return sorted({shard for shard, _ in self.windows})
 
 
-def held_out_windows(name: str, shards: Shards, context: int, max_windows: int | None) -> HeldOut:
+def held_out_windows(
+    name: str, shards: Shards, context: int, max_windows: int | None, token_bytes: NDArray[np.float64] | None = None
+) -> HeldOut:
     """Windows that overlap by one token, so that each token but a shard's first is predicted once; or an even choice."""
     windows = [(number, start) for number, length in enumerate(shards.lengths) for start in range(0, length - 1, context - 1)]
     if max_windows is not None and len(windows) > max_windows:
         windows = [windows[int(place)] for place in np.linspace(0, len(windows) - 1, max_windows).round()]
-    return HeldOut(name, shards, windows)
+    return HeldOut(name, shards, windows, token_bytes)
+
+
+def open_held_out(store: Store, shards: ShardSet, context: int, max_windows: int | None) -> HeldOut:
+    """The held-out windows of a published set.
+
+    What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were built: for a
+    byte-level tokenizer this changes nothing.
+    """
+    totals, token_bytes = shards.details["totals"], None
+    if known := totals.get("validation_token_bytes"):
+        lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]))
+        token_bytes = lengths * (totals["validation_bytes"] / known)
+    return held_out_windows(shards.corpus, shards.validation, context, max_windows, token_bytes)
 
 
 @torch.no_grad()
@@ -53,25 +79,40 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    scores: dict[str, CorpusScore] = {}
-    sums: list[float] = []
+    measured: dict[str, _Sums] = {}
     for corpus in held_out:
         if not corpus.windows:
             continue
-        losses = _window_losses(model, corpus, context, batch, runtime, advance)
+        losses, text_bytes = _window_sums(model, corpus, context, batch, runtime, advance).T.tolist()
         tokens = sum(min(context, corpus.shards.lengths[shard] - start) - 1 for shard, start in corpus.windows)
-        sums.append(math.fsum(losses.tolist()))
-        scores[corpus.name] = _score(sums[-1], tokens, len(corpus.windows))
+        counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
+        measured[corpus.name] = _Sums(math.fsum(losses), tokens, len(corpus.windows), counted)
     model.train(was_training)
-    tokens, windows = sum(s.tokens for s in scores.values()), sum(s.windows for s in scores.values())
-    return Scores(corpora=scores, total=_score(math.fsum(sums), tokens, windows))
+    counts = [each.text_bytes for each in measured.values()]
+    known = [each for each in counts if each is not None]
+    total = _Sums(
+        math.fsum(each.loss for each in measured.values()),
+        sum(each.tokens for each in measured.values()),
+        sum(each.windows for each in measured.values()),
+        math.fsum(known) if known and len(known) == len(counts) else None,
+    )
+    return Scores(corpora={name: _score(each) for name, each in measured.items()}, total=_score(total))
 
 
-def _window_losses(
+class _Sums(NamedTuple):
+    """Sums over the predicted tokens: their loss in nats, their number, and the bytes of text that they stand for."""
+
+    loss: float
+    tokens: int
+    windows: int
+    text_bytes: float | None
+
+
+def _window_sums(
     model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, advance: Callable[[int], None]
 ) -> torch.Tensor:
-    """Summed loss of each window, of shape [windows], float64."""
-    losses = torch.zeros(len(corpus.windows), dtype=torch.float64)
+    """Each window's loss in nats and bytes of text, over the tokens that it predicts, of shape [windows, 2], float64."""
+    sums = torch.zeros(len(corpus.windows), 2, dtype=torch.float64)
     used = corpus.used
     for first in range(runtime.rank * batch, len(corpus.windows), runtime.ranks * batch):
         chosen = corpus.windows[first : first + batch]
@@ -82,13 +123,22 @@ def _window_losses(
             window = corpus.shards[shard][start : start + context].astype(np.int64)
             tokens[row, : len(window)] = window
             labels[row, : len(window)] = next_tokens(torch.from_numpy(window)[None])[0]
+            if corpus.token_bytes is not None:
+                sums[first + row, 1] = float(corpus.token_bytes[window[1:]].sum())
         with runtime.accelerator.autocast():
             each = token_losses(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
-        losses[first : first + len(chosen)] = each.view(len(chosen), context).double().sum(dim=1).cpu()
+        sums[first : first + len(chosen), 0] = each.view(len(chosen), context).double().sum(dim=1).cpu()
         advance(len(chosen) * runtime.ranks)
-    return runtime.sum(losses)
+    return runtime.sum(sums)
 
 
-def _score(total: float, tokens: int, windows: int) -> CorpusScore:
-    mean = total / tokens if tokens else math.nan
-    return CorpusScore(loss=mean, perplexity=math.exp(min(mean, 700.0)), tokens=tokens, windows=windows)
+def _score(sums: _Sums) -> CorpusScore:
+    mean = sums.loss / sums.tokens if sums.tokens else math.nan
+    return CorpusScore(
+        loss=mean,
+        perplexity=math.exp(min(mean, 700.0)),
+        tokens=sums.tokens,
+        windows=sums.windows,
+        bits_per_byte=sums.loss / math.log(2) / sums.text_bytes if sums.text_bytes else None,
+        text_bytes=None if sums.text_bytes is None else round(sums.text_bytes),
+    )

@@ -4,25 +4,28 @@ Nothing here needs the libraries that train, so that a report is made in about a
 """
 
 import hashlib
-import json
 import math
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
+from trainer.config import PipelineJob
 from trainer.encoded import KIND as ENCODED
-from trainer.errors import ArtifactError, RunError, StorageError
+from trainer.errors import ArtifactError, RunError, in_one_line
+from trainer.finetune_config import FinetuneJob
 from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, PLAN
 from trainer.plan import FinetunePlan, StepPlan
 from trainer.pointers import read_pointer
 from trainer.records import read_records
 from trainer.runs import final_manifest
+from trainer.seals import read_evaluation, read_listed, read_sealed, remedy_of
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
+from trainer.tensor_files import read_tensors
 from trainer.tokenizer import KIND as TOKENIZER
-
-MAX_HEADER_BYTES = 100_000_000
 
 
 class Source(NamedTuple):
@@ -105,10 +108,11 @@ class RunFacts:
 
 def read_facts(store: Store, run_key: str) -> RunFacts:
     """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is gone."""
-    config = store.read_json(f"{run_key}/{CONFIG}")
+    config = read_sealed(store, f"{run_key}/{CONFIG}")
     if config is None:
         raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name")
-    final, plan = final_manifest(store, run_key), store.read_json(f"{run_key}/{PLAN}")
+    require_job(store, run_key, config)
+    final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
     if final is None or plan is None:
         missing = FINAL if final is None else PLAN
         raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
@@ -117,16 +121,26 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         config=config,
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
         plan=StepPlan(**plan) if "shards" in config["data"] else FinetunePlan(**plan),
-        environment=store.read_json(f"{run_key}/{ENVIRONMENT}") or {},
+        environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
-        evaluation=store.read_json(f"{run_key}/{EVALUATION}"),
+        evaluation=read_evaluation(store, f"{run_key}/{EVALUATION}"),
         final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
         card=next((record for record in final.files if record.name == CARD), None),
-        model_config=store.read_json(f"{run_key}/{FINAL}/config.json") or {},
+        model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
         sources=_read_sources(store, config["data"]),
         checkpoints=_find_checkpoints(store, run_key),
     )
+
+
+def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
+    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand beside."""
+    try:
+        schema = PipelineJob if "shards" in config["data"] else FinetuneJob
+        schema.model_validate(config["job"], extra="ignore")
+    except ValidationError as error:
+        key = f"{run_key}/{CONFIG}"
+        raise ArtifactError(f"{store.path(key)} is damaged: job.{in_one_line(error)}; {remedy_of(key)}") from error
 
 
 def _read_sources(store: Store, data: dict[str, Any]) -> list[Source]:
@@ -150,19 +164,12 @@ def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
     for record in final.files:
         if not record.name.endswith(".safetensors"):
             continue
-        path = f"{key}/{record.name}"
         try:
-            size = int.from_bytes(store.read_bytes(path, 0, 8), "little")
-            if size > min(record.size, MAX_HEADER_BYTES):
-                raise ValueError(f"a header of {size} bytes")
-            header = json.loads(store.read_bytes(path, 8, 8 + size))
-        except (FileNotFoundError, StorageError, ValueError) as error:
-            raise ArtifactError(
-                f"{store.path(key)}/{record.name} is missing or damaged ({error}); train the run again"
-            ) from error
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
+            tensors = read_tensors(store, f"{key}/{record.name}", record.size)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; train the run again") from error
+        for tensor in tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
     return counts
 
 

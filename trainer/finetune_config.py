@@ -1,10 +1,10 @@
 """The schema of fine-tuning: a labelled data set and a model that classifies, or predicts a number."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, Strict, model_validator
 
-from trainer.config import RESUME, Name, OptimizationConfig, PromotionConfig, Schedule, Schema, check_fork
+from trainer.config import QUOTING, RESUME, CardConfig, Name, OptimizationConfig, PromotionConfig, Schedule, Schema, check_fork
 
 
 class LabelledDataConfig(Schema):
@@ -33,10 +33,16 @@ class LabelledDataConfig(Schema):
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
     )
-    quoting: bool = Field(default=True, description="csv: whether quote characters quote; false takes them as text")
+    quoting: bool | None = Field(default=None, description=QUOTING)
+    columns: list[str] | None = Field(
+        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
+        "line names the text columns has one"
+    )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
     label_column: str = Field(default="label", description="the column with the label")
-    id_column: str | None = Field(default=None, description="the column that names an example; default: its row number")
+    id_column: str | None = Field(
+        default=None, description="the column that names an example, in the splits that have it; default: its row number"
+    )
     task: Literal["classification", "regression"] = Field(
         default="classification", description="regression predicts one number"
     )
@@ -72,6 +78,18 @@ class LabelledDataConfig(Schema):
         columns = [*self.text_columns, self.label_column, *([self.id_column] if self.id_column else [])]
         if doubles := sorted({column for column in columns if columns.count(column) > 1}):
             raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, label_column and id_column")
+        return self
+
+    @model_validator(mode="after")
+    def _columns_hold_the_texts(self) -> Self:
+        if self.columns is None:
+            return self
+        if self.source != "csv":
+            raise ValueError("columns goes with source csv")
+        if doubles := sorted({column for column in self.columns if self.columns.count(column) > 1}):
+            raise ValueError(f"columns names {doubles[0]!r} twice")
+        if missing := [column for column in self.text_columns if column not in self.columns]:
+            raise ValueError(f"columns does not name {missing[0]!r}, which is one of text_columns")
         return self
 
     @model_validator(mode="after")
@@ -121,6 +139,9 @@ class MeasurementConfig(Schema):
         description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
         "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1, or pearsonr and spearmanr",
     )
+    positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
+        default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
+    )
     best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
     greater_is_better: bool | None = Field(
         default=None, description="whether a greater `best_by` is better; default: not for a loss or an error, else yes"
@@ -140,6 +161,7 @@ class FinetuneJob(Schema):
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: FinetuneTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
+    card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
 
     @model_validator(mode="after")

@@ -8,7 +8,9 @@ from trainer.classifiers import classifier_config
 from trainer.encoded import encoded_details, split_sizes
 from trainer.encoding import find_encoded
 from trainer.finetune_config import FinetuneJob
-from trainer.models import check_weights, count_parameters
+from trainer.labelled_look import look_at_labelled
+from trainer.manifest import ArtifactRef
+from trainer.models import count_parameters
 from trainer.plan import make_finetune_plan
 from trainer.predicting import check_best_by, metric_names
 from trainer.preflight import check_optimization
@@ -17,6 +19,7 @@ from trainer.progress import Progress
 from trainer.results import FinetunePreflight
 from trainer.runs import check_origin
 from trainer.storage import Store
+from trainer.weights import check_weights
 
 
 def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
@@ -27,20 +30,35 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     check_origin(store, job)
     ranks = check_optimization(job.training)
     source = find_model(store, job.model.pretrained, hub=True).folder
-    encoded = find_encoded(store, job, source)
-    known = encoded_details(store, encoded.key) if encoded else None
-    classes = job.data.classes or ["0", "1"] if job.data.task == "classification" else None
-    details: dict[str, Any] = known or {"classes": classes, "pad_id": 0, "vocab_size": 0}
     check_weights(source)
+    encoded = find_encoded(store, job, source)
+    details, splits, told = _look(store, job, encoded, progress)
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
-    count = len(details["classes"] or [])
-    check_best_by(job, count)
-    splits = split_sizes(known) if known else None
+    classes: list[str] | None = details["classes"]
+    check_best_by(job if splits else _without_class(job), classes)
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,
         ranks=ranks,
-        metrics=metric_names(job, count),
+        metrics=metric_names(job, len(classes or [])),
+        looked_at=told,
         splits=splits,
         plan=make_finetune_plan(job.training, splits, ranks) if splits else None,
     )
+
+
+def _without_class(job: FinetuneJob) -> FinetuneJob:
+    """The job as far as it can be checked while its classes are not known."""
+    return job.model_copy(update={"evaluation": job.evaluation.model_copy(update={"positive_class": None})})
+
+
+def _look(
+    store: Store, job: FinetuneJob, encoded: ArtifactRef | None, progress: Progress
+) -> tuple[dict[str, Any], dict[str, int] | None, str]:
+    """What is known of the data: as an encoded set's details say it, the sizes of its splits, and what was looked at."""
+    if encoded is not None:
+        details = encoded_details(store, encoded.key)
+        return details, split_sizes(details), f"encoded already: {encoded.key}"
+    look = look_at_labelled(store, job.data, progress)
+    classes = look.classes or ["0", "1"] if job.data.task == "classification" else None
+    return {"classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told

@@ -3,16 +3,18 @@
 from typing import Any
 
 from trainer.account import Account, Block, Card, Section, Tile
+from trainer.card_metadata import hub_metric, index_entry
 from trainer.curves import standard_curves
 from trainer.encoded import KIND as ENCODED
 from trainer.facts import RunFacts
 from trainer.finetuning_data import describe_data, in_order
 from trainer.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
 from trainer.formats import count, plural, score, short
+from trainer.measures import OF_ONE_CLASS, positive_class
 from trainer.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.places import FINAL
 from trainer.plan import FinetunePlan
-from trainer.results import FinetuneEvaluation
+from trainer.results import FinetuneEvaluation, label_figure
 from trainer.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
 from trainer.tables import Pairs
 
@@ -42,19 +44,20 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
     evaluation = _read_evaluation(facts)
     figures = _figures(facts, evaluation)
+    labels = _label_recorded(facts, evaluation, figures, details)
     unit = "nats an example" if details["classes"] else "squared error"
     return Account(
-        verdict=_verdict(facts, figures, unit),
+        verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
         tiles=_tiles(facts, plan, evaluation, figures),
-        curves=standard_curves(unit, [figure for figure in figures if figure != "loss"]),
-        results=[Section("Results by split", _results(facts, evaluation, figures, unit, details)), *_classes(evaluation)],
+        curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
+        results=[Section("Results by split", _results(facts, evaluation, labels, unit, details)), *_classes(evaluation)],
         samples=[],
         data=describe_data(facts, details),
         plan=_plan(facts, plan, details),
         model=_model(facts, encoded.key, details),
-        checkpoints=checkpoint_table(facts, figures, score),
-        card=_card(facts, plan, figures, details),
+        checkpoints=checkpoint_table(facts, labels, score),
+        card=_card(facts, plan, evaluation, figures, details),
     )
 
 
@@ -74,13 +77,25 @@ def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str
     return [name for name in named if name in scores or name in found]
 
 
-def _verdict(facts: RunFacts, figures: list[str], unit: str) -> str:
+def _label_recorded(
+    facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> dict[str, str]:
+    """The figures in the run's records, with their names for people: those of one class are of the one that training named."""
+    classes = details["classes"] or []
+    wanted = facts.job["evaluation"].get("positive_class")
+    trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
+    positive = dict.fromkeys(evaluation.positive if evaluation else (), trained)
+    return {figure: label_figure(figure, positive) for figure in figures}
+
+
+def _verdict(facts: RunFacts, labels: dict[str, str], unit: str) -> str:
     """One line: what training did to the two first figures."""
     compared = find_comparison(facts)
     if compared is None:
         return verdict_unmeasured(facts, unit)
     before, after = compared
-    changes = [f"{figure} {score(before.get(figure))} → {score(after.get(figure))}" for figure in figures[:2]]
+    first = list(labels.items())[:2]
+    changes = [f"{label} {score(before.get(figure))} → {score(after.get(figure))}" for figure, label in first]
     return f"Validation {', '.join(changes)} {tell_length(facts)}."
 
 
@@ -90,7 +105,7 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
         return "The finished model has not been evaluated: there is no evaluation in the store."
     measured = [
         f"{count(details['splits'][split]['examples'])} {split} examples: "
-        + ", ".join(f"{figure} {score(scores.get(figure))}" for figure in figures)
+        + ", ".join(f"{evaluation.label(figure)} {score(scores.get(figure))}" for figure in figures)
         for split, scores in evaluation.scores.items()
     ]
     return f"Finished model on {'; on '.join(measured)}."
@@ -102,7 +117,14 @@ def _tiles(facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation |
     before = compared.before if compared else {}
     test = f", {count(plan.test_examples)} test" if plan.test_examples else ""
     return [
-        *(Tile(f"Validation {name}", score(scores.get(name)), _note(before.get(name), evaluation)) for name in figures[:TOLD]),
+        *(
+            Tile(
+                f"Validation {evaluation.label(name) if evaluation else name}",
+                score(scores.get(name)),
+                _note(before.get(name), evaluation),
+            )
+            for name in figures[:TOLD]
+        ),
         *size_tiles(facts),
         Tile("Training examples", count(plan.examples), f"{count(plan.validation_examples)} validation{test}"),
         *speed_tiles(facts),
@@ -114,7 +136,7 @@ def _note(before: float | None, evaluation: FinetuneEvaluation | None) -> str:
 
 
 def _results(
-    facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], unit: str, details: dict[str, Any]
+    facts: RunFacts, evaluation: FinetuneEvaluation | None, labels: dict[str, str], unit: str, details: dict[str, Any]
 ) -> list[Block]:
     """The finished model's figures by split and where its predictions are, and validation figures before and after."""
     blocks = [Block("There is no evaluation of the finished model in the store.")]
@@ -122,11 +144,11 @@ def _results(
         files = " and ".join(evaluation.predictions)
         examples = {split: each["examples"] for split, each in details["splits"].items() if split != "train"}
         note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
-        blocks = [Block(note, split_table(evaluation, figures, unit, examples))]
+        blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
     if compared := find_comparison(facts):
         steps = f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
         examples_seen = plural(compared.after["examples"], "validation example")
-        blocks.append(Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, figures)))
+        blocks.append(Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, labels)))
     return blocks
 
 
@@ -162,7 +184,9 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
     return [*model_pairs(facts, origin, details["vocab_size"], encoded), output]
 
 
-def _card(facts: RunFacts, plan: FinetunePlan, figures: list[str], details: dict[str, Any]) -> Card:
+def _card(
+    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> Card:
     job, start = facts.job, facts.job["model"]["pretrained"]
     what = "text classification" if details["classes"] else "text regression"
     summary = (
@@ -170,9 +194,8 @@ def _card(facts: RunFacts, plan: FinetunePlan, figures: list[str], details: dict
         f"{short(sum(facts.parameters.values()))} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
         f"{plural(facts.steps, 'optimizer step')}"
     )
-    metrics = [figure for figure in figures if figure != "loss"]
+    metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
     matter = {
-        **({"base_model": start} if facts.config["start"]["origin"] == "hub" else {}),
         **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
         **({"metrics": metrics} if metrics else {}),
     }
@@ -185,4 +208,21 @@ def _card(facts: RunFacts, plan: FinetunePlan, figures: list[str], details: dict
             else "logits.item()"
         ),
     )  # fmt: skip
-    return Card("text-classification", what.replace(" ", "-"), matter, summary, use)
+    return Card("text-classification", what.replace(" ", "-"), matter, _index(facts, evaluation, details), summary, use)
+
+
+def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished model's figures on each labelled split."""
+    if evaluation is None:
+        return []
+    data = facts.job["data"]
+    of_hub = data["source"] == "hub"
+    named = {"name": details["name"], "type": data["path"] if of_hub else details["name"], "config": data["subset"]}
+    return [
+        index_entry(
+            "text-classification",
+            {**named, "split": split},
+            {figure: (evaluation.label(figure), value) for figure, value in scores.items() if figure != "loss"},
+        )
+        for split, scores in evaluation.scores.items()
+    ]

@@ -1,6 +1,6 @@
 """The tables of a fine-tuned model: figures by split, before and after, mistakes, and figures by class."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from trainer.formats import count, number, percent, score
 from trainer.results import Classification, FinetuneEvaluation
@@ -17,15 +17,16 @@ def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: st
     for split, number_of_examples in examples.items():
         scores = evaluation.scores.get(split, {})
         rows.append([split, count(number_of_examples), *(score(scores.get(figure)) for figure in figures)])
-    return Table(["Split", "Examples", *(f"loss ({unit})" if each == "loss" else each for each in figures)], rows)
+    columns = (f"loss ({unit})" if each == "loss" else evaluation.label(each) for each in figures)
+    return Table(["Split", "Examples", *columns], rows)
 
 
-def change_table(compared: Comparison, figures: Sequence[str]) -> Table:
-    """Validation figures before and after training."""
+def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
+    """Validation figures before and after training, each with its name for people."""
     rows = []
-    for figure in figures:
+    for figure, label in figures.items():
         before, after = (record.get(figure, float("nan")) for record in compared)
-        rows.append([figure, score(before), score(after), f"{'+' if after > before else ''}{score(after - before)}"])
+        rows.append([label, score(before), score(after), f"{'+' if after > before else ''}{score(after - before)}"])
     return Table(["Figure", "Before", "After", "Change"], rows)
 
 

@@ -1,6 +1,8 @@
 """Holds: what stays in a store for a time, because somebody is about to use it, or waits for a person's word on it.
 
-    pins/holds/runs/X@20260501T120000-0123abcd    …    one empty file for each hold; its name says until when it counts, in UTC
+    pins/holds/runs/X@20260501T120000-0123abcd-4567cdef    …    one empty file for each hold
+
+Its name says until when it counts, in UTC, and ends with a checksum of what it says.
 
 Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no manifest any
 more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks whether it is being
@@ -12,10 +14,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
-from trainer.errors import ArtifactError, StorageError
+from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.lease import is_being_removed as is_run_being_removed
-from trainer.manifest import MANIFEST
+from trainer.manifest import MANIFEST, fingerprint
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -26,9 +29,23 @@ SHORT, LONG, YOUNG = timedelta(hours=1), timedelta(days=7), timedelta(hours=12)
 """For what is done at once, for a run that waits for its turn, and the age below which an artifact needs no hold."""
 
 
+class Hold(NamedTuple):
+    """A hold: the key of its file, what is held, and until when."""
+
+    file: str
+    key: str
+    until: datetime
+
+
 def held(store: Store) -> set[str]:
-    """The keys of all that is held now."""
-    return {key for _, key, until in _all(store) if until >= datetime.now(UTC)}
+    """The keys of all that is held now. Raises `RunError` if the name of a hold is damaged: it may have held anything."""
+    holds, damaged = _all(store)
+    if damaged:
+        raise RunError(
+            f"what {store.path(damaged[0])} holds is not known, as its name is damaged, so nothing is removed; delete it if "
+            f"nothing runs in this store, or after {LONG.days + 1} days"
+        )
+    return {hold.key for hold in holds if hold.until >= datetime.now(UTC)}
 
 
 @contextmanager
@@ -55,7 +72,7 @@ def hold_reused(store: Store, key: str, created: str) -> bool:
     if now - datetime.fromisoformat(created) < YOUNG:
         return True
     try:
-        if not any(each == key and until > now + LONG - YOUNG for _, each, until in _all(store)):
+        if not any(hold.key == key and hold.until > now + LONG - YOUNG for hold in _all(store)[0]):
             _hold(store, key, LONG)
     except StorageError as error:
         log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)
@@ -70,20 +87,30 @@ def is_being_removed(store: Store, key: str) -> bool:
 
 def forget_ended(store: Store) -> None:
     """Delete the holds that do not count any more."""
-    for name, _, until in _all(store):
-        if until < datetime.now(UTC):
-            store.delete(name)
+    for hold in _all(store)[0]:
+        if hold.until < datetime.now(UTC):
+            store.delete(hold.file)
 
 
 def _hold(store: Store, key: str, lasting: timedelta) -> str:
-    name = f"{HOLDS}/{key}@{datetime.now(UTC) + lasting:{TIME}}-{uuid.uuid4().hex[:8]}"
+    said = f"{key}@{datetime.now(UTC) + lasting:{TIME}}-{uuid.uuid4().hex[:8]}"
+    name = f"{HOLDS}/{said}-{_checksum(said)}"
     store.write_bytes(name, b"")
     return name
 
 
-def _all(store: Store) -> Iterator[tuple[str, str, datetime]]:
-    """Each hold: its name, what is held, and until when."""
-    for kind in store.names(HOLDS):
-        for name in store.names(f"{HOLDS}/{kind}"):
-            key, _, ends = name.rpartition("@")
-            yield f"{HOLDS}/{kind}/{name}", f"{kind}/{key}", datetime.strptime(ends[:15], TIME).replace(tzinfo=UTC)
+def _checksum(said: str) -> str:
+    return fingerprint(said)[:8]
+
+
+def _all(store: Store) -> tuple[list[Hold], list[str]]:
+    """All holds, and the keys of those whose names are damaged."""
+    holds, damaged = list[Hold](), list[str]()
+    for file in (f"{HOLDS}/{kind}/{name}" for kind in store.names(HOLDS) for name in store.names(f"{HOLDS}/{kind}")):
+        said, _, checksum = file.removeprefix(f"{HOLDS}/").rpartition("-")
+        if checksum == _checksum(said):
+            key, _, ends = said.rpartition("@")
+            holds.append(Hold(file, key, datetime.strptime(ends[:15], TIME).replace(tzinfo=UTC)))
+        else:
+            damaged.append(file)
+    return holds, damaged

@@ -8,14 +8,21 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from trainer.config import EvaluateJob, PipelineJob, PromotionConfig
 from trainer.config_file import read_values, validate_job
 from trainer.finetune_config import FinetuneJob
 from trainer.logs import for_terminals, start_logging
 from trainer.manifest import ArtifactRef
+from trainer.places import FINAL
 from trainer.progress import Progress, for_people, silent
+from trainer.results import Evaluation, FinetuneEvaluation, Remeasured
+from trainer.seals import require_sealed
 from trainer.storage import Store
+
+if TYPE_CHECKING:  # what follows loads the libraries that train
+    from trainer.runtime import Runtime
 
 
 def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
@@ -35,7 +42,8 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     progress = for_people() if runtime.rank == 0 else silent()
     runtime.on_first(lambda: check(job))  # however long it takes, the others wait
     run = train_run(job, progress)
-    evaluate(job, run, progress, runtime.rank)
+    evaluation = evaluate(job, run, progress, runtime.rank)
+    anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
         from trainer.report import make_report
@@ -43,8 +51,10 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
         store = Store(job.store)
         report = make_report(store, run.key)
         print(f"model: {store.path(run.key)}/final\nreport: {store.path(report.key)}")
-        if job.promotion is not None:
-            consider(job.promotion, store, run.key)
+        if job.promotion is not None and evaluation is None:
+            print("gate not met: nothing is held out, so nothing was measured")
+        elif job.promotion is not None and evaluation is not None:
+            consider(job.promotion, store, run.key, evaluation, anew)
     return run.key
 
 
@@ -78,7 +88,9 @@ def check(job: PipelineJob | FinetuneJob) -> None:
         preflight(job, silent())
 
 
-def evaluate(job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progress, rank: int) -> None:
+def evaluate(
+    job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progress, rank: int
+) -> Evaluation | FinetuneEvaluation | None:
     """Measure the final model, if anything is held out, and say the result."""
     from trainer.classifying import evaluate_run
     from trainer.measuring import evaluate_checkpoint
@@ -88,18 +100,58 @@ def evaluate(job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progres
     if isinstance(job, FinetuneJob):
         result = evaluate_run(job, run.key, progress)
         if rank == 0:
-            print(", ".join(f"{name} {value:.4f}" for name, value in result.scores["validation"].items()))
-    elif StepPlan(**Store(job.store).read_json(f"{run.key}/{PLAN}")).holds_out:
-        total = evaluate_checkpoint(measurement(job, run.key), progress).scores.total
-        if rank == 0:
-            print(f"held-out loss {total.loss:.4f}, perplexity {total.perplexity:.1f}")
+            print(", ".join(f"{result.label(name)} {value:.4f}" for name, value in result.scores["validation"].items()))
+        return result
+    if not StepPlan(**require_sealed(Store(job.store), f"{run.key}/{PLAN}")).holds_out:
+        return None
+    measured = evaluate_checkpoint(measurement(job, run.key), progress)
+    if rank == 0:
+        print(f"held-out {measured.scores.total.describe()}")
+    return measured
 
 
-def consider(gate: PromotionConfig, store: Store, run_key: str) -> None:
+def measure_rival(
+    job: PipelineJob | FinetuneJob,
+    run_key: str,
+    evaluation: Evaluation | FinetuneEvaluation | None,
+    progress: Progress,
+    runtime: "Runtime",
+) -> Remeasured | None:
+    """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every rank."""
+    from trainer.classifying import evaluate_run
+    from trainer.gate import remeasure
+    from trainer.measuring import evaluate_checkpoint
+    from trainer.promotion import find_rival
+
+    gate, store = job.promotion, Store(job.store)
+    if gate is None or evaluation is None:
+        return None
+    rival = runtime.on_first(lambda: find_rival(store, gate, run_key, evaluation.measured_on))
+    if rival is None:
+        return None
+
+    def measure() -> Evaluation | FinetuneEvaluation:
+        if isinstance(job, FinetuneJob):
+            return evaluate_run(job, run_key, progress, rival.run)
+        assert isinstance(evaluation, Evaluation)
+        return evaluate_checkpoint(measurement_alike(measurement(job, run_key), rival.run, evaluation), progress)
+
+    return remeasure(rival, measure)
+
+
+def consider(
+    gate: PromotionConfig,
+    store: Store,
+    run_key: str,
+    evaluation: Evaluation | FinetuneEvaluation,
+    anew: Remeasured | None,
+) -> None:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
-    from trainer.promotion import look, measured, pass_through
+    from trainer.gate import figures
+    from trainer.promotion import look, pass_through
 
-    verdict = (look if gate.approval else pass_through)(store, gate, run_key, measured(store, run_key))
+    judged = look if gate.approval else pass_through
+    verdict = judged(store, gate, run_key, figures(evaluation), evaluation.measured_on, anew)
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
         print("not promoted: promotion.approval asks for a person; `python -m flows.promote` promotes by hand")
@@ -114,3 +166,10 @@ def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
         device=job.training.device,
         evaluation=job.evaluation,
     )
+
+
+def measurement_alike(measuring: EvaluateJob, run_key: str, evaluation: Evaluation) -> EvaluateJob:
+    """How the final model of another run is measured on the same text, in the same way."""
+    evaluated = measuring.evaluation.model_copy(update={"prompts": []})
+    changes = {"shards": evaluation.shards, "context": evaluation.context, "evaluation": evaluated}
+    return measuring.model_copy(update={"checkpoint": f"{run_key}/{FINAL}", **changes})

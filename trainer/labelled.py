@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from trainer.errors import CorpusError
 from trainer.finetune_config import LabelledDataConfig
-from trainer.labelled_rows import Part, columns_of, open_table
-from trainer.labelled_scan import BAD, Scan, bad_record, rows_of, scan_rows
+from trainer.labelled_checks import check_columns, require_all_classes
+from trainer.labelled_rows import Part
+from trainer.labelled_scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows
 from trainer.labelled_sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
 from trainer.labels import UNLABELLED, Labels, find_labels, read_label
 from trainer.progress import Progress
@@ -54,7 +55,7 @@ class LabelledSplit:
         texts = len(self.data.text_columns)
         for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
             if self.kept[number]:
-                name = row.values[-1] if self.data.id_column is not None else None
+                name = id_of(self.data, row)
                 yield Example(str(number if name is None else name), tuple(row.values[:texts]))
 
 
@@ -79,7 +80,7 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
-        dropped, named = _check_columns(data, parts)
+        dropped, named = check_columns(data, parts)
         with progress.bar(f"read {data.name}", None, "row") as bar:
             scans = {
                 split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
@@ -90,9 +91,12 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         labels = find_labels(data, train.values, named, len(train.codes))
         splits = {}
         for split, scan in scans.items():
-            meant, good = _read_labels(data, labels, split, scan)
+            meant, good = read_labels(data, labels, split, scan)
             _require_examples(data, split, scan, good)
             splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
+        if data.classes is None and named is None:
+            whole = splits[TRAIN]
+            require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
         if source.cut:
             splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
             log.info(
@@ -111,27 +115,7 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
 
 
-def _check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
-    """The columns that are left out, and the data set's own class names. Raises `CorpusError` if a column is missing."""
-    wanted = columns_of(data)
-    dropped: dict[str, None] = {}
-    names: dict[str, list[str]] = {}
-    for split, each in parts.items():
-        for part in each:
-            table = open_table(part, data)
-            needed = [column for column in wanted if split != TEST or column != data.label_column]
-            if missing := [column for column in needed if column not in table.columns]:
-                raise CorpusError(f"{part.name} has no column {missing[0]!r}; it has {', '.join(table.columns) or 'none'}")
-            dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
-            if table.class_names is not None:
-                names[part.name] = table.class_names
-    if len({tuple(each) for each in names.values()}) > 1:
-        found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
-        raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
-    return list(dropped), next(iter(names.values()), None)
-
-
-def _read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """What each row's label means, and which rows are good. Raises `RecordError` for a label that means nothing."""
     classifies = labels.classes is not None
     missing = UNLABELLED if classifies else np.nan

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.config import CorpusConfig
+from trainer.csv_files import csv_dialect, never_ends, quoting_hint
 from trainer.errors import CorpusError, RecordError
 from trainer.finetune_config import LabelledDataConfig
-from trainer.sources import MAX_RECORD, csv_delimiter, open_bytes, open_raw, unreadable
+from trainer.raw_bytes import RawFile, require_file
+from trainer.sources import MAX_RECORD, open_bytes, open_raw, unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -25,16 +26,24 @@ BOM = b"\xef\xbb\xbf"
 ROWS = 1024
 """Rows that are taken at a time out of a Parquet file or a data set."""
 
+FIRST_LINE = "the first line"
+
 csv.field_size_limit(MAX_RECORD)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A file, or a split of a data set: its name for people, and where its rows are."""
+    """A file, or a split of a data set: its name for people, where its rows are, and all files that they may come from."""
 
     name: str
     path: str = ""
     loaded: "Dataset | None" = None
+    files: tuple[RawFile, ...] = ()
+
+    def require_same(self) -> None:
+        """Raise `ChangedFile` unless its files are what they were when they were looked at."""
+        for file in self.files:
+            require_file(file)
 
 
 class Row(NamedTuple):
@@ -43,6 +52,8 @@ class Row(NamedTuple):
     number: int
     values: Sequence[Any]
     problem: str | None = None
+    spans: bool = False
+    """Whether the row goes on over line ends, in a file of lines."""
 
 
 class Table(NamedTuple):
@@ -55,13 +66,21 @@ class Table(NamedTuple):
 
 
 def open_table(part: Part, data: LabelledDataConfig) -> Table:
-    """Open a part, reading no more than its head. Raises `CorpusError`, also later, if it is damaged."""
+    """Open a part, reading no more than its head.
+
+    Raises `CorpusError`, also later, if it is damaged, and after its last row if it is not what was looked at.
+    """
     with _explained(part):
         table = _open_loaded(part, data) if part.loaded is not None else OPENERS[data.source](part, data)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         with _explained(part):
-            yield from table.rows(columns)
+            try:
+                yield from table.rows(columns)
+            except Exception:
+                part.require_same()
+                raise
+            part.require_same()
 
     return table._replace(rows=rows)
 
@@ -71,37 +90,21 @@ def columns_of(data: LabelledDataConfig) -> list[str]:
     return [*data.text_columns, data.label_column, *([data.id_column] if data.id_column else [])]
 
 
-def delimiter_of(data: LabelledDataConfig, path: str) -> str:
-    """The column delimiter of a csv file: as given, else by the file's ending."""
-    return csv_delimiter(CorpusConfig(name=data.name, paths=[path], delimiter=data.delimiter), path)
-
-
 def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
-    quoting = csv.QUOTE_MINIMAL if data.quoting else csv.QUOTE_NONE
-    # Strict, because a stray quote character would otherwise make one text out of many rows and say nothing.
-    options: dict[str, Any] = {"delimiter": delimiter_of(data, part.name), "quoting": quoting, "strict": True}
-    hint = "; if quote characters are text here, set quoting to false" if data.quoting else ""
+    dialect, hint = csv_dialect(data, part.name), quoting_hint(data, part.name)
 
     def text() -> io.TextIOWrapper:
         return io.TextIOWrapper(open_raw(part.path), encoding="utf-8-sig", errors="surrogateescape", newline="")
 
-    try:
-        with text() as file:
-            header = next(csv.reader(file, **options), [])
-    except csv.Error as error:
-        raise CorpusError(f"{part.name}: line 1: not valid CSV: {error}{hint}") from error
-    try:
-        "".join(header).encode()
-    except UnicodeEncodeError as error:
-        raise CorpusError(f"{part.name}: line 1 is not valid UTF-8; convert the file to UTF-8") from error
-    if twice := [column for column in columns_of(data) if header.count(column) > 1]:
-        raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")
+    with text() as file:
+        header, named_by = _read_header(part, data, csv.reader(file, **dialect), hint)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         places = [header.index(column) for column in columns]
         with text() as file:
-            reader = csv.reader(file, **options)
-            next(reader)
+            reader = csv.reader(file, **dialect)
+            if named_by == FIRST_LINE:
+                next(reader)
             while True:
                 line = reader.line_num + 1
                 try:
@@ -111,16 +114,42 @@ def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
                 except csv.Error as error:
                     last = f" (up to line {reader.line_num})" if reader.line_num > line else ""
                     problem = f"not valid CSV: {error}{last}{hint}"
-                    if "unexpected end" in str(error):  # all the rest of the file: not one record that may be skipped
+                    if never_ends(error):
                         raise RecordError(f"{part.name}: line {line}: {problem}") from error
                     yield Row(line, (), problem)
                     continue
                 if row and len(row) != len(header):
-                    yield Row(line, (), f"{len(row)} columns, the first line names {len(header)}{hint}")
+                    yield Row(line, (), f"{len(row)} columns, {named_by} names {len(header)}{hint}")
                 elif row:
-                    yield Row(line, [row[place] for place in places])
+                    yield Row(line, [row[place] for place in places], spans=reader.line_num > line)
 
     return Table(header, None, "line", rows)
+
+
+def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]], hint: str) -> tuple[list[str], str]:
+    """The names of a file's columns, and what names them: its first line, or the setting `columns`.
+
+    With that setting, a first line is a header only if it names the text columns itself.
+    """
+    try:
+        first = next(rows, [])
+    except csv.Error as error:
+        raise CorpusError(f"{part.name}: line 1: not valid CSV: {error}{hint}") from error
+    try:
+        "".join(first).encode()
+    except UnicodeEncodeError as error:
+        raise CorpusError(f"{part.name}: line 1 is not valid UTF-8; convert the file to UTF-8") from error
+    if data.columns is not None and not set(data.text_columns) <= set(first):
+        named = list(data.columns)
+        if like := [cell for cell, name in zip(first, named, strict=False) if cell.strip().casefold() == name.casefold()]:
+            raise CorpusError(
+                f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
+                "as it does"
+            )
+        return named, "`columns`"
+    if twice := [column for column in columns_of(data) if first.count(column) > 1]:
+        raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")
+    return first, FIRST_LINE
 
 
 def _open_jsonl(part: Part, data: LabelledDataConfig) -> Table:

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import fsspec
 
 from trainer.config import CorpusConfig
+from trainer.csv_files import csv_dialect, is_quoted
 from trainer.errors import CorpusError
 from trainer.finetune_config import LabelledDataConfig
-from trainer.labelled_rows import Part, delimiter_of
+from trainer.labelled_rows import Part
+from trainer.raw_bytes import RawFile
 from trainer.sources import Piece, find_pieces, find_sources, is_compressed, unreadable
 from trainer.storage import Store
 
@@ -53,7 +55,7 @@ def fetch_part(part: Part, folder: Path) -> Part:
         fs.get_file(full, str(target))
     except OSError as error:
         raise unreadable(part.path, error) from error
-    return replace(part, path=str(target))
+    return replace(part, path=str(target), files=tuple(file._replace(path=str(target)) for file in part.files))
 
 
 def _find_files(store: Store, data: LabelledDataConfig) -> LabelledSource:
@@ -62,10 +64,14 @@ def _find_files(store: Store, data: LabelledDataConfig) -> LabelledSource:
     found = {split: [source.path for source in find_sources(_corpus(data, paths))] for split, paths in patterns.items()}
 
     def identity(path: str) -> list[Any]:
-        return [digests[path], is_compressed(path), delimiter_of(data, path) if data.source == "csv" else None]
+        dialect = csv_dialect(data, path) if data.source == "csv" else None
+        return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
 
     return LabelledSource(
-        parts={split: [Part(path, path) for path in paths] for split, paths in found.items()},
+        parts={
+            split: [Part(path, path, files=(RawFile(path, path, digests[path]),)) for path in paths]
+            for split, paths in found.items()
+        },
         identity={split: [identity(path) for path in paths] for split, paths in found.items()},
     )
 
@@ -83,7 +89,7 @@ def _find_hub(data: LabelledDataConfig) -> LabelledSource:
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
-    return LabelledSource(_loaded_parts(name, loaded, splits), [data.path, data.subset, prints])
+    return LabelledSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
 def _find_folder(store: Store, data: LabelledDataConfig) -> LabelledSource:
@@ -98,7 +104,8 @@ def _find_folder(store: Store, data: LabelledDataConfig) -> LabelledSource:
         raise CorpusError(f"{path} cannot be read as a folder that save_to_disk wrote: {error}") from error
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
-    return LabelledSource(_loaded_parts(path, sets, splits), [[[piece.key, piece.sha256] for piece in pieces], splits])
+    files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
+    return LabelledSource(_loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits])
 
 
 def _choose(name: str, loaded: Any, data: LabelledDataConfig) -> dict[str, list[str]]:
@@ -113,8 +120,10 @@ def _choose(name: str, loaded: Any, data: LabelledDataConfig) -> dict[str, list[
     return chosen
 
 
-def _loaded_parts(name: str, loaded: Any, splits: dict[str, list[str]]) -> dict[str, list[Part]]:
-    return {split: [Part(f"{name}: {each}", loaded=loaded[each]) for each in names] for split, names in splits.items()}
+def _loaded_parts(name: str, loaded: Any, splits: dict[str, list[str]], files: tuple[RawFile, ...]) -> dict[str, list[Part]]:
+    return {
+        split: [Part(f"{name}: {each}", loaded=loaded[each], files=files) for each in names] for split, names in splits.items()
+    }
 
 
 def _wanted(data: LabelledDataConfig) -> dict[str, list[str] | None]:

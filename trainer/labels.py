@@ -1,6 +1,7 @@
 """What the labels of a data set mean: ids of classes, or numbers.
 
 Integers are ids already, unless the configured classes are integers themselves: then they are names, like all other texts.
+Numbers that are written with a fraction are no classes, unless `classes` names them.
 """
 
 import math
@@ -12,8 +13,11 @@ from trainer.errors import CorpusError
 from trainer.finetune_config import LabelledDataConfig
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")
 UNLABELLED = -1
 """What stands in place of a label where there is none, by the convention of GLUE's test splits."""
+
+REGRESSION = "set task to regression"
 
 Label = str | int | float
 """A label as the data has it."""
@@ -28,7 +32,7 @@ class Labels(NamedTuple):
 
 def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
     """A label as it is found in a row, or None if it is missing. Raises `ValueError` if it can be none at all."""
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if value is None or (isinstance(value, float) and math.isnan(value)) or (isinstance(value, str) and not value.strip()):
         return None
     if isinstance(value, bool):
         return int(value)
@@ -47,8 +51,8 @@ def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named:
     if data.task == "regression":
         return Labels(None, {})
     where = f"data set {data.name!r}: column {data.label_column!r}"
-    found = [value for value in values if value is not None]
     classes = data.classes or named
+    found = refuse_fractions(data, values, named)
     ids: dict[str | int, int]
     if _are_integers(found, data):
         largest = max(int(value) for value in found if _is_integer(value))
@@ -61,12 +65,48 @@ def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named:
         as_names = data.classes is not None and named is None and all(INTEGER.fullmatch(name) for name in classes)
         ids = {int(name) if as_names else number: number for number, name in enumerate(classes)}
     else:
-        classes = classes or sorted({value for value in found if isinstance(value, str)})
+        classes = classes or _name_classes(where, found)
         ids = {name: number for number, name in enumerate(classes)}
     if len(classes) < 2:
         what = f"only the class {classes[0]!r}" if classes else "no label"
         raise CorpusError(f"{where} has {what} in train; at least two classes are needed: name them in `classes`")
     return Labels(classes, ids)
+
+
+def refuse_fractions(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None) -> list[Label]:
+    """Those of the values that can be classes. Raises `CorpusError` if all of them are numbers with a fraction."""
+    every = [value for value in values if value is not None]
+    found = [value for value in every if not _is_fraction(value, data.classes or named)]
+    if every and not found:
+        raise CorpusError(
+            f"data set {data.name!r}: column {data.label_column!r} holds numbers with a fraction, such as {every[0]!r}, which "
+            f"are no classes: {REGRESSION}, or name them in `classes` if they are names"
+        )
+    return found
+
+
+def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
+    """The distinct texts as names. Raises `CorpusError` if some of them look like slips of the pen for others."""
+    names = sorted({value for value in found if isinstance(value, str)})
+    numbers = [name for name in names if _is_integer(name)]
+    if numbers and len(numbers) < len(names):
+        words = [name for name in names if not _is_integer(name)]
+        raise CorpusError(
+            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all classes in "
+            "`classes`"
+        )
+    alike: dict[str, str] = {}
+    for name in names:
+        if (other := alike.setdefault(name.strip().casefold(), name)) != name:
+            raise CorpusError(
+                f"{where} holds {other!r} and {name!r}, which differ by case or blanks alone: correct them, or name all "
+                "classes in `classes`"
+            )
+    return names
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
 
 
 def read_label(labels: Labels, value: Label | None, optional: bool) -> int | float | None:
@@ -83,8 +123,8 @@ def read_label(labels: Labels, value: Label | None, optional: bool) -> int | flo
     if optional and (value is None or value in (UNLABELLED, str(UNLABELLED))):
         return None
     found = "no label" if value is None else f"{value!r} is no class"
-    if isinstance(value, float):
-        found += " (for numbers, set task to regression)"
+    if value is not None and _is_fraction(value, labels.classes):
+        found += f" (for numbers, {REGRESSION})"
     raise ValueError(f"{found}; the classes are {_listed(labels)}")
 
 
@@ -107,6 +147,13 @@ def _are_integers(found: Sequence[Label], data: LabelledDataConfig) -> bool:
     if data.classes is not None:
         return any(map(_is_integer, found)) and not any(value in data.classes for value in found)
     return bool(found) and all(map(_is_integer, found))
+
+
+def _is_fraction(value: Label, classes: Sequence[str] | None) -> bool:
+    """Whether a label is a number written with a fraction, such as 2.5 or the text 0.0, and no class's name."""
+    if isinstance(value, str):
+        return bool(FRACTION.fullmatch(value)) and value not in (classes or ())
+    return isinstance(value, float)
 
 
 def _is_integer(value: Label) -> bool:

@@ -2,10 +2,11 @@
 
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
-A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over.
+A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. Of a
+damaged one it is not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is
+for `STALE_SECONDS` is of no living process.
 """
 
-import json
 import logging
 import os
 import socket
@@ -16,7 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.errors import RunError
+from trainer.errors import ArtifactError, RunError
+from trainer.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -50,8 +52,8 @@ class Lease:
     def __exit__(self, *error: object) -> None:
         self._ended.set()
         self._beat.join()
-        held = self._read()
-        if held is not None and _meaning(held)["id"] == self._mine["id"]:
+        raw = self._read()
+        if raw is not None and not self._lost and (self._meaning(raw) or self._mine)["id"] == self._mine["id"]:
             self._store.delete(self._key)
 
     def _create(self) -> bool:
@@ -63,10 +65,16 @@ class Lease:
         raw = self._read()
         if raw is None:
             return False
-        held = _meaning(raw)
-        if held["id"] == self._mine["id"]:
+        held = self._meaning(raw)
+        if held is None:
+            if _is_young(self._store, self._key):
+                raise RunError(
+                    f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
+                )
+            held = {"pid": "(unknown)", "host": "a machine that its damaged lease does not tell"}
+        elif held["id"] == self._mine["id"]:
             return True  # a remote store's answer to its creation was lost, and the request repeated
-        if _is_alive(held):
+        elif _is_alive(held):
             raise RunError(
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
@@ -104,7 +112,11 @@ class Lease:
                 self._written = written
             else:
                 raw = self._read()  # after a request that was repeated, it may be the one just written
-                self._lost = raw is None or _meaning(raw)["id"] != self._mine["id"]
+                held = None if raw is None else self._meaning(raw)
+                if raw is not None and held is None and self._store.swap(self._key, raw, written):
+                    log.warning("%s was damaged: written anew", self._store.path(self._key))
+                    held, raw = self._mine, written
+                self._lost = held is None or held["id"] != self._mine["id"]
                 self._written = raw or b""
             self._shown = time.time()
 
@@ -115,23 +127,34 @@ class Lease:
             return None
 
     def _encoded(self) -> bytes:
-        return json.dumps({**self._mine, "beat": _now()}, indent=2).encode()
+        return sealed_bytes(self._key, {**self._mine, "beat": _now()})
 
-
-def _meaning(raw: bytes) -> dict[str, Any]:
-    held: dict[str, Any] = json.loads(raw)
-    return held
+    def _meaning(self, raw: bytes) -> dict[str, Any] | None:
+        """What a lease says; None if it is damaged."""
+        try:
+            return open_sealed(self._store, self._key, raw)
+        except ArtifactError:
+            return None
 
 
 def is_held(store: Store, run: str) -> bool:
-    """Whether a living process holds the run."""
-    held = store.read_json(f"{run}/{LEASE}")
+    """Whether a living process holds the run, or, if its lease is damaged, may hold it."""
+    try:
+        held = read_sealed(store, f"{run}/{LEASE}")
+    except ArtifactError as error:
+        log.warning("%s", error)
+        return _is_young(store, f"{run}/{LEASE}")
     return held is not None and _is_alive(held)
 
 
 def is_being_removed(store: Store, run: str) -> bool:
-    """Whether a living process holds the run to remove it."""
-    held = store.read_json(f"{run}/{LEASE}")
+    """Whether a living process holds the run to remove it. Raises `ArtifactError` if that cannot be told for now."""
+    try:
+        held = read_sealed(store, f"{run}/{LEASE}")
+    except ArtifactError:
+        if _is_young(store, f"{run}/{LEASE}"):
+            raise
+        return False
     return held is not None and held.get("removing", False) and _is_alive(held)
 
 
@@ -157,6 +180,12 @@ def _is_alive(held: dict[str, Any]) -> bool:
         return bool(_started(held["pid"]) == held["started"])
     silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
     return silent < STALE_SECONDS
+
+
+def _is_young(store: Store, key: str) -> bool:
+    """Whether a lease was written so lately that its holder may live. Lists the run's folder."""
+    found = [file.modified.timestamp() for file in store.walk(key.rpartition("/")[0]) if file.key == key]
+    return any(time.time() - modified < STALE_SECONDS for modified in found)
 
 
 def _started(pid: int) -> str:

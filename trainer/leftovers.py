@@ -23,7 +23,9 @@ from trainer.storage import STAGING, Store
 from trainer.stored import Stored
 from trainer.upkeep import describe, sum_up
 
-ARTIFACT = re.compile(r"(?P<folder>(shards|tokenizers|encoded)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)")
+ARTIFACT = re.compile(
+    r"(?P<folder>(shards|tokenizers|encoded|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
+)
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
 OLD = timedelta(days=1)
 

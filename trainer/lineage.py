@@ -11,11 +11,12 @@ from trainer.facts import RunFacts, Source
 from trainer.manifest import FileRecord
 from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.preparation import SOURCES
+from trainer.seals import read_listed
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
 
-FORMAT = 1
+FORMAT = 2
 EVALUATED = ("shards", "context", "encoded", "predictions")
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
 
@@ -72,8 +73,8 @@ def _describe(source: Source) -> dict[str, Any]:
 def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
     """A corpus, with a pointer to the list of its raw files: that list holds each one's path and checksum."""
     key = f"{source.key}/{SOURCES}"
-    pieces = store.read_json(key) or []
-    listed = next((record.sha256 for record in source.manifest.files if record.name == SOURCES), None)
+    listed = source.manifest.digests().get(SOURCES)
+    pieces = read_listed(store, key, listed) or []
     return {
         **_describe(source),
         "corpus": source.manifest.details["corpus"],

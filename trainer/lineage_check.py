@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.errors import ArtifactError
-from trainer.manifest import MANIFEST, Manifest, read_manifest
+from trainer.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.places import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND
 from trainer.pretrained import digest_files
+from trainer.seals import read_sealed
 from trainer.sources import digest_stretch, unreadable
 from trainer.storage import Store
 
@@ -51,9 +52,17 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     expected = {file["name"]: file["sha256"] for file in record["model"]["files"]}
     yield _check_model(store, f"{run}/{FINAL}", expected)
     if record["evaluation"]:
-        now = store.read_json(f"{run}/{EVALUATION}")
-        same = now is not None and now["fingerprint"] == record["evaluation"]["fingerprint"]
-        yield Finding("artifact", f"{run}/{EVALUATION}", "gone" if now is None else "same" if same else "changed")
+        yield _check_evaluation(store, f"{run}/{EVALUATION}", record["evaluation"]["fingerprint"])
+
+
+def _check_evaluation(store: Store, key: str, fingerprint: str) -> Finding:
+    try:
+        now = read_sealed(store, key)
+    except ArtifactError as error:
+        return Finding("artifact", key, "changed", str(error))
+    if now is None:
+        return Finding("artifact", key, "gone")
+    return Finding("artifact", key, "same" if now["fingerprint"] == fingerprint else "changed")
 
 
 def _check_bytes(store: Store, key: str, sha256: str, note: Callable[[], str] = lambda: "") -> Finding:
@@ -69,8 +78,8 @@ def _remade(store: Store, artifact: dict[str, Any]) -> Callable[[], str]:
 
     def note() -> str:
         try:
-            manifest = Manifest.model_validate_json(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
-        except ValueError:
+            manifest = parse_manifest(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
+        except (ValueError, RecursionError):
             return "its manifest is damaged"
         same = manifest.fingerprint == artifact["fingerprint"]
         return f"made again at {manifest.created}, from {'the same' if same else 'something else'}"

@@ -1,14 +1,23 @@
-"""A store in a local folder. Files are renamed or linked into place when they are whole and synced."""
+"""A store in a local folder. Files are renamed or linked into place when they are whole and synced.
+
+The root, and the folders right in it (runs, say), may be symbolic links: that is how whoever owns the store puts a part of it
+on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put them there.
+"""
 
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from trainer.errors import StorageError
+from trainer.plain_names import plain_key, plain_name
 from trainer.stored import Stored
+from trainer.verified import require_content
 
 
 class LocalFiles:
@@ -18,21 +27,24 @@ class LocalFiles:
         self.root = root
 
     def exists(self, key: str) -> bool:
-        return (self.root / key).exists()
+        return self.at(key).exists()
 
     def names(self, key: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / key))
+            return sorted(os.listdir(self.at(key)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def size(self, key: str) -> int:
-        return (self.root / key).stat().st_size
+        return self.at(key).stat().st_size
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        with open(self.root / key, "rb") as file:
-            file.seek(start)
-            return file.read(-1 if end is None else end - start)
+        try:
+            with open(self.at(key), "rb") as file:
+                file.seek(start)
+                return file.read(-1 if end is None else end - start)
+        except NotADirectoryError as error:  # a stray file among folders holds no file
+            raise FileNotFoundError(*error.args) from error
 
     def put(self, path: Path, key: str) -> None:
         """Move a file of the same file system into place."""
@@ -55,10 +67,11 @@ class LocalFiles:
         """The two share their bytes where the file system can: published files never change."""
         target = self._place(key)
         target.unlink(missing_ok=True)
+        original = self.at(source)
         try:
-            os.link(self.root / source, target)
+            os.link(original, target)
         except OSError:
-            shutil.copyfile(self.root / source, target)
+            shutil.copyfile(original, target)
             sync_file(target)
         sync_folder(target.parent)
 
@@ -75,40 +88,46 @@ class LocalFiles:
 
     def swap(self, path: Path, key: str, expected: bytes) -> bool:
         """Move a file into the place of one that holds the expected bytes. A process that dies lets others go on."""
-        with suppress(FileNotFoundError), alone(self.root / key):
+        with suppress(FileNotFoundError), alone(self.at(key)):
             if self.read(key) == expected:
                 self.put(path, key)
                 return True
         return False
 
     def rename(self, key: str, new: str) -> None:
-        os.rename(self.root / key, self.root / new)
-        sync_folder((self.root / new).parent)
+        target = self._entry(new)
+        os.rename(self._entry(key), target)
+        sync_folder(target.parent)
 
     def delete(self, key: str, first: str | None = None) -> None:
-        path = self.root / key
-        if first is not None and (path / first).exists():
+        path = self._entry(key)
+        if first is not None and not path.is_symlink() and (path / first).exists():
             (path / first).unlink()
             sync_folder(path)
-        if path.is_dir():
+        if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
 
     def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path:
-        return self.root / key
+        path = self.at(key)
+        if sha256 is not None:
+            require_content(path, sha256, check)
+        return path
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        return self.root / key
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda name: self.fetch(f"{key}/{name}", digests[name]), digests))
+        return self.at(key)
 
     def release(self, key: str) -> None:
         """Nothing to do: what `fetch` gives is the file itself."""
 
     def walk(self, key: str = "") -> Iterator[Stored]:
-        for path in (self.root / key).rglob("*"):
+        for path in (self.at(key) if key else self.root).rglob("*"):
             with suppress(FileNotFoundError):
-                if path.is_file():
-                    state = path.stat()
+                state = path.lstat()
+                if stat.S_ISREG(state.st_mode):
                     modified = datetime.fromtimestamp(state.st_mtime, UTC)
                     name = path.relative_to(self.root).as_posix()
                     yield Stored(name, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
@@ -119,10 +138,46 @@ class LocalFiles:
     def abort_upload(self, key: str, upload: str) -> None:
         """There are none."""
 
+    def at(self, key: str) -> Path:
+        """The place of a key, or of the store for none. Raises `StorageError` if it leads out, by its spelling or by a link."""
+        if not key:
+            return self.root
+        try:
+            plain_key(key)
+        except ValueError as error:
+            raise StorageError(f"{self.root}: {error}") from error
+        place = f"{self.root}/{key}"
+        end = place.find("/", len(f"{self.root}/"))  # of the folder right in the root
+        while end != -1:
+            end = place.find("/", end + 1)
+            _refuse_link(place if end == -1 else place[:end])
+        return Path(place)
+
+    def _entry(self, key: str) -> Path:
+        """The place of a key that may itself be a link, which is then what is renamed, replaced or removed."""
+        folder, _, name = key.rpartition("/")
+        try:
+            return (self.at(folder) if folder else self.root) / plain_name(name)
+        except ValueError as error:
+            raise StorageError(f"{self.root}: {error}") from error
+
     def _place(self, key: str) -> Path:
-        target = self.root / key
+        target = self._entry(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def _refuse_link(path: str) -> None:
+    """Raise `StorageError` for a symbolic link. One look at the entry itself: resolving each path would take many."""
+    try:
+        is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return  # it is not there, or cannot be reached: whoever uses it says so
+    if is_link:
+        raise StorageError(
+            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Put what it leads to in "
+            "its place; a folder right in the store's root may be a link, to have it on another disk"
+        )
 
 
 @contextmanager

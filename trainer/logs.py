@@ -79,9 +79,9 @@ def kept_log(store: Store, run: str, rank: int) -> Iterator[None]:
     key = f"{run}/{LOGS}/rank-{rank}.log"
     if store.local is None:
         store.write_bytes(key, store.read_bytes(key) if store.exists(key) else b"")
-    else:
-        Path(store.path(key)).parent.mkdir(parents=True, exist_ok=True)
-    handler = _Kept(store.local / key if store.local else store.fetch(key))
+    path = store.fetch(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _Kept(path)
     logging.root.addHandler(handler)
     try:
         yield

@@ -22,6 +22,7 @@ from trainer.saver import Commit, Saver
 from trainer.snapshot import take_snapshot
 from trainer.step import Batch, Outcome, train_step
 from trainer.stopping import StopSignal
+from trainer.threads import describe_threads
 from trainer.throughput import Meter
 
 log = logging.getLogger(__name__)
@@ -183,6 +184,7 @@ def save_now(session: Session, epoch: int | None) -> None:
     committed = session.saver.save(partial(
         take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
         schedule=session.schedule, scaler=session.runtime.accelerator.scaler, epoch=epoch,
+        computed=describe_threads(session.runtime.device, session.runtime.ranks),
     ))  # fmt: skip
     stalled = time.perf_counter() - started
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)

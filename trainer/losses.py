@@ -11,8 +11,13 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from trainer.errors import ConfigError
+
 IGNORED = -100
 """Label of positions that are not predicted."""
+
+ROUNDING = 1e-5
+"""Difference of two means of the same losses, in nats, that is rounding."""
 
 CHUNK_ELEMENTS = 2**21
 """Logits held at a time: 8 MiB in float32, about what a processor's cache holds."""
@@ -24,11 +29,19 @@ class CausalLMLoss(nn.Module):
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()
         self.model = model
-        self._chunked = has_plain_head(model)
+        self.adds = adds_to_loss(model)
+        self._chunked = not self.adds and has_plain_head(model)
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted."""
+        """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted.
+
+        What a model adds to the mean loss is added for each predicted token, so that micro-batches and ranks count by their
+        size. (How evenly a batch is spread over experts depends on what is in the batch: it is looked at by micro-batch.)
+        """
         labels = next_tokens(input_ids)
+        if self.adds:
+            mean: torch.Tensor = self.model(input_ids=input_ids, labels=input_ids, use_cache=False).loss
+            return mean * (labels != IGNORED).sum()
         if not self._chunked:
             return token_losses(self.model, input_ids, labels).sum()
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
@@ -46,8 +59,43 @@ def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
 
 def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
-    logits_BTV = model(input_ids=input_ids, use_cache=False).logits
-    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none")
+    return cross_entropies(model(input_ids=input_ids, use_cache=False).logits, labels)
+
+
+def cross_entropies(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+    """-log p(label) of each position in nats, 0 where the label is ignored. Shape [B * T], float32."""
+    return F.cross_entropy(logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORED, reduction="none")
+
+
+@torch.no_grad()
+def adds_to_loss(model: PreTrainedModel) -> bool:
+    """Whether the model's own loss is that of the next token and something more, such as a penalty on its routers.
+
+    It is tried, in training mode: what is added must be the same whatever the labels. Families that do not shift labels
+    themselves are no different. Raises `ConfigError` if its own loss is of another kind than that of the next token.
+    """
+    was_training = model.training
+    model.train()
+    config = model.config.get_text_config()
+    length = min(8, config.vocab_size, getattr(config, "max_position_embeddings", None) or 8)
+    input_ids = torch.arange(length, device=model.device)[None]
+    beyond: list[float] = []
+    unshifted: list[float] = []
+    for labels in (input_ids, input_ids.flip(1)):
+        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+            torch.manual_seed(0)
+            output = model(input_ids=input_ids, labels=labels, use_cache=False)
+        for found, targets in ((beyond, next_tokens(labels)), (unshifted, labels)):
+            found.append(float(output.loss - cross_entropies(output.logits, targets).sum() / (targets != IGNORED).sum()))
+    model.train(was_training)
+    if max(map(abs, beyond)) <= ROUNDING or max(map(abs, unshifted)) <= ROUNDING:
+        return False
+    if abs(beyond[0] - beyond[1]) > ROUNDING:
+        raise ConfigError(
+            f"transformers trains a {model.config.model_type!r} model on another loss than that of the next token; "
+            "take a family that predicts the next token, such as gpt2, llama or mamba"
+        )
+    return True
 
 
 @torch.no_grad()
@@ -63,9 +111,9 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     model.eval()
     output.weight.div_(weight.std())
     input_ids = torch.arange(4, device=weight.device)[None]
-    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    hidden = getattr(model.base_model(input_ids=input_ids, use_cache=False), "last_hidden_state", None)
     logits = model(input_ids=input_ids, use_cache=False).logits
-    plain = torch.allclose(logits, output(hidden), rtol=1e-4, atol=1e-5)
+    plain = hidden is not None and torch.allclose(logits, output(hidden), rtol=1e-4, atol=1e-5)
     output.weight.copy_(weight)
     model.train(was_training)
     return plain

@@ -5,20 +5,40 @@ A folder without its manifest does not exist. Fingerprints name what an artifact
 
 import hashlib
 import json
-from collections.abc import Iterable
+import posixpath
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from trainer import __version__
-from trainer.errors import ArtifactError, WrongContent
+from trainer.details import require_details
+from trainer.errors import ArtifactError, WrongContent, in_one_line
+from trainer.places import CARD
+from trainer.plain_names import Count, Digest, FileName, Key
 from trainer.storage import Store
 
 MANIFEST = "manifest.json"
+REPAIR = "; prepare the data again: it is made anew from the raw files"
+"""What to do about a damaged file of what was prepared: a preparation looks at every file, of a remote store at its size."""
+
 FORMAT = 1
+NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded")
+"""Kinds whose keys end with what they were made from."""
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text!r} is a time without its zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time)]
+"""When something was, in ISO 8601, with its zone."""
 
 
 class FileRecord(BaseModel):
@@ -26,28 +46,23 @@ class FileRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str
-    size: int
-    sha256: str
+    name: FileName
+    size: Count
+    sha256: Digest
 
 
 class Manifest(BaseModel):
-    """What an artifact consists of, and what it was made from."""
+    """What an artifact consists of, and what it was made from. Figures that are no numbers are written as they are."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     format: int
     kind: str
     fingerprint: str
     headrace: str
-    created: str
+    created: Time
     files: list[FileRecord]
     details: dict[str, Any]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _unchanged(cls, values: Any) -> Any:
-        return unseal(values) if isinstance(values, dict) else values
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each file, by name."""
@@ -63,9 +78,9 @@ class ArtifactRef(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    key: str
+    key: Key
     fingerprint: str
-    size: int
+    size: Count
     reused: bool = False
 
 
@@ -75,17 +90,24 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def seal(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with a checksum of them, for a JSON file that no other file lists."""
-    return {**values, "checksum": fingerprint(values)}
+def seal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
+    """The values with a checksum of them, for a JSON file that no other file lists; `place` is where only they may stand."""
+    return {**values, "checksum": _checksum(values, place)}
 
 
-def unseal(values: dict[str, Any]) -> dict[str, Any]:
-    """The values without their checksum, if there is one. Raises `ValueError` if it does not match them."""
+def unseal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
+    """The values without their checksum. Raises `ValueError` if there is none, or it does not match them or the place."""
     rest = {key: value for key, value in values.items() if key != "checksum"}
-    if "checksum" in values and values["checksum"] != fingerprint(rest):
-        raise ValueError("it does not match its own checksum")
+    if "checksum" not in values:
+        raise ValueError("it has no checksum: another program wrote it, or another version of headrace")
+    if values["checksum"] != _checksum(rest, place):
+        other = "" if place is None else ", or is of another place"
+        raise ValueError(f"it does not match its own checksum: it was changed{other}")
     return rest
+
+
+def _checksum(values: dict[str, Any], place: str | None) -> str:
+    return fingerprint(values if place is None else [posixpath.normpath(place), values])
 
 
 def digest_file(path: Path, name: str | None = None) -> FileRecord:
@@ -125,34 +147,61 @@ def write_manifest(store: Store, key: str, manifest: Manifest) -> None:
 def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     """The manifest of the artifact under a key, or None if there is none.
 
-    Raises `ArtifactError` if it is of another kind or format.
+    Raises `ArtifactError` if it is damaged, of another kind or format, or of another artifact.
     """
     try:
         raw = store.read_bytes(f"{key}/{MANIFEST}")
     except FileNotFoundError:
         return None
-    try:
-        manifest = Manifest.model_validate_json(raw)
-    except ValidationError as error:
-        raise ArtifactError(f"{store.path(key)}/{MANIFEST} is damaged or of another version of headrace: {error}") from error
+    with _told(store, key):
+        manifest = parse_manifest(raw)
     if manifest.kind != kind or manifest.format != FORMAT:
         raise ArtifactError(
             f"{store.path(key)} holds {manifest.kind!r} in format {manifest.format}; expected {kind!r} in format {FORMAT}"
         )
+    if kind in NAMED_BY_FINGERPRINT and not key.endswith(f"-{manifest.fingerprint}"):
+        raise ArtifactError(
+            f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put back "
+            "the folder's own, or delete the folder to have it made anew"
+        )
+    with _told(store, key):
+        require_details(kind, manifest.details)
     return manifest
 
 
+@contextmanager
+def _told(store: Store, key: str) -> Iterator[None]:
+    """Say of a manifest that cannot be one where it is."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        problem = in_one_line(error) if isinstance(error, ValidationError) else str(error)
+        raise ArtifactError(f"{store.path(key)}/{MANIFEST} is damaged or of another version of headrace: {problem}") from error
+
+
+def parse_manifest(raw: bytes) -> Manifest:
+    """The manifest that a file holds. Raises `ValueError` if it is damaged, `RecursionError` if it is nested too deeply."""
+    values = json.loads(raw)
+    return Manifest.model_validate(unseal(values) if isinstance(values, dict) else values)
+
+
 def find_damage(
-    store: Store, key: str, manifest: Manifest, only: Iterable[str] | None = None, content: bool = True
+    store: Store,
+    key: str,
+    manifest: Manifest,
+    only: Iterable[str] | None = None,
+    content: bool = True,
+    anew: bool = True,
 ) -> dict[str, str]:
     """Read the artifact's files again; return what is wrong by file name. `only` limits it to some names.
 
-    Without `content`, files are only looked for, with their sizes: enough where a copy's content is checked when it is fetched.
+    What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only looked
+    for, with their sizes: enough where a copy's content is checked when it is fetched.
     """
     wanted = None if only is None else set(only)
     records = [record for record in manifest.files if wanted is None or record.name in wanted]
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content), records)
+        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew), records)
         return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
 
 
@@ -161,33 +210,53 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
     manifest = read_manifest(store, key, kind)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no published {kind}")
+    return fetch_files(store, key, manifest)
+
+
+def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
+    """A local folder with the files that an artifact's manifest lists.
+
+    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it.
+    """
+    if store.local is not None:
+        for name in store.names(key):
+            if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith("."):
+                raise ArtifactError(f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere")
     return store.fetch_folder(key, manifest.digests())
 
 
-def require_intact(store: Store, key: str, manifest: Manifest) -> None:
+def require_intact(store: Store, key: str, manifest: Manifest, remedy: str = "") -> None:
     """Raise `ArtifactError` naming the first damaged file, if any; a remote one's content is checked when it is fetched."""
-    for name, damage in find_damage(store, key, manifest, content=store.local is not None).items():
-        raise ArtifactError(f"{store.path(key)}/{name} {damage}")
+    for name, damage in find_damage(store, key, manifest, content=store.local is not None, anew=False).items():
+        raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
+
+
+def fetch_made(store: Store, key: str, name: str, sha256: str) -> Path:
+    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is damaged."""
+    try:
+        return store.fetch(f"{key}/{name}", sha256)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{store.path(key)}/{name} is missing{REPAIR}") from error
+    except WrongContent as error:
+        remedy = REPAIR if store.local else f"; delete it{REPAIR.replace(';', ' and')}"
+        raise ArtifactError(f"{error}{remedy}") from error
 
 
 def _sealed(manifest: Manifest) -> bytes:
     return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _damage(store: Store, key: str, record: FileRecord, content: bool) -> str | None:
+def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool) -> str | None:
     try:
+        # A remote file that is fetched is not asked for its size as well: each question is a request.
+        size = record.size if content and not store.local else store.size(key)
+        if size != record.size:
+            return f"has {size} bytes, its manifest says {record.size}"
         if content:
-            path = store.fetch(key, record.sha256, check=True)
-            found = digest_file(path, record.name) if store.local else record  # a copy that is fetched is what it must be
+            store.fetch(key, record.sha256, check=anew)
             store.release(key)
-        else:
-            found = record.model_copy(update={"size": store.size(key)})
     except FileNotFoundError:
         return "is missing"
     except WrongContent as error:
         return str(error).removeprefix(f"{store.path(key)} ")
-    if found.size != record.size:
-        return f"has {found.size} bytes, its manifest says {record.size}"
-    if found.sha256 != record.sha256:
-        return f"does not match its checksum (sha256 {found.sha256[:12]}…, its manifest says {record.sha256[:12]}…)"
     return None

@@ -2,21 +2,29 @@
 
 import logging
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
 
 from trainer.config import EvaluateJob
-from trainer.errors import ConfigError
+from trainer.errors import ArtifactError, ConfigError, in_one_line
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file, fingerprint, read_manifest
 from trainer.measures import metric_identity
 from trainer.places import CONFIG, EVALUATION, FINAL, FINAL_KIND
 from trainer.pretrained import Checkpoint, find_model
 from trainer.results import Evaluation, FinetuneEvaluation
+from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 3
+ENCODED = "encoded"
+PREDICTED = ("validation", "test")
+"""The splits that are predicted, where there are some."""
+
+Found = TypeVar("Found", Evaluation, FinetuneEvaluation)
 
 
 class Measurement(NamedTuple):
@@ -36,6 +44,9 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     """
     found = find_model(store, job.checkpoint)
     shards, context = _what_to_read(store, job, found)
+    corpora = [key.rsplit("-", 1)[0] for key in shards]
+    if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
+        raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
     name = fingerprint(
         [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
     )
@@ -43,11 +54,11 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
 
 
 def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
-    """The evaluation already made of the same."""
-    earlier = store.read_json(wanted.key)
-    if earlier is None or earlier["fingerprint"] != wanted.fingerprint:
+    """The evaluation already made of the same; a damaged one is to be made anew, which a warning tells."""
+    earlier = _intact(store, wanted.key, Evaluation)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
         return None
-    return Evaluation(**{**earlier, "reused": True})
+    return earlier.model_copy(update={"reused": True})
 
 
 class Scoring(NamedTuple):
@@ -59,38 +70,71 @@ class Scoring(NamedTuple):
     key: str
 
 
-def identify_scoring(store: Store, job: FinetuneJob, run: str) -> Scoring:
-    """The scoring of a run's final model, made already or not. Raises `ArtifactError` if that is missing or damaged."""
-    found = find_model(store, f"{run}/{FINAL}")
+def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None) -> Scoring:
+    """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
+
+    Raises `ArtifactError` if the model is missing or damaged.
+    """
+    found = find_model(store, f"{other or run}/{FINAL}")
     manifest = read_manifest(store, f"{run}/{FINAL}", FINAL_KIND)
     assert manifest is not None
     encoded: str = manifest.details["encoded"]
+    name = scoring_fingerprint(job, found, encoded)
+    return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
+
+
+def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
+    """What names the figures of a model on an encoded set."""
     metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
-    name = fingerprint([FORMAT, found.files, encoded, job.training.precision, metrics])
-    return Scoring(found, encoded, name, f"{run}/{EVALUATION}")
+    options = [metrics, job.evaluation.positive_class]
+    return fingerprint([FORMAT, found.files, encoded, job.training.precision, options])
 
 
 def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
-    """The scoring already made of the same, if its predictions are as it left them."""
-    earlier = store.read_json(wanted.key)
-    if earlier is None or earlier["fingerprint"] != wanted.fingerprint:
+    """The scoring already made of the same, if that and its predictions are as it left them."""
+    earlier = _intact(store, wanted.key, FinetuneEvaluation)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
         return None
-    for file, sha256 in earlier["predictions"].items():
+    manifest = read_manifest(store, wanted.encoded, ENCODED)
+    own = wanted.key.endswith(f"/{EVALUATION}")  # predictions are written of a run's own model alone
+    splits = [split for split in PREDICTED if own and manifest is not None and split in manifest.details["splits"]]
+    expected = [predictions_key(wanted.key.rpartition("/")[0], split) for split in splits]
+    if sorted(earlier.predictions) != sorted(expected):
+        log.warning("%s names other predictions than %s: evaluating again", store.path(wanted.key), ", ".join(expected))
+        return None
+    for file, sha256 in earlier.predictions.items():
         try:
             if digest_file(store.fetch(file)).sha256 == sha256:
                 continue
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             pass
         log.warning("%s is missing or changed: evaluating again", store.path(file))
         return None
-    return FinetuneEvaluation(**{**earlier, "reused": True})
+    return earlier.model_copy(update={"reused": True})
+
+
+def predictions_key(run: str, split: str) -> str:
+    """Where the predictions of a split are."""
+    return f"{run}/predictions/{split}.jsonl"
+
+
+def _intact(store: Store, key: str, kind: type[Found]) -> Found | None:
+    """An evaluation's record, or None if there is none that can be used."""
+    try:
+        values = read_sealed(store, key)
+        return None if values is None else kind(**values)
+    except ArtifactError as error:
+        log.warning("%s: evaluating again", error)
+    except ValidationError as error:
+        log.warning("%s is no evaluation (%s): evaluating again", store.path(key), in_one_line(error))
+    return None
 
 
 def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:
     """The shard sets and the window length: as given, else those of the run that made the checkpoint."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
-        run = store.read_json(f"runs/{found.key.split('/')[1]}/{CONFIG}")
+        run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
     shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
     context = job.context or (run and run["job"]["training"]["context"])
     if not shards or not context:
@@ -104,7 +148,7 @@ def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) 
     """The run's own eval.json for its final model measured as its job says, else a file of its own."""
     if found.key is not None and found.key.endswith(f"/{FINAL}") and job.shards is None and job.context is None:
         run = found.key.removesuffix(f"/{FINAL}")
-        settings = store.read_json(f"{run}/{CONFIG}")["job"]
+        settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
         own = settings["evaluation"] == job.evaluation.model_dump(mode="json")
         if own and settings["training"]["precision"] == job.precision:
             return f"{run}/{EVALUATION}"

@@ -35,15 +35,26 @@ METRICS: dict[str, Task] = {
 AVERAGED = ("f1", "precision", "recall")
 """Those that have a figure a class, and need to be told how to make it one."""
 
-SMALLER_IS_BETTER = {"mse", "rmse", "mae", "mape", "msle", "nll", "perplexity", "brier", "wer", "cer", "ter"}
+OF_ONE_CLASS = {**{name: name for name in AVERAGED}, "glue/mrpc": "f1", "glue/qqp": "f1"}
+"""The figure that each of these has of the positive class, where there are two classes."""
+
+SMALLER_IS_BETTER = {"mse", "rmse", "mae", "mape", "msle", "nll", "perplexity", "bits", "brier", "wer", "cer", "ter"}
 
 
 class Measure(NamedTuple):
-    """A metric's name, its `evaluate` module, and what the module's `compute` is told."""
+    """A metric's name, its `evaluate` module, and what the module's `compute` is told.
+
+    `swapped`: the two classes change places, for a module that takes class 1 for the positive one.
+    """
 
     name: str
     module: Any
     options: dict[str, Any]
+    swapped: bool = False
+
+    def names(self, figure: str) -> str:
+        """What one of its figures is called where another metric gives one of that name too."""
+        return self.name if re.split("[:/]", self.name)[-1] == figure else f"{self.name}/{figure}"
 
 
 class Metrics:
@@ -59,26 +70,29 @@ class Metrics:
             raise ValueError(f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B]")
         if not len(predictions):
             return
-        for name, module, _ in self.measures:
+        for measure in self.measures:
+            sides = {"predictions": predictions, "references": references}
+            if measure.swapped:
+                sides = {side: 1 - ids for side, ids in sides.items()}
             try:
-                module.add_batch(predictions=predictions, references=references)
+                measure.module.add_batch(**sides)
             except Exception as error:  # whatever a foreign module raises
-                raise _failed(name, error) from error
+                raise _failed(measure.name, error) from error
         self._examples += len(predictions)
 
     def compute(self) -> dict[str, float]:
         """The figures of all that was taken in since the last call, by the names that the modules give them.
 
         What is undefined is NaN, such as the correlation with a constant. A figure that two modules give goes by
-        METRIC/FIGURE, and so does one called loss, which is not theirs. Raises `ConfigError` if nothing was taken in, or if a
-        metric fails or gives no number.
+        METRIC/FIGURE, or the metric's name if that says it, and so does one called loss, which is not theirs. Raises
+        `ConfigError` if nothing was taken in, or if a metric fails or gives no number.
         """
         if not self._examples and self.measures:
             raise ConfigError(f"nothing to measure: no examples for {', '.join(each.name for each in self.measures)}")
-        figures = [(measure.name, _compute(measure)) for measure in self.measures]
+        figures = [(measure, _compute(measure)) for measure in self.measures]
         self._examples = 0
         given = Counter(["loss", *(key for _, each in figures for key in each)])
-        return {key if given[key] == 1 else f"{name}/{key}": value for name, each in figures for key, value in each.items()}
+        return {key if given[key] == 1 else of.names(key): value for of, each in figures for key, value in each.items()}
 
 
 def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
@@ -89,18 +103,45 @@ def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
     return ["accuracy", "f1"] if task == "classification" else ["pearsonr", "spearmanr"]
 
 
-def load_metrics(names: Sequence[str], task: Task, classes: int) -> Metrics:
+def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:
     """Load metrics: our own by name, any module of `evaluate` by its file or folder, the hub's as hub:NAME.
 
-    `classes` is the number of classes. Precision, recall and F1 are those of class 1 where there are two classes, else the
-    mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit the task or the number
-    of classes, cannot be loaded, or is given twice.
+    `classes` is the number of classes. Precision, recall and F1 are those of the class `positive` where there are two classes,
+    else the mean over the classes that occur. Raises `ConfigError` for a metric that is unknown, does not fit the task or the
+    number of classes, cannot be loaded, or is given twice.
     """
     measures = [_load(name, task, classes) for name in names]
+    if positive == 0:
+        measures = [each._replace(swapped=each.name.removeprefix(HUB) in OF_ONE_CLASS) for each in measures]
     twice = [name for name, times in Counter(measure.name for measure in measures).items() if times > 1]
     if twice:
         raise ConfigError(f"evaluation.metrics gives {', '.join(twice)} twice; give each once, under a name of its own")
     return Metrics(measures)
+
+
+def positive_class(wanted: str | int | None, classes: Sequence[str], metrics: Sequence[str]) -> int:
+    """The id of the class that precision, recall and F1 are of: that of a name, or an id; 1 if nothing is wanted.
+
+    Raises `ConfigError` if there is no such class, if there are not two, or if none of the metrics has such a figure.
+    """
+    if wanted is None:
+        return 1
+    setting = f"evaluation.positive_class is {wanted!r}"
+    if len(classes) != 2:
+        found = f"{len(classes)} classes" if classes else "numbers"
+        raise ConfigError(f"{setting}, which goes with two classes, but the data has {found}; leave it out")
+    if not any(name.removeprefix(HUB) in OF_ONE_CLASS for name in metrics):
+        raise ConfigError(f"{setting}, but none of {', '.join(metrics)} is of one class; leave it out, or measure f1 too")
+    ids = {"0": 0, "1": 1, **{name: number for number, name in enumerate(classes)}}
+    if str(wanted) not in ids:
+        raise ConfigError(f"{setting}, but the classes are 0 ({classes[0]!r}) and 1 ({classes[1]!r})")
+    return ids[str(wanted)]
+
+
+def of_one_class(metrics: Sequence[str]) -> set[str]:
+    """The figures of these metrics that are of one class where there are two, by all names that they may go by."""
+    found = [(Measure(name, None, {}), OF_ONE_CLASS.get(name.removeprefix(HUB))) for name in metrics]
+    return {name for measure, figure in found if figure for name in (figure, measure.names(figure))}
 
 
 def greater_is_better(name: str) -> bool:

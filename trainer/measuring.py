@@ -6,23 +6,38 @@ from typing import cast
 from tokenizers import Tokenizer
 from torch import nn
 
+from trainer.basis import text_basis
+from trainer.checkpoint_scoring import identify_checkpoint
 from trainer.config import EvaluateJob
 from trainer.errors import ConfigError, TokenizerError
-from trainer.evaluation import evaluate, held_out_windows
+from trainer.evaluation import evaluate, open_held_out
 from trainer.generation import continue_prompts
 from trainer.measured import FORMAT, find_evaluation, identify_evaluation
 from trainer.models import check_positions, load_model
 from trainer.pretrained import Checkpoint
 from trainer.progress import Progress
-from trainer.results import Evaluation
+from trainer.results import Evaluation, FinetuneEvaluation
 from trainer.runtime import start_runtime
+from trainer.seals import write_sealed
 from trainer.shards import ShardSet, open_shards
 from trainer.storage import Store
-from trainer.tokenizer import TOKENIZER_FILE, load_tokenizer
+from trainer.taken_tokenizer import TOKENIZER_FILE
+from trainer.tokenizer import load_tokenizer
+
+
+def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneEvaluation:
+    """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint` does."""
+    store = Store(job.store)
+    scoring = identify_checkpoint(store, job)
+    if scoring is None:
+        return evaluate_checkpoint(job, progress)
+    from trainer.classifying import score_checkpoint  # which needs scikit-learn, as language models do not
+
+    return score_checkpoint(store, job, scoring, progress)
 
 
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
-    """Score a checkpoint on held-out text and let it continue the prompts; an evaluation already made is reused.
+    """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
 
     Called by every rank.
 
@@ -45,18 +60,19 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     vocab_size = model.config.get_text_config().vocab_size
     if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
         raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
-    held_out = [held_out_windows(s.corpus, s.validation, context, job.evaluation.max_windows) for s in sets]
+    held_out = [open_held_out(store, s, context, job.evaluation.max_windows) for s in sets]
     if not any(corpus.windows for corpus in held_out):
         raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
     with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
         scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
     samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
+    basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision)
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
-        scores=scores, samples=samples, model=found.key if key.startswith("evaluations/") else None,
+        scores=scores, samples=samples, measured_on=basis, model=found.key if key.startswith("evaluations/") else None,
     )  # fmt: skip
     if math.isfinite(scores.total.loss):
-        runtime.on_first(lambda: store.write_json(key, result.model_dump(exclude={"reused"}, exclude_none=True)))
+        runtime.on_first(lambda: write_sealed(store, key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
 
 
@@ -65,11 +81,12 @@ def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokeniz
     keys = {shard_set.details["tokenizer"] for shard_set in sets}
     if len(keys) > 1:
         raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
-    tokenizer = load_tokenizer(store, keys.pop())
+    (key,) = keys
+    tokenizer = load_tokenizer(store, key)
     carried = found.files.get(TOKENIZER_FILE)
     if carried is not None and carried != tokenizer.sha256:
         raise TokenizerError(
-            f"{found.folder} carries another tokenizer than the one that made {', '.join(s.key for s in sets)}; "
+            f"{found.folder} carries another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
             "evaluate on shards made with its own"
         )
     return Tokenizer.from_str(tokenizer.json)

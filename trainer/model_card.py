@@ -3,6 +3,7 @@
 import yaml
 
 from trainer.account import Account, Block, Section
+from trainer.card_metadata import describe_metadata
 from trainer.facts import RunFacts
 from trainer.particulars import environment_pairs
 from trainer.tables import Pairs, markdown_pairs, markdown_table, markdown_text
@@ -19,21 +20,14 @@ def make_card(facts: RunFacts, account: Account) -> str:
         ("Training settings", [markdown_pairs("Setting", _settings(facts))]),
         ("Versions", [markdown_pairs("What", environment_pairs(facts))]),
     ]
-    text = [f"---\n{_front_matter(facts, account)}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, account)]
+    matter, missing = describe_metadata(facts, account)
+    front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)
+    text = [f"---\n{front}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, account)]
+    if missing:
+        text.append(f"Not said above: {markdown_text('; '.join(missing))}.")
     for title, paragraphs in sections:
         text += [f"## {markdown_text(title)}", *paragraphs]
     return "\n\n".join(text) + "\n"
-
-
-def _front_matter(facts: RunFacts, account: Account) -> str:
-    family = facts.model_config.get("model_type")
-    matter = {
-        "library_name": "transformers",
-        "pipeline_tag": account.card.task,
-        "tags": ["headrace", account.card.tag, *([str(family)] if family else [])],
-        **account.card.matter,
-    }
-    return yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)
 
 
 def _what_it_is(facts: RunFacts, account: Account) -> str:

@@ -1,25 +1,23 @@
 """Models: any causal language model that `transformers` knows, new or pretrained."""
 
-import difflib
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 from transformers.activations import NewGELUActivation
 
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError, TokenizerError
-from trainer.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.model_files import check_settings
+from trainer.new_models import brief, new_config
+from trainer.taken_tokenizer import TOKENIZER_FILE, read_vocabulary
+from trainer.tokenizer import TokenizerInfo, vocabulary
+from trainer.weights import check_weights
 
 transformers_logging.disable_progress_bar()
-
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
-"""What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
 
 
 def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int) -> PretrainedConfig:
@@ -27,11 +25,7 @@ def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int)
 
     Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
     """
-    if options.pretrained is not None:
-        config = _pretrained_config(options.pretrained)
-        _check_same_vocabulary(options.pretrained, tokenizer)
-    else:
-        config = _new_config(options, tokenizer)
+    config = _pretrained_config(options.pretrained) if options.pretrained is not None else new_config(options, tokenizer)
     vocab_size = config.get_text_config().vocab_size
     if tokenizer.vocab_size > vocab_size:
         raise TokenizerError(
@@ -45,38 +39,60 @@ def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int)
 def check_positions(config: PretrainedConfig, context: int, setting: str) -> None:
     """Raise `ConfigError` if a window is longer than the positions that the model knows."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if positions is not None and context > positions:
+    if positions is not None and 0 <= positions < context:  # XLNet says -1 for any number
         raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
 
 
 def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
     """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
-    try:
-        with torch.device("meta"):
-            model: PreTrainedModel = kind.from_config(config, attn_implementation=attention)
-    except Exception as error:  # architectures check their settings each in their own way
-        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {error}") from error
+    with torch.device("meta"):
+        model = _from_config(config, attention, kind)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 model: pretrained, or new with weights decided by the seed."""
+    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
     torch.manual_seed(seed)
     if options.pretrained is not None:
         return load_model(options.pretrained, options.attention)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation=options.attention
-    )
-    return fuse_activations(model)
+    return _made_ready(_from_config(config, options.attention, AutoModelForCausalLM))
 
 
 def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
     """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
+    check_settings(str(path))
+    check_weights(str(path))
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation=attention)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
+        )
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {error}") from error
-    return fuse_activations(model)
+    return _made_ready(model)
+
+
+def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    except Exception as error:  # architectures check their settings each in their own way
+        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {brief(error)}") from error
+    return model
+
+
+def _made_ready(model: PreTrainedModel) -> PreTrainedModel:
+    return fuse_activations(let_padding_learn(model))
+
+
+def let_padding_learn(model: PreTrainedModel) -> PreTrainedModel:
+    """Let the embedding of a padding token learn as any other.
+
+    Pretraining has no padding: where that token stands in the data (as the end of documents, often), it is a real one. The
+    padding number of embedded positions says how these are counted, and stays.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and "Position" not in type(module).__name__:
+            module.padding_idx = None
+    return model
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
@@ -95,62 +111,32 @@ def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def _new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
-    values = _read_values(options.config) if isinstance(options.config, str) else dict(options.config or {})
-    where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
-    kind = values.pop("model_type", None)
-    if kind not in CONFIG_MAPPING:
-        close = difflib.get_close_matches(str(kind), list(CONFIG_MAPPING), 3)
-        raise ConfigError(
-            f"{where}: model_type {kind!r} is not one that transformers knows" + (f"; did you mean {close}?" if close else "")
-        )
-    default = AutoConfig.for_model(kind)
-    known = {*default.to_dict(), *default.attribute_map}
-    for key in values:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            raise ConfigError(f"{where}: unknown key {key!r} for {kind!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
-    multiple = options.pad_vocab_to
-    values.setdefault("vocab_size", -(-tokenizer.vocab_size // multiple) * multiple)
-    eos = tokenizer.eos_id
-    try:
-        config: PretrainedConfig = AutoConfig.for_model(kind, **{"bos_token_id": eos, "eos_token_id": eos, **values})
-    except Exception as error:  # each architecture validates with errors of its own
-        raise ConfigError(f"{where}: {error}") from error
-    return config
-
-
-def _read_values(path: str) -> dict[str, Any]:
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        values = json.loads(text) if path.endswith(".json") else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ConfigError(f"model config {path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"model config {path}: a mapping of keys was expected, found {type(values).__name__}")
-    ignored = {"architectures", "transformers_version", "dtype", "torch_dtype"}
-    return {key: value for key, value in values.items() if key not in ignored}
-
-
 def _pretrained_config(name: str) -> PretrainedConfig:
+    check_settings(name)
     try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name)
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {error}") from error
     check_weights(name)
     return config
 
 
-def check_weights(name: str) -> None:
-    """Raise `ConfigError` if a local folder holds no weights."""
-    if Path(name).is_dir() and not any(Path(name, weights).is_file() for weights in WEIGHTS):
-        raise ConfigError(f"pretrained model {name!r} has no weights: expected {' or '.join(WEIGHTS)} beside its config.json")
-
-
-def _check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
+def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
+    """Raise `TokenizerError` unless the ids of data and model mean the same, as far as their tokenizers tell."""
     path = Path(pretrained, TOKENIZER_FILE)
-    if tokenizer.json and path.is_file() and vocabulary(path.read_text(encoding="utf-8")) != vocabulary(tokenizer.json):
+    remedy = f"set data.tokenizer.path to {str(path if path.is_file() else pretrained)!r}"
+    if not tokenizer.json:
         raise TokenizerError(
-            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; "
-            f"set data.tokenizer.path to {str(path)!r}"
+            f"the data's tokenizer is still to be trained, so it is not that of the pretrained model {pretrained!r}; {remedy}"
+        )
+    try:
+        own = read_vocabulary(pretrained)
+    except TokenizerError as error:
+        raise TokenizerError(
+            f"nothing tells whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put the "
+            "files of the model's tokenizer into its folder"
+        ) from error
+    if own != vocabulary(tokenizer.json):
+        raise TokenizerError(
+            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; {remedy}"
         )

@@ -1,6 +1,6 @@
 """What is told of every run in the same way: its step plan, speed, checkpoints, model and machine."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from trainer.facts import RunFacts
 from trainer.formats import count, duration, percent, plural, size
@@ -84,9 +84,9 @@ def environment_pairs(facts: RunFacts) -> Pairs:
     ]
 
 
-def checkpoint_table(facts: RunFacts, figures: Sequence[str], show: Callable[[float | None], str]) -> Table:
-    """The checkpoints in the store, with some of their validation figures."""
-    columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {figure}" for figure in figures), "Size"]
+def checkpoint_table(facts: RunFacts, figures: Mapping[str, str], show: Callable[[float | None], str]) -> Table:
+    """The checkpoints in the store, with some of their validation figures, each with its name for people."""
+    columns = ["Checkpoint", "Kept as", "Step", *(f"Validation {label}" for label in figures.values()), "Size"]
     rows = [
         [
             each.name, ", ".join(each.reasons) or "recent", count(each.step),

@@ -1,24 +1,36 @@
 """Pins: what upkeep is to leave alone, with all that it was made from.
 
-pins/runs/X    pins/shards/X    …    one small file for each thing that is pinned; its key says what that is
+pins/runs/X    pins/shards/X    …    one small sealed file for each thing that is pinned; its key says what that is
 """
 
 import re
 from datetime import UTC, datetime
 
-from trainer.errors import ArtifactError, ConfigError
-from trainer.holds import is_being_removed
+from trainer.errors import ArtifactError, ConfigError, RunError
+from trainer.holds import HOLDS, is_being_removed
 from trainer.manifest import MANIFEST
 from trainer.places import CONFIG
+from trainer.plain_names import is_plain_key
 from trainer.references import KINDS, RUNS
+from trainer.seals import read_sealed, sealed_bytes
 from trainer.storage import Store
 
 PINS = "pins"
 
 
 def pinned(store: Store) -> set[str]:
-    """The keys of all that is pinned."""
+    """The keys of all that is pinned, as the names of the pins say."""
     return {f"{kind}/{name}" for kind in KINDS for name in store.names(f"{PINS}/{kind}")}
+
+
+def require_intact_pins(store: Store) -> None:
+    """Raise `RunError` for a pin that is not what was written under its name: what it pinned is not known."""
+    kinds = [kind for kind in store.names(PINS) if f"{PINS}/{kind}" != HOLDS]
+    for key in (f"{PINS}/{kind}/{name}" for kind in kinds for name in store.names(f"{PINS}/{kind}")):
+        try:
+            read_sealed(store, key)
+        except ArtifactError as error:
+            raise RunError(f"{error}; until then nothing is removed, as it is not known what it pinned") from error
 
 
 def pin(store: Store, name: str) -> str:
@@ -27,7 +39,8 @@ def pin(store: Store, name: str) -> str:
     Raises `ConfigError` for what is no such key, `ArtifactError` if there is nothing there.
     """
     key = _key_of(name)
-    made = store.create(f"{PINS}/{key}", f"since {datetime.now(UTC).isoformat(timespec='seconds')}\n".encode())
+    said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
+    made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
     # After the pin is there: whatever removes something says so before it looks at the pins.
     removing = is_being_removed(store, key)
     if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUNS) else MANIFEST}"):
@@ -51,6 +64,6 @@ def unpin(store: Store, name: str) -> str:
 
 def _key_of(name: str) -> str:
     key = name if "/" in name else f"{RUNS}{name}"
-    if not re.fullmatch(rf"({'|'.join(KINDS)})/[\w.-]+", key):
+    if not re.fullmatch(rf"({'|'.join(KINDS)})/[\w.-]+", key) or not is_plain_key(key):
         raise ConfigError(f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef")
     return key

@@ -2,12 +2,11 @@
 
 import logging
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.config import OptimizationConfig, TrainingConfig
 from trainer.errors import ConfigError, CorpusError
 from trainer.manifest import Manifest
-from trainer.windows import count_windows
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +31,13 @@ class Plan(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    global_batch: int
-    ranks: int
-    micro_batch: int
-    accumulation: int
-    steps_per_epoch: int
-    total_steps: int
-    warmup_steps: int
+    global_batch: int = Field(ge=1)
+    ranks: int = Field(ge=1)
+    micro_batch: int = Field(ge=1)
+    accumulation: int = Field(ge=1)
+    steps_per_epoch: int = Field(ge=1)
+    total_steps: int = Field(ge=1)
+    warmup_steps: int = Field(ge=0)
 
 
 class StepPlan(Plan):
@@ -72,6 +71,8 @@ def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) 
     Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
     corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
     """
+    from trainer.windows import count_windows  # needs numpy, as plans that are only read do not
+
     stride = training.stride or training.context
     windows, unused = {}, {}
     for shards in shard_sets:

@@ -4,6 +4,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from trainer.errors import ArtifactError
 from trainer.places import CHECKPOINTS
+from trainer.plain_names import Count
+from trainer.seals import read_sealed, remedy_of, write_sealed
 from trainer.storage import Store
 
 
@@ -13,7 +15,7 @@ class Pointer(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     checkpoint: str
-    step: int
+    step: Count
     scores: dict[str, float] | None
 
 
@@ -24,21 +26,20 @@ def folder_name(step: int) -> str:
 
 def read_pointer(store: Store, key: str) -> Pointer | None:
     """What a pointer names; None if there is none. Raises `ArtifactError` if it is damaged."""
-    try:
-        content = store.read_bytes(key)
-    except FileNotFoundError:
+    found = read_sealed(store, key)
+    if found is None:
         return None
     try:
-        pointer = Pointer.model_validate_json(content)
+        pointer = Pointer.model_validate(found)
     except ValidationError as error:
-        raise ArtifactError(
-            f"{store.path(key)} is damaged: it holds {content!r}, expected a checkpoint and its step"
-        ) from error
+        raise ArtifactError(f"{store.path(key)} is damaged: it names no checkpoint and step; {remedy_of(key)}") from error
     if pointer.checkpoint != folder_name(pointer.step):
-        raise ArtifactError(f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}")
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}; {remedy_of(key)}"
+        )
     return pointer
 
 
 def write_pointer(store: Store, key: str, step: int, scores: dict[str, float] | None) -> None:
     """Let a pointer name the checkpoint of a step."""
-    store.write_json(key, Pointer(checkpoint=folder_name(step), step=step, scores=scores).model_dump())
+    write_sealed(store, key, Pointer(checkpoint=folder_name(step), step=step, scores=scores).model_dump())

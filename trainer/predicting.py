@@ -1,7 +1,8 @@
 """Predictions of a fine-tuned model, and its figures: every example once, whatever the batch size and number of ranks."""
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from trainer.checkpoint import Criterion
 from trainer.encoded import EncodedSet, EncodedSplit
 from trainer.errors import ConfigError
 from trainer.finetune_config import FinetuneJob, MeasurementConfig
-from trainer.measures import Metrics, default_metrics, greater_is_better, load_metrics
+from trainer.measures import Metrics, default_metrics, greater_is_better, load_metrics, of_one_class, positive_class
 from trainer.runtime import Runtime
 
 
@@ -66,7 +67,7 @@ def gather_scores(
     """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
     labels = data.splits[split].labels
     assert labels is not None
-    metrics = open_metrics(job, len(data.details["classes"] or [])) if runtime.rank == 0 else None
+    metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
     total = 0.0
     for round_ in rounds:
         references = labels[round_.examples]
@@ -79,9 +80,19 @@ def gather_scores(
     return scores
 
 
-def open_metrics(job: FinetuneJob, classes: int) -> Metrics:
+def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
     """The job's metrics. Raises `ConfigError` for one that is unknown or does not fit."""
-    return load_metrics(metric_names(job, classes), job.data.task, classes)
+    names, named = metric_names(job, len(classes or [])), classes or []
+    positive = positive_class(job.evaluation.positive_class, named, names)
+    return load_metrics(names, job.data.task, len(named), positive)
+
+
+def positive_figures(job: FinetuneJob, classes: list[str] | None) -> dict[str, str]:
+    """The figures of the job's metrics that are of one class of two, each with the class's name."""
+    if classes is None or len(classes) != 2:
+        return {}
+    names = metric_names(job, len(classes))
+    return dict.fromkeys(of_one_class(names), classes[positive_class(job.evaluation.positive_class, classes, names)])
 
 
 def metric_names(job: FinetuneJob, classes: int) -> list[str]:
@@ -89,7 +100,7 @@ def metric_names(job: FinetuneJob, classes: int) -> list[str]:
     return job.evaluation.metrics or default_metrics(job.data.task, classes, glue_task(job))
 
 
-def check_best_by(job: FinetuneJob, classes: int) -> None:
+def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
     """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
     metrics = open_metrics(job, classes)
     made_up = np.array([0, 1] if classes else [0.0, 1.0])
@@ -127,6 +138,18 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
     chances: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
     return chances
+
+
+def prediction_lines(ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None) -> Iterator[str]:
+    """A JSON object for each example: its name, its likeliest class and all probabilities, or its number."""
+    if classes is None:
+        for name, number in zip(ids, logits[:, 0], strict=True):
+            yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
+        return
+    for name, chances in zip(ids, probabilities(logits).tolist(), strict=True):
+        line: dict[str, Any] = {"id": name, "prediction": classes[chances.index(max(chances))]}
+        line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
+        yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:

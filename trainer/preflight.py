@@ -7,7 +7,7 @@ import torch
 from trainer.config import OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.errors import StorageError
 from trainer.manifest import Manifest
-from trainer.models import count_parameters, resolve_config
+from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.plan import divide_batch, make_plan
 from trainer.preparation import find_prepared, shard_manifests
 from trainer.progress import Progress
@@ -18,10 +18,14 @@ from trainer.shards import BYTES_PER_TOKEN
 from trainer.sources import find_sources
 from trainer.step import make_schedule
 from trainer.storage import Store
-from trainer.tokenizer import TokenizerInfo, load_tokenizer, preview_tokenizer
+from trainer.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
+from trainer.trial import tried_objective
 
 ADAM_BYTES_PER_PARAMETER = 16
 """float32 weight, gradient, and AdamW's two means."""
+
+TRIED_AT_ONCE = 150_000_000
+"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
 
 
 def preflight(job: PipelineJob, progress: Progress) -> Preflight:
@@ -33,9 +37,14 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     ranks = check_optimization(training)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
-    tokenizer = load_tokenizer(store, data.tokenizer.key) if data else preview_tokenizer(job.data)
+    published = data.tokenizer if data else find_tokenizer(store, job.data)
+    tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
     config = resolve_config(job.model, tokenizer, training.context)
+    if job.model.pretrained is not None:
+        check_same_vocabulary(job.model.pretrained, tokenizer)
     parameters = count_parameters(config, job.model.attention)
+    if parameters <= TRIED_AT_ONCE:
+        tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
     previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]

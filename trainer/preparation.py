@@ -7,6 +7,7 @@ an interrupted or an older set are found by their fingerprint and checked agains
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -29,13 +30,16 @@ from trainer.manifest import (
 )
 from trainer.process import usable_cores
 from trainer.progress import Progress, silent
+from trainer.raw_bytes import forgetting_changed
 from trainer.readers import read_documents
 from trainer.shard_reuse import finished_shards
 from trainer.shard_workers import Recipe, ShardWork, build_shards
 from trainer.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
-from trainer.sources import Piece, find_pieces, is_compressed
+from trainer.sources import Piece, find_pieces, is_compressed, reading_options
 from trainer.storage import Store
-from trainer.tokenizer import TokenizerInfo, find_tokenizer, ignore, load_tokenizer, make_tokenizer, spread
+from trainer.token_bytes import add_digests
+from trainer.tokenizer import TokenizerInfo, find_tokenizer, ignore, keeps_text, load_tokenizer, make_tokenizer, spread
+from trainer.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +66,22 @@ def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
 
 
 def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
-    """Publish the tokenizer, or find it published and intact. Raises `TokenizerError` or `CorpusError`."""
+    """Publish the tokenizer, or find it published and intact; a damaged one that is needed is put back.
+
+    Raises `CorpusError`, and `TokenizerError`, also for a damaged one that is needed and cannot be put back.
+    """
     store = Store(job.store)
     if found := find_tokenizer(store, job.data):
         return found
     store.sweep()
-    with progress.bar("tokenizer", None, "B") as bar:
+    lost = find_lost(store, job.data)
+    if lost and restore_tokenizer(store, job.data, lost) and (found := find_tokenizer(store, job.data)):
+        return found
+    with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
         pieces = [(corpus, find_pieces(store, corpus, job.data.shards.piece_bytes)) for corpus in job.data.corpora]
-        return make_tokenizer(store, job.data, pieces, bar.advance)
+        if lost is None:
+            return make_tokenizer(store, job.data, pieces, bar.advance)
+        return make_tokenizer(store, job.data, pieces, bar.advance, partial(require_same_tokenizer, store, lost))
 
 
 def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
@@ -92,12 +104,13 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     if records:
         log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
-    engine = _checked_engine(data, corpus, work, tokenizer)
-    recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
     known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
-    with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
-        for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
-            records[record.number] = record
+    with forgetting_changed(store):
+        engine = _checked_engine(data, corpus, work, tokenizer)
+        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
+        with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+            for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
+                records[record.number] = record
     options = {"recipe": corpus_recipe(data, corpus)}
     manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work], options)
     return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
@@ -160,7 +173,7 @@ def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokeni
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
         hands[int.from_bytes(digest[:8], "little") % count].append(piece)
-    common = [FORMAT, _reading(corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    common = [FORMAT, reading_options(corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
     return [
         ShardWork(number, fingerprint([*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]), tuple(hand))
         for number, hand in enumerate(hands)
@@ -169,12 +182,7 @@ def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokeni
 
 def corpus_recipe(data: DataConfig, corpus: CorpusConfig) -> dict[str, Any]:
     """The options that a set's bytes depend on and that its manifest does not tell otherwise."""
-    return {"format": FORMAT, "corpus": _reading(corpus), "piece_bytes": data.shards.piece_bytes}
-
-
-def _reading(corpus: CorpusConfig) -> dict[str, Any]:
-    """How the corpus's files are read."""
-    return corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
+    return {"format": FORMAT, "corpus": reading_options(corpus), "piece_bytes": data.shards.piece_bytes}
 
 
 def _manifest(store: Store, key: str) -> Manifest | None:
@@ -224,8 +232,11 @@ class _Totals(NamedTuple):
     raw_bytes: int
     documents: int
     tokens: int
+    text_bytes: int
     validation_documents: int
     validation_tokens: int
+    validation_bytes: int
+    validation_token_bytes: int
     bad_records: int
 
 
@@ -266,6 +277,8 @@ def _commit(
         "num_shards": len(records),
         "shard_tokens": [record.tokens for record in records],
         "totals": totals._asdict(),
+        "keeps_text": keeps_text(tokenizer.json),
+        "validation_digest": add_digests(record.validation_digest for record in records),
         "validation_fraction": recipe.validation_fraction,
         **options,
     }

@@ -1,18 +1,22 @@
 """Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model."""
 
+import posixpath
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from trainer.errors import ArtifactError, ConfigError
-from trainer.manifest import MANIFEST, digest_file, read_manifest, require_intact
+from trainer.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.plain_names import is_plain_key
 from trainer.pointers import read_pointer
+from trainer.seals import read_sealed
 from trainer.storage import Store
+from trainer.weights import CONVERT
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
-OLD_WEIGHTS = ("pytorch_model*.bin*",)
+"""What libraries load of a model. Older weights, pytorch_model.bin, are pickled, and are neither fetched nor loaded."""
 
 
 class Checkpoint(NamedTuple):
@@ -30,22 +34,23 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
     Raises `ArtifactError` if there is no such model or it is damaged.
     """
-    candidates = [name, f"runs/{name}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, name))]
-    is_pointer = name.rsplit("/", 1)[-1].startswith("checkpoint-") and not Path(name).is_dir()
-    if is_pointer and (target := read_pointer(store, name)):
-        candidates.insert(0, f"{name.rsplit('/', 1)[0]}/{target.checkpoint}")
-    champion = store.read_json(name)["moves"][-1] if _is_champion(store, name) else None
+    named = posixpath.normpath(name)
+    candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, named))]
+    is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
+    if is_pointer and (target := read_pointer(store, named)):
+        candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")
+    champion = _champion(store, named)
     if champion is not None:
         candidates.insert(0, f"{champion['run']}/{FINAL}")
     for key in candidates:
         kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
-        if not Path(key).is_absolute() and (manifest := read_manifest(store, key, kind)):
+        if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
                 raise ArtifactError(f"{store.path(key)} holds another model than the one that became {name}; promote one anew")
             require_intact(store, key, manifest)
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
-            return Checkpoint(str(store.fetch_folder(key, manifest.digests())), files, key, "store")
+            return Checkpoint(str(fetch_files(store, key, manifest)), files, key, "store")
     if Path(name, "config.json").is_file():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
@@ -54,8 +59,11 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
 
 
-def _is_champion(store: Store, name: str) -> bool:
-    return re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and store.exists(name)
+def _champion(store: Store, name: str) -> dict[str, Any] | None:
+    """The last move of a champion's history, if the name is that of one."""
+    is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and is_plain_key(name)
+    found = read_sealed(store, name) if is_champion else None
+    return found["moves"][-1] if found else None
 
 
 def digest_files(folder: Path) -> dict[str, str]:
@@ -63,8 +71,7 @@ def digest_files(folder: Path) -> dict[str, str]:
 
     What has not changed since the last time is not read again.
     """
-    patterns = HUB_FILES if any(folder.glob("*.safetensors")) else (*HUB_FILES, *OLD_WEIGHTS)
-    loaded = sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
     found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
     return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
@@ -79,17 +86,15 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
-    def fetch(patterns: tuple[str, ...]) -> Path:
-        return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*"]))
-
     try:
-        folder = fetch(HUB_FILES)
-        if not any(folder.glob("*.safetensors")):
-            fetch(OLD_WEIGHTS)
+        # The card says the model's license.
+        folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, CARD], ignore_patterns=["*/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
             f"no checkpoint {name!r}: {_not_here(store)}; and it cannot be fetched from the Hugging Face hub: {error}"
         ) from error
+    if not any(folder.glob("*.safetensors")):
+        raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
     return folder
 
 

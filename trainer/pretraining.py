@@ -1,5 +1,6 @@
 """Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token."""
 
+import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,15 +14,18 @@ from trainer.config import PipelineJob
 from trainer.dataset import Dataset, open_dataset, read_batch
 from trainer.evaluation import evaluate
 from trainer.loop import Measured
-from trainer.losses import CausalLMLoss
-from trainer.models import build_model, load_model, resolve_config
+from trainer.models import build_model, check_same_vocabulary, load_model, resolve_config
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData, shard_manifests
 from trainer.runtime import Runtime
 from trainer.step import Batch
 from trainer.storage import Store
+from trainer.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.throughput import flops_per_token
 from trainer.tokenizer import load_tokenizer, tokenizer_files
+from trainer.trial import tried_objective
+
+log = logging.getLogger(__name__)
 
 
 class Pretraining:
@@ -50,11 +54,20 @@ class Pretraining:
         job = self._job
         if folder is not None:
             return load_model(folder, job.model.attention)
-        config = resolve_config(job.model, load_tokenizer(self._store, self._data.tokenizer.key), job.training.context)
+        tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
+        config = resolve_config(job.model, tokenizer, job.training.context)
+        if job.model.pretrained is not None:
+            check_same_vocabulary(job.model.pretrained, tokenizer)
+        if other := find_other_class(tokenizer.json, config.model_type):
+            log.warning(
+                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not give the "
+                "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
+                config.model_type, other, PLAIN_CLASS,
+            )  # fmt: skip
         return build_model(job.model, config, job.training.seed)
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        return CausalLMLoss(model)
+        return tried_objective(model, self._job.model, self._job.training.context)
 
     def read_batch(self, number: int, rank: int) -> Batch:
         return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
@@ -64,8 +77,13 @@ class Pretraining:
         if not any(corpus.windows for corpus in held_out):
             return None
         scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
-        by_corpus = {name: score.loss for name, score in scores.corpora.items()}
-        return Measured({"loss": scores.total.loss}, {"tokens": scores.total.tokens, "corpora": by_corpus})
+        details: dict[str, Any] = {"tokens": scores.total.tokens}
+        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
+        if scores.total.bits_per_byte is None:
+            return Measured({"loss": scores.total.loss}, details)
+        details["text_bytes"] = scores.total.text_bytes
+        details["corpora_bits_per_byte"] = {name: score.bits_per_byte for name, score in scores.corpora.items()}
+        return Measured({"loss": scores.total.loss, "bits_per_byte": scores.total.bits_per_byte}, details)
 
     def close(self) -> None:
         if "_dataset" in self.__dict__:

@@ -3,6 +3,8 @@
 from typing import Any
 
 from trainer.account import Account, Block, Card, Section, Tile
+from trainer.basis import BITS_PER_BYTE
+from trainer.card_metadata import index_entry
 from trainer.curves import standard_curves
 from trainer.facts import RunFacts
 from trainer.formats import count, number, perplexity, plural, short
@@ -33,13 +35,13 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
         verdict=_verdict(facts),
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),
-        curves=standard_curves(UNIT),
+        curves=standard_curves(UNIT, [BITS_PER_BYTE]),
         results=[Section("Results by corpus", _results(facts, plan))],
         samples=[Section("Samples", [_samples(facts)])],
         data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan))]),
         plan=_plan(facts, plan),
         model=_model(facts),
-        checkpoints=checkpoint_table(facts, ["loss"], number),
+        checkpoints=checkpoint_table(facts, {"loss": "loss", BITS_PER_BYTE: "bits per byte"}, number),
         card=_card(facts, plan),
     )
 
@@ -61,9 +63,10 @@ def _describe_evaluation(facts: RunFacts) -> str:
     if facts.evaluation is None:
         return "The finished model has not been evaluated: there is no evaluation in the store."
     total = facts.evaluation["scores"]["total"]
+    bits = f", {number(total[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in total else ""
     return (
         f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} {UNIT}, "
-        f"perplexity {perplexity(total['loss'])}."
+        f"perplexity {perplexity(total['loss'])}{bits}."
     )
 
 
@@ -81,8 +84,11 @@ def _tiles(facts: RunFacts, plan: StepPlan) -> list[Tile]:
 
 def _loss_tiles(facts: RunFacts) -> list[Tile]:
     if facts.evaluation is not None:
-        loss = facts.evaluation["scores"]["total"]["loss"]
-        tiles = [Tile("Validation loss", number(loss), f"perplexity {perplexity(loss)}")]
+        total = facts.evaluation["scores"]["total"]
+        tiles = [Tile("Validation loss", number(total["loss"]), f"perplexity {perplexity(total['loss'])}")]
+        if BITS_PER_BYTE in total:
+            text = f"of {short(total['text_bytes'])} held-out bytes, whatever the tokenizer"
+            tiles.append(Tile("Bits a byte", number(total[BITS_PER_BYTE]), text))
     else:
         tiles = [Tile("Validation loss", number(None), "not evaluated")]
     if compared := find_comparison(facts):
@@ -117,22 +123,29 @@ def _results(facts: RunFacts, plan: StepPlan) -> list[Block]:
 
 def _results_table(scores: dict[str, Any], plan: StepPlan) -> Table:
     def row(name: str, score: dict[str, Any]) -> list[str]:
-        return [name, number(score["loss"]), perplexity(score["loss"]), count(score["tokens"]), count(score["windows"])]
+        figures = [number(score["loss"]), perplexity(score["loss"]), number(score.get(BITS_PER_BYTE))]
+        return [name, *figures, count(score["tokens"]), count(score.get("text_bytes")), count(score["windows"])]
 
     order = {corpus.name: place for place, corpus in enumerate(plan.corpora)}
     names = sorted(scores["corpora"], key=lambda name: (order.get(name, len(order)), name))
     rows = [row(name, scores["corpora"][name]) for name in names]
-    return Table(["Corpus", "Loss (nats a token)", "Perplexity", "Tokens", "Windows"], rows, row("All", scores["total"]))
+    columns = ["Corpus", "Loss (nats a token)", "Perplexity", "Bits a byte", "Tokens", "Bytes of text", "Windows"]
+    return Table(columns, rows, row("All", scores["total"]))
 
 
 def _comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
-    def row(name: str, first: float | None, last: float) -> list[str]:
+    def row(name: str, first: float | None, last: float, bits: list[float | None]) -> list[str]:
         change = None if first is None else last - first
-        return [name, number(first), number(last), _signed(change), perplexity(first), perplexity(last)]
+        return [name, number(first), number(last), _signed(change), perplexity(first), perplexity(last), *map(number, bits)]
 
-    rows = [row(name, before["corpora"].get(name), loss) for name, loss in after["corpora"].items()]
+    by_corpus = [each.get("corpora_bits_per_byte", {}) for each in (before, after)]
+    rows = [
+        row(name, before["corpora"].get(name), loss, [each.get(name) for each in by_corpus])
+        for name, loss in after["corpora"].items()
+    ]
     columns = ["Corpus", "Loss before", "Loss after", "Change", "Perplexity before", "Perplexity after"]
-    return Table(columns, rows, row("All", before["loss"], after["loss"]))
+    bits = [each.get(BITS_PER_BYTE) for each in (before, after)]
+    return Table([*columns, "Bits a byte before", "Bits a byte after"], rows, row("All", before["loss"], after["loss"], bits))
 
 
 def _samples(facts: RunFacts) -> Block:
@@ -197,4 +210,15 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
         f"{short(sum(facts.parameters.values()))} parameters, trained {f'further from {start}' if start else 'from scratch'} "
         f"on {count(facts.steps * plan.tokens_per_step)} tokens in {plural(facts.steps, 'optimizer step')}"
     )
-    return Card("text-generation", "causal-lm", {}, summary, USE.format(folder=f"{facts.key}/{FINAL}"))
+    return Card("text-generation", "causal-lm", {}, _index(facts, plan), summary, USE.format(folder=f"{facts.key}/{FINAL}"))
+
+
+def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
+    """The finished model's figures on all held-out text."""
+    if facts.evaluation is None:
+        return []
+    corpora = ", ".join(corpus.name for corpus in plan.corpora)
+    dataset = {"name": f"held-out text of {corpora}", "type": corpora, "split": "validation"}
+    total = facts.evaluation["scores"]["total"]
+    figures = {"loss": (f"loss ({UNIT})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
+    return [index_entry("text-generation", dataset, figures)]

@@ -12,10 +12,11 @@ from functools import partial
 from typing import IO, Any, NamedTuple
 
 from trainer.config import CorpusConfig
+from trainer.csv_files import QuoteWatch, csv_dialect, never_ends, quoting_hint
 from trainer.errors import RecordError
-from trainer.sources import MAX_RECORD, Cuts, Piece, boundary, csv_delimiter, is_compressed, open_bytes, open_raw, unreadable
+from trainer.raw_bytes import open_piece
+from trainer.sources import BOM, MAX_RECORD, Cuts, Piece, boundary, csv_header, is_compressed, open_raw, unreadable
 
-BOM = b"\xef\xbb\xbf"
 csv.field_size_limit(MAX_RECORD)
 
 
@@ -31,43 +32,47 @@ OnBad = Callable[[RecordError], None]
 
 
 def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out. Raises `CorpusError` for a damaged file."""
+    """The documents of a piece, in the file's order; empty ones are left out.
+
+    Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are not
+    those that the piece stands for.
+    """
     try:
-        for document in READERS[corpus.format](piece, corpus, on_bad):
-            if document.text:
-                yield document
+        with open_piece(piece, corpus) as file:
+            for document in READERS[corpus.format](file, piece, corpus, on_bad):
+                if document.text:
+                    yield document
     except (OSError, EOFError, zlib.error) as error:
         raise unreadable(piece.path, error) from error
 
 
-def read_text(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One document a file, or one between two separator lines."""
     if corpus.separator is not None:
-        yield from _separated(piece, corpus.separator.encode(), on_bad)
+        yield from _separated(file, piece, corpus.separator.encode(), on_bad)
         return
-    with open_raw(piece.path, piece.start) as file:
-        for part, offset, final in _parts(file, piece, boundary(corpus)):
-            if _check_utf8(part, piece, offset, on_bad):
-                yield Document(part, ends=final and piece.last)
+    for part, offset, final in _parts(file, piece, boundary(corpus)):
+        if _check_utf8(part, piece, offset, on_bad):
+            yield Document(part, ends=final and piece.last)
 
 
-def read_source(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_source(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """Source code: one document a file, with line ends normalised to a newline."""
-    for document in read_text(piece, corpus, on_bad):
+    for document in read_text(file, piece, corpus, on_bad):
         yield document._replace(text=document.text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
-def read_lines(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One document a line."""
-    for line, offset in _lines(piece):
+    for line, offset in _lines(file, piece):
         text = line.rstrip(b"\r\n")
         if _check_utf8(text, piece, offset, on_bad):
             yield Document(text, ends=True)
 
 
-def read_jsonl(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One JSON object a line, its text in one field. Blank lines are passed over."""
-    for line, offset in _lines(piece):
+    for line, offset in _lines(file, piece):
         if not line.strip():
             continue
         if not _check_utf8(line, piece, offset, on_bad):
@@ -80,52 +85,52 @@ def read_jsonl(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Do
             yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad)
 
 
-def read_csv(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One record a row, its text in one column, which the file's first row names."""
-    options: dict[str, Any] = {"delimiter": csv_delimiter(corpus, piece.path)}
-    if not corpus.quoting:
-        options |= {"quoting": csv.QUOTE_NONE}
-    with open_raw(piece.path) as file:
-        lines = (line.removeprefix(BOM).decode(errors="replace") for line in file)
-        header = next(csv.reader(lines, **options), [])
+    dialect, hint = csv_dialect(corpus, piece.path), quoting_hint(corpus, piece.path)
+    rows, watch = _rows(file, piece, dialect, hint), QuoteWatch(corpus, piece.path)
+    if piece.start == 0:
+        header, _, _, wrong = next(rows, ([], 0, 0, None))
+        if wrong is not None:
+            raise wrong
+    else:
+        header, _ = csv_header(piece.path, corpus)
     if corpus.text_field not in header:
         raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; its first line names {', '.join(header) or 'none'}")
     column = header.index(corpus.text_field)
-    rows = _rows(piece, options)
-    if piece.start == 0:
-        next(rows, None)
-    for row, offset, error in rows:
-        if error is None and row and len(row) != len(header):
-            error = _bad(piece, _line_number(piece, offset), f"{len(row)} columns, the first line names {len(header)}")
-        if error is not None:
-            on_bad(error)
+    for row, begin, end, wrong in rows:
+        if wrong is None and row and len(row) != len(header):
+            wrong = _bad(piece, _line_number(piece, end), f"{len(row)} columns, the first line names {len(header)}{hint}")
+        if wrong is not None:
+            on_bad(wrong)
         elif row:
+            watch.add([row[column]], begin < end, partial(_place, piece, begin))
             yield Document(row[column].encode(), ends=True)
+    watch.warn()
 
 
-def read_parquet(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
     """One record a row, its text in one column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     field = corpus.text_field
     try:
-        with open_bytes(piece.path) as file:
-            table = pq.ParquetFile(file)
-            names = table.schema_arrow.names
-            if field not in names:
-                raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}")
-            row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
-            groups = list(range(piece.start, piece.end))
-            for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
-                for value in batch.column(0).to_pylist():
-                    yield from _field({field: value}, field, piece, partial(int, row), on_bad, "row")
-                    row += 1
+        table = pq.ParquetFile(file)
+        names = table.schema_arrow.names
+        if field not in names:
+            raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}")
+        row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
+        groups = list(range(piece.start, piece.end))
+        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
+            for value in batch.column(0).to_pylist():
+                yield from _field({field: value}, field, piece, partial(int, row), on_bad, "row")
+                row += 1
     except pa.ArrowInvalid as error:
         raise unreadable(piece.path, error) from error
 
 
-READERS: dict[str, Callable[[Piece, CorpusConfig, OnBad], Iterator[Document]]] = {
+READERS: dict[str, Callable[[IO[bytes], Piece, CorpusConfig, OnBad], Iterator[Document]]] = {
     "text": read_text,
     "source": read_source,
     "lines": read_lines,
@@ -159,22 +164,25 @@ def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, i
             held, offset = held[at:], offset + at
 
 
-def _lines(piece: Piece) -> Iterator[tuple[bytes, int]]:
+def _lines(file: IO[bytes], piece: Piece) -> Iterator[tuple[bytes, int]]:
     """The lines that begin in the piece, each with its byte offset (in the unpacked file)."""
-    whole = is_compressed(piece.path)
     offset = piece.start
-    with open_raw(piece.path, piece.start) as file:
-        while (whole or offset < piece.end) and (line := file.readline(MAX_RECORD + 1)):
-            if len(line) > MAX_RECORD:
-                raise _bad(piece, _line_number(piece, offset), f"longer than {MAX_RECORD >> 20} MiB; is this the right format?")
-            skip = len(BOM) if offset == 0 and line.startswith(BOM) else 0
-            yield line[skip:], offset + skip
-            offset += len(line)
+    while line := file.readline(MAX_RECORD + 1):
+        if len(line) > MAX_RECORD:
+            raise _bad(piece, _line_number(piece, offset), f"longer than {MAX_RECORD >> 20} MiB; is this the right format?")
+        skip = len(BOM) if offset == 0 and line.startswith(BOM) else 0
+        yield line[skip:], offset + skip
+        offset += len(line)
 
 
-def _rows(piece: Piece, options: dict[str, Any]) -> Iterator[tuple[list[str], int, RecordError | None]]:
-    """The rows that begin in the piece, each with the byte offset of its last line and what is wrong with it, if anything."""
-    seen = 0
+def _rows(
+    file: IO[bytes], piece: Piece, dialect: dict[str, Any], hint: str
+) -> Iterator[tuple[list[str], int, int, RecordError | None]]:
+    """The rows that begin in the piece, each with the byte offsets of its first and last line, and what is wrong with it.
+
+    Raises `RecordError` for a quote that never ends.
+    """
+    offsets: list[int] = []
     wrong: RecordError | None = None
 
     def wrong_bytes(error: RecordError) -> None:
@@ -182,26 +190,29 @@ def _rows(piece: Piece, options: dict[str, Any]) -> Iterator[tuple[list[str], in
         wrong = wrong or error
 
     def decoded() -> Iterator[str]:
-        nonlocal seen
-        for line, offset in _lines(piece):
-            seen = offset
+        for line, offset in _lines(file, piece):
+            offsets[1:] = [offset]  # the first line's, and the last one's
             _check_utf8(line, piece, offset, wrong_bytes)
             yield line.decode(errors="replace")
 
-    rows = csv.reader(decoded(), **options)
+    rows = csv.reader(decoded(), **dialect)
     while True:
         row: list[str] = []
+        offsets.clear()
         try:
             row = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            wrong = wrong or _bad(piece, _line_number(piece, seen), f"not valid CSV: {error}")
-        yield row, seen, wrong
+            problem = f"not valid CSV: {error}{hint}"
+            if never_ends(error):
+                raise _bad(piece, _line_number(piece, offsets[0]), problem) from error
+            wrong = wrong or _bad(piece, _line_number(piece, offsets[-1]), problem)
+        yield row, offsets[0], offsets[-1], wrong
         wrong = None
 
 
-def _separated(piece: Piece, separator: bytes, on_bad: OnBad) -> Iterator[Document]:
+def _separated(file: IO[bytes], piece: Piece, separator: bytes, on_bad: OnBad) -> Iterator[Document]:
     lines: list[bytes] = []
     begin = size = 0
 
@@ -210,7 +221,7 @@ def _separated(piece: Piece, separator: bytes, on_bad: OnBad) -> Iterator[Docume
         if _check_utf8(text, piece, begin, on_bad):
             yield Document(text, ends=True)
 
-    for line, offset in _lines(piece):
+    for line, offset in _lines(file, piece):
         if line.rstrip(b"\r\n") == separator:
             yield from gathered()
             lines, size = [], 0
@@ -253,6 +264,10 @@ def _check_utf8(text: bytes, piece: Piece, offset: int, on_bad: OnBad) -> bool:
 def _not_utf8(piece: Piece, offset: int, error: UnicodeDecodeError) -> RecordError:
     found = error.object[error.start]
     return RecordError(f"{piece.path}: byte {offset} (0x{found:02x}) is not valid UTF-8 ({error.reason}); convert it to UTF-8")
+
+
+def _place(piece: Piece, offset: int) -> str:
+    return f"{piece.path}: line {_line_number(piece, offset)}"
 
 
 def _bad(piece: Piece, number: int, problem: str, unit: str = "line") -> RecordError:

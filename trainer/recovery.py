@@ -10,6 +10,7 @@ from trainer.manifest import fetch_artifact
 from trainer.places import CHECKPOINT_KIND, CONFIG
 from trainer.pretrained import find_model
 from trainer.runs import Run
+from trainer.seals import require_sealed
 from trainer.storage import Store
 from trainer.workload import Workload
 
@@ -23,7 +24,7 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
     """
     state, runtime = session.state, session.runtime
     finish_saving(session)
-    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run))
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run, total_steps=session.plan.total_steps))
     if checkpoint is None:
         raise RunError(
             f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} batches were "
@@ -44,16 +45,20 @@ def find_fork(store: Store, run: Run) -> dict[str, str] | None:
     """The checkpoint that a fork starts from; None if the run is none. Raises `RunError` if the other run has none."""
     if run.origin is None:
         return None
-    checkpoint, damaged = look_for_checkpoint(store, run.origin)  # nothing is mended in a run that another process may hold
+    fingerprint = require_sealed(store, f"{run.origin}/{CONFIG}")["fingerprint"]
+    # Nothing is mended in a run that another process may hold.
+    checkpoint, damaged = look_for_checkpoint(store, run.origin, fingerprint)
     if checkpoint is None:
         problems = "; ".join(damaged.values()) or "train it first, or leave `resume` out"
         raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
+    if damaged:
+        log.warning("%s: starting from %s instead", "; ".join(damaged.values()), store.path(f"{run.origin}/{checkpoint}"))
     return {"run": run.origin, "checkpoint": checkpoint}
 
 
 def fork_weights(store: Store, run: str) -> Path | None:
     """The folder of the weights that a forked run starts with, or None if it is no fork."""
-    fork = store.read_json(f"{run}/{CONFIG}")["fork"]
+    fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
     if fork is None:
         return None
     log.info("starting from the weights of %s/%s", fork["run"], fork["checkpoint"])

@@ -9,7 +9,6 @@ folder, say. Rather too much is reached than too little. A local path is followe
 link that was pointed elsewhere, or is not there, does not tell what was behind it.
 """
 
-import json
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,8 @@ from trainer.errors import ArtifactError, RunError
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST, read_manifest
 from trainer.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
+from trainer.plain_names import is_plain_key
+from trainer.seals import read_sealed
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
@@ -117,16 +118,15 @@ class References:
 
     def _keys_in(self, record: Any) -> set[str]:
         """Everything in a JSON value that looks like the key of a run or an artifact, or like a path that leads to one."""
-        return {key for text in _texts(record) for way in ways_to(self._store, text) for key in KEY.findall(way)}
+        found = (key for text in _texts(record) for way in ways_to(self._store, text) for key in KEY.findall(way))
+        return {key for key in found if is_plain_key(key)}
 
     def _read(self, whole: str, key: str) -> Any:
         """A record of something; None if there is none."""
         try:
-            return json.loads(self._store.read_bytes(key))
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise self._unknown(whole, f"{key.rsplit('/', 1)[1]} is not valid JSON: {error}") from error
+            return read_sealed(self._store, key)
+        except ArtifactError as error:
+            raise self._unknown(whole, str(error)) from error
 
     def _unknown(self, key: str, problem: str) -> RunError:
         return RunError(
@@ -148,7 +148,8 @@ def ways_to(store: Store, text: str) -> Iterator[str]:
 
 def run_at(store: Store, place: str) -> str | None:
     """The key of the run that a key, or the absolute path of a folder, leads into."""
-    found = [match[0] for way in ways_to(store, place) if (match := re.match(rf"{RUNS}[\w.-]+", way))]
+    begins = (re.match(rf"{RUNS}[\w.-]+", way) for way in ways_to(store, place))
+    found = [match[0] for match in begins if match and is_plain_key(match[0])]
     return found[-1] if found else None
 
 

@@ -22,6 +22,8 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.blob_cache import BlobCache
+from trainer.errors import StorageError
+from trainer.plain_names import plain_key
 from trainer.private_folders import PrivateFolder
 from trainer.stored import Stored
 
@@ -206,12 +208,19 @@ class RemoteObjects:
 
     def _own(self, key: str) -> Path:
         """A path in a folder of this process, removed when it ends."""
-        path = _own_folder(self.cache.work) / self.url.replace("/", "_") / key
+        path = _own_folder(self.cache.work) / self.url.replace("/", "_") / self._checked(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
     def _full(self, key: str) -> str:
-        return f"{self.root}/{key}"
+        return f"{self.root}/{self._checked(key)}"
+
+    def _checked(self, key: str) -> str:
+        """The key, which becomes a path on this machine; none is the root. Raises `StorageError` if it would lead elsewhere."""
+        try:
+            return key and plain_key(key)
+        except ValueError as error:
+            raise StorageError(f"{self.url}: {error}") from error
 
 
 _own_folders: dict[tuple[int, Path], PrivateFolder] = {}

@@ -7,6 +7,7 @@ runs/X/lineage.json      written last: it holds the fingerprint of what the repo
 
 import hashlib
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.account import Account, first_table
 from trainer.curves import draw_curves
+from trainer.errors import ArtifactError
 from trainer.facts import RunFacts, read_facts
 from trainer.finetuning_report import describe_finetuning
 from trainer.lineage import describe_files, make_lineage
@@ -27,8 +29,11 @@ from trainer.places import CARD, FINAL, LINEAGE, REPORT
 from trainer.plan import FinetunePlan
 from trainer.pretraining_report import describe_pretraining
 from trainer.runs import difference
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 from trainer.tables import Table, markdown_table, markdown_text
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 TEMPLATES, PAGE = Path(__file__).parent / "templates", "report.html.j2"
@@ -68,7 +73,7 @@ def make_report(store: Store, run_key: str) -> Report:
         store.write_bytes(places[REPORT], contents[REPORT])
         publish_card(store, facts, contents[CARD])
         lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
-        store.write_json(f"{run_key}/{LINEAGE}", lineage)
+        write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
     return Report(
         key=places[REPORT],
         fingerprint=name,
@@ -85,7 +90,10 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
     name, places = _identify(facts)
     if _intact_report(store, facts, name, places) is not None:
         return None
-    earlier = store.read_json(f"{facts.key}/{LINEAGE}")
+    try:
+        earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
+    except ArtifactError as error:
+        return str(error)
     if earlier is None or "report" not in earlier:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
@@ -164,7 +172,11 @@ def _identify(facts: RunFacts) -> tuple[str, dict[str, str]]:
 
 def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
     """The records of a report that was made from the same, if its files and the card's place in the manifest are whole."""
-    earlier: dict[str, Any] | None = store.read_json(f"{facts.key}/{LINEAGE}")
+    try:
+        earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
+    except ArtifactError as error:
+        log.warning("%s: the report is made anew", error)
+        return None
     if earlier is None or earlier.get("report", {}).get("fingerprint") != name:
         return None
     records = [FileRecord(**record) for record in earlier["report"]["files"]]

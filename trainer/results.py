@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.basis import ExamplesBasis, TextBasis
 from trainer.plan import FinetunePlan, StepPlan
 
 
@@ -37,12 +38,22 @@ class Preflight(Result):
 
 
 class CorpusScore(Result):
-    """Mean loss in nats a token, its exponential, and how much text it was measured on."""
+    """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
+
+    `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
+    """
 
     loss: float
     perplexity: float
     tokens: int
     windows: int
+    bits_per_byte: float | None = None
+    text_bytes: int | None = None
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
+        return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
 
 
 class Scores(Result):
@@ -70,6 +81,8 @@ class Evaluation(Result):
     context: int
     scores: Scores
     samples: list[Sample]
+    measured_on: TextBasis | None = None
+    """None for shards that do not record their held-out text."""
     model: str | None = None
     """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
     reused: bool = False
@@ -103,16 +116,45 @@ class FinetuneEvaluation(Result):
     scores: dict[str, dict[str, float]]
     classification: dict[str, Classification]
     predictions: dict[str, str]
+    measured_on: ExamplesBasis | None = None
+    positive: dict[str, str] = {}
+    """The figures that are of one class of two, and that class's name."""
+    model: str | None = None
+    """The key that was found under `checkpoint`; None in a run's own record."""
+    reused: bool = False
+
+    def label(self, figure: str) -> str:
+        """A figure's name for people: it says of which class it is, if it is of one."""
+        return label_figure(figure, self.positive)
+
+
+def label_figure(figure: str, positive: dict[str, str]) -> str:
+    """A figure's name with the class that it is of, if it is among those that are of one."""
+    return f"{figure} of {positive[figure]!r}" if figure in positive else figure
+
+
+class PredictedTexts(Result):
+    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number."""
+
+    key: str
+    fingerprint: str
+    size: int
+    model: str
+    texts: int
+    bad_records: int
+    truncated: int
+    predicted: dict[str, float]
     reused: bool = False
 
 
 class FinetunePreflight(Result):
-    """What a fine-tuning job will do. `plan` is None until the data is encoded."""
+    """What a fine-tuning job will do. `splits` and `plan` are None where the data is too large to be looked at as a whole."""
 
     model: str
     parameters: int
     ranks: int
     metrics: list[str]
+    looked_at: str
     splits: dict[str, int] | None
     plan: FinetunePlan | None
 
@@ -122,6 +164,16 @@ class Verdict(Result):
 
     passed: bool
     reason: str
+
+
+class Remeasured(Result):
+    """The figures of a champion's model, measured anew on what a run was measured on, or why that cannot be done."""
+
+    run: str
+    fingerprint: str
+    scores: dict[str, float] = {}
+    measured_on: TextBasis | ExamplesBasis | None = None
+    problem: str = ""
 
 
 class Outcome(Result):

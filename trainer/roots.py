@@ -8,7 +8,7 @@ from typing import NamedTuple
 from trainer.holds import held
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
-from trainer.pins import pinned
+from trainer.pins import pinned, require_intact_pins
 from trainer.preparation import STARTED
 from trainer.promotion import moves
 from trainer.references import KINDS, RUNS
@@ -67,6 +67,8 @@ def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set
     """
     pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
     there = {f"{kind}/{name}" for kind in KINDS for name in store.names(kind)}
+    if last is None:
+        require_intact_pins(store)
     runs = {key for key in there if key.startswith(RUNS)} - without
     left_out = any(key.startswith(RUNS) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()

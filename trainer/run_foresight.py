@@ -1,5 +1,6 @@
 """What would become of a job's training run, its evaluation and its report, and why."""
 
+import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,10 @@ from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIN
 from trainer.plan import StepPlan
 from trainer.report import find_fault
 from trainer.runs import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
+from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 
 def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, before: Sequence[Foreseen]) -> Foreseen:
@@ -29,10 +33,10 @@ def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, befor
         return Foreseen("training", "depends", reasons=(waits[0].later,))
     try:
         run = identify_run(job, data)
-    except RunError as error:
+        config = read_sealed(store, f"{run.key}/{CONFIG}")
+    except (ArtifactError, RunError) as error:
         return Foreseen("training", "refused", reasons=(str(error),))
     work = "; ".join(stage.later for stage in waits)
-    config = store.read_json(f"{run.key}/{CONFIG}")
     if config is not None and config["fingerprint"] != run.fingerprint:
         differences = difference(config["identity"], run.identity) or ["its format"]
         return Foreseen("training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work)
@@ -54,16 +58,26 @@ def foresee_evaluation(store: Store, job: TrainingJob, run: Foreseen) -> Foresee
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     if run.verdict != "reused" or run.key is None:
         return Foreseen("evaluation", "depends", reasons=(run.later,))
-    own = store.read_json(f"{run.key}/{EVALUATION}")
+    own = _intact(store, f"{run.key}/{EVALUATION}")
     if isinstance(job, FinetuneJob):
         return _foresee_scoring(store, job, run.key, own)
-    if not StepPlan(**store.read_json(f"{run.key}/{PLAN}")).holds_out:
+    plan = _intact(store, f"{run.key}/{PLAN}")  # a damaged one is written anew
+    if plan is not None and not StepPlan(**plan).holds_out:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     wanted = identify_evaluation(store, measurement(job, run.key))
     if find_evaluation(store, wanted) is not None:
         return Foreseen("evaluation", "reused", wanted.key)
     differences = _compare_settings(store, job, run.key) if own else [NONE_YET]
     return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
+
+
+def _intact(store: Store, key: str) -> dict[str, Any] | None:
+    """What a sealed file holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
+    try:
+        return read_sealed(store, key)
+    except ArtifactError as error:
+        log.warning("%s", error)
+        return None
 
 
 def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evaluation: Foreseen) -> Foreseen:
@@ -85,23 +99,23 @@ def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evalua
 def _explain_new(store: Store, job: TrainingJob, run: Run) -> list[str]:
     """What differs from the most similar run of the same name."""
     if run.origin is not None:
-        earlier = store.read_json(f"{run.origin}/{CONFIG}")
+        earlier = require_sealed(store, f"{run.origin}/{CONFIG}")
         return [f"a fork of {run.origin}", *difference(earlier["identity"], run.identity)]
     pattern = re.compile(re.escape(job.name) + r"-[0-9a-f]{8}")
-    configs = [store.read_json(f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
+    configs = [_intact(store, f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
     different = [difference(config["identity"], run.identity) for config in configs if config]
     return min(different, key=len, default=[NONE_YET])
 
 
 def _continue(store: Store, run: Run, work: str) -> Foreseen:
     """Where a run that was begun goes on."""
-    checkpoint, damaged = look_for_checkpoint(store, run.key)
+    checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
     problems = [*damaged.values(), *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1])]
     if checkpoint is None and damaged:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:
         return Foreseen("training", "made", run.key, ("it was begun and has no checkpoint yet", *problems), work)
-    manifest, plan = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND), store.read_json(f"{run.key}/{PLAN}")
+    manifest, plan = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND), _intact(store, f"{run.key}/{PLAN}")
     step = manifest.details["step"] if manifest else 0
     planned = f" of {plan['total_steps']:,}" if plan else ""
     return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
@@ -117,7 +131,7 @@ def _foresee_scoring(store: Store, job: FinetuneJob, run: str, own: dict[str, An
         return Foreseen("evaluation", "made", key, (NONE_YET,))
     if own["fingerprint"] == wanted.fingerprint:
         return Foreseen("evaluation", "made", key, ("a file of its predictions is missing or changed",))
-    recorded = FinetuneJob.model_validate(store.read_json(f"{run}/{CONFIG}")["job"])
+    recorded = FinetuneJob.model_validate(require_sealed(store, f"{run}/{CONFIG}")["job"])
     if gone := [name for name in recorded.evaluation.metrics or [] if _is_gone(name)]:
         reason = f"{key} may have been made with a metric that is not there any more: {', '.join(gone)}"
         return Foreseen("evaluation", "made", key, (reason,))
@@ -137,7 +151,7 @@ def _is_gone(metric: str) -> bool:
 
 def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] | None = None) -> list[str]:
     """What differs from the settings that the run was measured with: those in its config.json."""
-    old = store.read_json(f"{run}/{CONFIG}")["job"]
+    old = require_sealed(store, f"{run}/{CONFIG}")["job"]
     new = job.model_dump(mode="json")
     before, now = (
         {

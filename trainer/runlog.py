@@ -1,7 +1,6 @@
 """The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
 
 import errno
-import json
 import logging
 import os
 import shutil
@@ -14,6 +13,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from trainer.errors import StorageError
 from trainer.places import LOGS, METRICS, TENSORBOARD
+from trainer.records import intact_lines
+from trainer.seals import seal_line, unseal_line
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -24,16 +25,16 @@ NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 class RunLog:
     """Appends records to a run's metrics.jsonl, and the same figures to TensorBoard's files.
 
-    Records from after the step that a run resumes at are dropped first; all of them if it begins anew.
+    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew.
     """
 
     def __init__(self, store: Store, run: str, step: int) -> None:
         self._store, self._run = store, run
-        kept = _up_to(_read(store, f"{run}/{METRICS}") if step else b"", step)
+        kept = self._up_to(step, _read(store, f"{run}/{METRICS}")) if step else b""
         store.write_bytes(f"{run}/{METRICS}", kept)
         self._path = store.fetch(f"{run}/{METRICS}")
+        self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
-        self._events = self._path.parent / TENSORBOARD
         if not kept:
             store.delete(f"{run}/{TENSORBOARD}")
             shutil.rmtree(self._events, ignore_errors=True)
@@ -41,7 +42,7 @@ class RunLog:
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
-        line = (json.dumps({"kind": kind, "step": step, **values}) + "\n").encode()
+        line = seal_line(f"{self._run}/{METRICS}", {"kind": kind, "step": step, **values})
         with self._store.explained_when_full(f"{self._run}/{METRICS}", needed=len(line)):
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -51,9 +52,16 @@ class RunLog:
     def rewind(self, step: int) -> None:
         """Drop the records from after a step that training goes back to."""
         self._file.close()
-        self._store.write_bytes(f"{self._run}/{METRICS}", _up_to(self._path.read_bytes(), step))
+        self._store.write_bytes(f"{self._run}/{METRICS}", self._up_to(step, self._path.read_bytes()))
         self._path = self._store.fetch(f"{self._run}/{METRICS}")
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+
+    def _up_to(self, step: int, content: bytes) -> bytes:
+        """The intact records up to a step. Steps are looked for from the end, so that the time hardly grows with the run."""
+        lines = intact_lines(self._store, self._run, content)
+        while lines and unseal_line(lines[-1])["step"] > step:
+            del lines[-1]
+        return b"".join(line + b"\n" for line in lines)
 
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong.
@@ -114,11 +122,3 @@ def _read(store: Store, key: str) -> bytes:
         return store.read_bytes(key)
     except FileNotFoundError:
         return b""
-
-
-def _up_to(lines: bytes, step: int) -> bytes:
-    """The records up to a step, found from the end, so that the time does not grow with the run."""
-    end = lines.rfind(b"\n") + 1
-    while end and json.loads(lines[(start := lines.rfind(b"\n", 0, end - 1) + 1) : end])["step"] > step:
-        end = start
-    return lines[:end]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.base_model import describe_base
 from trainer.config import ModelConfig, PipelineJob
 from trainer.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.errors import ArtifactError, RunError
@@ -12,15 +13,17 @@ from trainer.finetune_config import FinetuneJob
 from trainer.holds import is_being_removed
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
 from trainer.measures import metric_identity
-from trainer.places import CONFIG, FINAL, FINAL_KIND
+from trainer.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
+from trainer.pointers import read_pointer
 from trainer.preparation import PreparedData
 from trainer.pretrained import Checkpoint, digest_files, find_model
 from trainer.references import run_at
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 
 TrainingJob = PipelineJob | FinetuneJob
 TrainingData = PreparedData | ArtifactRef
@@ -43,11 +46,13 @@ class Run(NamedTuple):
     """The run that this one is a fork of."""
     start: dict[str, Any] | None = None
     """Where the pretrained model that is fine-tuned was found."""
+    base: dict[str, Any] | None = None
+    """The pretrained model as the model card tells of it."""
 
 
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     """The run that a job and its data make."""
-    training, start = job.training, None
+    training, start, base = job.training, None, None
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = _one_spelling(settings["schedule_options"])
     if settings.get("locality", 0) is None:
@@ -56,15 +61,18 @@ def identify_run(job: TrainingJob, data: TrainingData) -> Run:
     if isinstance(job, FinetuneJob):
         found = find_model(Store(job.store), job.model.pretrained, hub=True)
         start = {"origin": found.origin, "key": found.key}
+        base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
         identity |= _finetuning(job, data, found)
     else:
+        if (name := job.model.pretrained) is not None:
+            base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
         identity |= _pretraining(job, data)
     if training.early_stopping is not None or training.final == "best":
         identity["selection"] = {"evaluate_every": training.evaluate_every, **_measurement(job)}
     name = fingerprint(identity)
     key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
-    return run._replace(start=start)
+    return run._replace(start=start, base=base)
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -72,7 +80,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
     if store.exists(f"{fork.key}/{CONFIG}"):
         return fork  # which needs the other one no more
-    earlier = store.read_json(f"{key}/{CONFIG}")
+    earlier = read_sealed(store, f"{key}/{CONFIG}")
     if earlier is None:
         raise _nothing_to_fork(store, key)
     if earlier["fingerprint"] == name:
@@ -103,14 +111,15 @@ def claim_run(
 
     Raises `RunError` with the differences if the folder holds a run of other settings or data.
     """
-    earlier = store.read_json(f"{run.key}/{CONFIG}")
+    earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
         differences = "; ".join(difference(earlier["identity"], run.identity)) or "its format"
         raise RunError(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
             "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
-    store.write_json(
+    write_sealed(
+        store,
         f"{run.key}/{CONFIG}",
         {
             "fingerprint": run.fingerprint,
@@ -119,8 +128,16 @@ def claim_run(
             "data": _without_reused(data.model_dump()),
             "fork": earlier["fork"] if earlier else find_fork(),
             "start": run.start,
+            "base": run.base,
         },
     )
+
+
+def note_card(store: Store, run: Run, job: TrainingJob) -> None:
+    """Write into a finished run's config.json what the job says of the model card now: that is no reason to train again."""
+    earlier, card = read_sealed(store, f"{run.key}/{CONFIG}"), job.card.model_dump(mode="json")
+    if earlier is not None and earlier["job"].get("card") != card:
+        write_sealed(store, f"{run.key}/{CONFIG}", {**earlier, "job": {**earlier["job"], "card": card}})
 
 
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
@@ -149,6 +166,18 @@ def finished_run(store: Store, run: Run) -> ArtifactRef | None:
     if find_damage(store, f"{run.key}/{FINAL}", manifest):
         return None
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
+
+
+def is_whole(store: Store, run: Run, job: TrainingJob) -> bool:
+    """Whether a finished run's records can all be read and say what the job says now; else training it again sees to them."""
+    pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
+    try:
+        config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")
+        for pointer in pointers:
+            read_pointer(store, f"{run.key}/{pointer}")
+    except ArtifactError:
+        return False
+    return config is not None and plan is not None and config["job"].get("card") == job.card.model_dump(mode="json")
 
 
 def final_manifest(store: Store, run_key: str) -> Manifest | None:

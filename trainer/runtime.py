@@ -15,7 +15,7 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.errors import ConfigError, DeviceError
 from trainer.permutation import stable_key
-from trainer.process import usable_cores
+from trainer.process import cores_per_rank, threads_asked_for, usable_cores
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
@@ -64,24 +64,24 @@ class Runtime:
         return values
 
 
-def count_gpus(device: str) -> int:
+def count_gpus(device: str, where: str = "training.") -> int:
     """GPUs to use. Raises `DeviceError` if the job wants them and this machine has none."""
     gpus = torch.cuda.device_count()
     if device == "gpu" and not gpus:
-        raise DeviceError("training.device is gpu, but this machine has none; use cpu or auto here")
+        raise DeviceError(f"{where}device is gpu, but this machine has none; use cpu or auto here")
     return 0 if device == "cpu" else gpus
 
 
-def check_devices(precision: str, processes: int | None, device: str = "auto") -> None:
-    """Raise `DeviceError` if this machine lacks the precision or the number of devices."""
-    gpus = count_gpus(device)
+def check_devices(precision: str, processes: int | None, device: str = "auto", where: str = "training.") -> None:
+    """Raise `DeviceError` if this machine lacks the precision or the number of devices; `where` the job says those."""
+    gpus = count_gpus(device, where)
     if precision == "fp16" and not gpus:
-        raise DeviceError("training.precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
+        raise DeviceError(f"{where}precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
     if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported():
-        raise DeviceError("training.precision is bf16, which this GPU does not have; use fp16 or fp32")
+        raise DeviceError(f"{where}precision is bf16, which this GPU does not have; use fp16 or fp32")
     available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
     if (processes or 1) > available:
-        raise DeviceError(f"training.processes is {processes}, but this machine has {available} {unit}")
+        raise DeviceError(f"{where}processes is {processes}, but this machine has {available} {unit}")
 
 
 def planned_ranks(processes: int | None, device: str = "auto") -> int:
@@ -90,10 +90,10 @@ def planned_ranks(processes: int | None, device: str = "auto") -> int:
 
 
 def start_runtime(precision: str, device: str = "auto") -> Runtime:
-    """Join the other ranks, if a launcher started several.
+    """Join the other ranks, if a launcher started several, and compute with as many threads as there are cores for each.
 
-    Raises `ConfigError` if accelerate's configuration contradicts the precision or the device, `DeviceError` if it started
-    fewer processes than it was asked for.
+    OMP_NUM_THREADS says otherwise. Raises `ConfigError` if it is no number, or if accelerate's configuration contradicts the
+    precision or the device, `DeviceError` if it started fewer processes than it was asked for.
     """
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
@@ -117,12 +117,11 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
             "accelerate was asked for several CPU processes, but started one: that needs mpirun; "
             "use `torchrun --nproc-per-node N -m trainer CONFIG.yaml`"
         )
-    if cpu:
-        local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, usable_cores() // local_ranks))
     if os.environ.get("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1") != "1":
         raise ConfigError("accelerate's configuration sets gradient accumulation; set training.micro_batch instead")
     accelerator = Accelerator(mixed_precision=MIXED_PRECISION[precision], cpu=cpu)
+    if cpu:  # after accelerate, which may set a number of its own
+        torch.set_num_threads(threads_asked_for() or cores_per_rank())
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -15,11 +14,13 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 
-from trainer.checkpoint import OPTIMIZER, STATE, TrainState
+from trainer.checkpoint import STATE, TrainState
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, publish_folder
-from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST
-from trainer.pointers import folder_name, read_pointer, write_pointer
+from trainer.mending import EndedEpoch, committed_steps, epoch_pointer, mend_pointers
+from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.pointers import folder_name, write_pointer
+from trainer.saved_settings import OPTIMIZER
 from trainer.snapshot import HostCopies, Snapshot
 from trainer.storage import Store
 
@@ -56,10 +57,15 @@ class Saver:
         keep_last: int,
         figure: str = "loss",
         check: Callable[[], None] = lambda: None,
+        ended: EndedEpoch = lambda step: None,
     ) -> None:
-        """`check` is called before each commit, and raises if this process may no longer write to the run."""
+        """`check` is called before each commit, and raises if this process may no longer write to the run.
+
+        `ended` says which epoch ends with a step: its checkpoint is kept.
+        """
         self._store, self._run, self._model, self._extra = store, run, model, extra
         self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
+        self._ended = ended
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
@@ -129,45 +135,42 @@ class Saver:
 
     def _mark(self) -> None:
         """Complete what is committed: the newest, and before it those whose pointers could not be written in their time."""
+        newest, _ = self._unmarked[-1]
         while self._unmarked:
             self._point_out(*self._unmarked[0])
             del self._unmarked[0]
-        self._retire()
+        self._retire(newest)
 
     def complete(self, state: TrainState, epoch: int | None) -> None:
         """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
         self._point_out(state, epoch)
-        self._retire()
+        self._retire(state)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
         self._point(LAST, state)
         if state.best_step == state.step:
             self._point(BEST, state)
         if epoch is not None:
-            figure = (state.scores or {}).get(self._figure)  # the job may name another one since
-            score = "" if figure is None else f"-{self._figure}-{figure:.4f}"
-            self._point(f"{EPOCHS}/epoch-{epoch:04d}-step-{state.step:08d}{score}", state)
+            self._point(epoch_pointer(epoch, state.step, self._figure, state.scores), state)
 
     def _point(self, pointer: str, state: TrainState) -> None:
         write_pointer(self._store, f"{self._run}/{pointer}", state.step, state.scores)
 
-    def _retire(self) -> None:
+    def _retire(self, state: TrainState) -> None:
         """Delete what is not needed any more; what cannot be deleted now stays until the next time."""
         try:
-            self._delete_unneeded()
+            self._delete_unneeded(state)
         except (ArtifactError, StorageError) as error:
             log.warning("checkpoints that are not needed any more stay for now: %s", error)
 
-    def _delete_unneeded(self) -> None:
+    def _delete_unneeded(self, state: TrainState) -> None:
         """Delete checkpoints that are neither among the last, nor the best, nor an epoch's, and what was not committed."""
-        pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in self._store.names(f"{self._run}/{EPOCHS}"))]
-        kept = {target.checkpoint for p in pointers if (target := read_pointer(self._store, f"{self._run}/{p}"))}
-        names = [f"{CHECKPOINTS}/{n}" for n in self._store.names(f"{self._run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", n)]
-        committed = (name for name in reversed(names) if self._store.exists(f"{self._run}/{name}/{MANIFEST}"))
-        kept.update(islice(committed, self._keep_last))
-        for name in names:
-            if name not in kept:
-                self._store.delete(f"{self._run}/{name}", first=MANIFEST)
+        steps = committed_steps(self._store, self._run)
+        kept = mend_pointers(self._store, self._run, steps, state, self._ended, self._figure)
+        kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
+        for name in self._store.names(f"{self._run}/{CHECKPOINTS}"):
+            if re.fullmatch(r"step-\d+", name) and int(name.removeprefix("step-")) not in kept:
+                self._store.delete(f"{self._run}/{CHECKPOINTS}/{name}", first=MANIFEST)
 
 
 def _patiently(step: int, work: Callable[[], None]) -> None:

@@ -7,8 +7,7 @@ from threading import RLock
 
 import numpy as np
 
-from trainer.errors import ArtifactError, WrongContent
-from trainer.manifest import FileRecord
+from trainer.manifest import FileRecord, fetch_made
 from trainer.storage import Store
 from trainer.windows import Tokens
 
@@ -19,7 +18,8 @@ AT_A_TIME = 8
 class ShardFiles:
     """The tokens of each shard, mapped from a local file: the store's own, or a copy in the machine's cache.
 
-    `lengths` are the shards' tokens, known without fetching any. Raises what `Store.fetch` raises.
+    `lengths` are the shards' tokens, known without fetching any. A file is compared with its digest when it is opened, unless
+    that was done before and it has not changed since; raises `ArtifactError` for a damaged one, and what `Store.fetch` raises.
     """
 
     def __init__(self, store: Store, key: str, files: Sequence[FileRecord], dtype: np.dtype[np.generic]) -> None:
@@ -69,10 +69,7 @@ class ShardFiles:
     def _map(self, file: FileRecord) -> Tokens:
         if file.size == 0:
             return np.empty(0, self._dtype)
-        try:
-            path = self._store.fetch(f"{self._key}/{file.name}", file.sha256)
-        except WrongContent as error:
-            raise ArtifactError(f"{error}; delete it and run again: it is made anew from the raw files") from error
+        path = fetch_made(self._store, self._key, file.name, file.sha256)
         return np.memmap(path, dtype=self._dtype, mode="r")
 
     def _release(self, number: int) -> None:

@@ -14,23 +14,25 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.config import CorpusConfig
 from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError
 from trainer.manifest import FileRecord, digest_file, read_manifest, seal, unseal
+from trainer.plain_names import Count
 from trainer.readers import Document, read_documents
 from trainer.shard_files import ShardFiles
 from trainer.sources import Piece, blocks_of
 from trainer.storage import Store
+from trainer.token_bytes import HeldOutText, byte_lengths
 from trainer.tokenizer import TokenizerInfo
 
 KIND = "shards"
-FORMAT = 1
+FORMAT = 2
 TRAIN, VALIDATION = "shard", "validation"
 BATCH_BYTES = 2 * 2**20
 BYTES_PER_TOKEN = 4
@@ -38,19 +40,35 @@ BYTES_PER_TOKEN = 4
 
 
 class ShardRecord(BaseModel):
-    """One shard: the fingerprint of what it was made from, what it holds, and its files."""
+    """One shard: the fingerprint of what it was made from, what it holds, and its files.
+
+    Bytes are those of the documents' text; `validation_token_bytes` is what the held-out tokens stand for, by themselves, and
+    `validation_digest` tells the held-out text from any other, whatever the tokenizer.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    number: int
+    number: Count
     fingerprint: str
-    raw_bytes: int
-    documents: int
-    tokens: int
-    validation_documents: int
-    validation_tokens: int
-    bad_records: int
+    raw_bytes: Count
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    validation_documents: Count
+    validation_tokens: Count
+    validation_bytes: Count
+    validation_token_bytes: Count
+    validation_digest: str = Field(pattern=r"^[0-9a-f]{32}$")
+    bad_records: Count
     files: list[FileRecord]
+
+    @model_validator(mode="after")
+    def _has_its_four_files(self) -> Self:
+        named = [file.name for file in self.files]
+        expected = [shard_file(side, self.number, ending) for side in (TRAIN, VALIDATION) for ending in ("bin", "idx")]
+        if sorted(named) != sorted(expected):
+            raise ValueError(f"shard {self.number} lists the files {named}, expected {expected}")
+        return self
 
 
 class ShardSet(NamedTuple):
@@ -80,7 +98,7 @@ def read_record(store: Store, key: str) -> ShardRecord | None:
     """The record in a file, or None if there is none or it is damaged."""
     try:
         return ShardRecord.model_validate(unseal(json.loads(store.read_bytes(key))))
-    except (FileNotFoundError, AttributeError, ValueError):
+    except (FileNotFoundError, AttributeError, RecursionError, ValueError):
         return None
 
 
@@ -108,6 +126,7 @@ def build_shard(
 ) -> ShardRecord:
     """Tokenize some pieces into the four files of one shard, in a folder. Memory does not grow with the pieces."""
     bad: list[RecordError] = []
+    held_out = HeldOutText(byte_lengths(tokenizer))
 
     def on_bad(error: RecordError) -> None:
         bad.append(error)
@@ -123,15 +142,21 @@ def build_shard(
         for batch in _batches(documents):
             for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
                 side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
-                sides[side].add(ids, document.ends)
+                sides[side].add(document, ids)
+                if side == VALIDATION:
+                    held_out.add(document.text, ids)
     return ShardRecord(
         number=number,
         fingerprint=name,
         raw_bytes=sum(piece.size for piece in pieces),
         documents=sides[TRAIN].documents,
         tokens=sides[TRAIN].tokens,
+        text_bytes=sides[TRAIN].text_bytes,
         validation_documents=sides[VALIDATION].documents,
         validation_tokens=sides[VALIDATION].tokens,
+        validation_bytes=held_out.text_bytes,
+        validation_token_bytes=held_out.token_bytes,
+        validation_digest=held_out.digest,
         bad_records=len(bad),
         files=[digest_file(path) for writer in sides.values() for path in writer.paths],
     )
@@ -162,19 +187,20 @@ class _SideWriter:
         self._max_id = tokenizer.max_id
         self._eos = np.array([tokenizer.eos_id], dtype=self._dtype).tobytes()
         self._starts = [0]
-        self.tokens = 0
+        self.tokens = self.text_bytes = 0
 
     @property
     def documents(self) -> int:
         return len(self._starts) - 1
 
-    def add(self, ids: Ids, ends: bool) -> None:
+    def add(self, document: Document, ids: Ids) -> None:
         if len(ids) and int(ids.max()) > self._max_id:
             raise TokenizerError(f"the engine gave token id {int(ids.max())}; the tokenizer's largest is {self._max_id}")
         self._file.write(ids.astype(self._dtype).tobytes())
-        if ends:
+        if document.ends:
             self._file.write(self._eos)
-        self.tokens += len(ids) + ends
+        self.tokens += len(ids) + document.ends
+        self.text_bytes += len(document.text)
         self._starts.append(self.tokens)
 
     def close(self) -> None:

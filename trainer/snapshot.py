@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.checkpoint import TrainState
+from trainer.saved_settings import parameter_names
 
 
 class HostCopies:
@@ -67,16 +68,15 @@ def take_snapshot(
     schedule: Any,
     scaler: Any,
     epoch: int | None,
+    computed: dict[str, Any] | None = None,
 ) -> Snapshot:
     """Copy the training state off the device, over the snapshot that was taken into these copies before.
 
-    Every rank has the whole state, so one of them is enough. `optimizer.safetensors` names a tensor by its parameter's name
-    in the objective and its own ("transformer.wte.weight/exp_avg"), as `torch.distributed.checkpoint.state_dict` does.
+    `computed` says with how many threads and ranks. Every rank has the whole state, so one of them is enough.
+    `optimizer.safetensors` names a tensor by its parameter's name in the objective and its own
+    ("transformer.wte.weight/exp_avg"), as `torch.distributed.checkpoint.state_dict` does.
     """
-    names: dict[torch.Tensor, str] = {
-        parameter: name.removeprefix("module.")  # DDP's
-        for name, parameter in objective.named_parameters()
-    }
+    names = parameter_names(objective)
     moments = {
         f"{names[parameter]}/{name}": value
         for parameter, values in optimizer.state.items()
@@ -87,6 +87,7 @@ def take_snapshot(
         "optimizer": [{**group, "params": [names[p] for p in group["params"]]} for group in optimizer.param_groups],
         "schedule": schedule.state_dict(),
         "scaler": scaler.state_dict() if scaler is not None else None,
+        "computed": computed,
     }
     weights = copies.take("weights", model.state_dict())
     return Snapshot(state.model_copy(), weights, copies.take("optimizer", moments), settings, epoch)

@@ -7,6 +7,7 @@ pieces begin depends on the file's bytes and `piece_bytes` alone.
 import csv
 import hashlib
 import io
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,23 +17,34 @@ from itertools import pairwise
 from typing import IO, Any, cast
 
 import fsspec
+from fsspec.compression import compr
 from fsspec.core import get_compression
 
 from trainer.config import CorpusConfig
-from trainer.errors import CorpusError, StorageError
+from trainer.csv_files import csv_dialect, is_quoted
+from trainer.errors import ArtifactError, CorpusError, StorageError
 from trainer.manifest import fingerprint
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
+from trainer.verified import RACY_SECONDS
+
+log = logging.getLogger(__name__)
+
+FORMAT = 2
+"""Of what is remembered of the raw files."""
 
 MAX_RECORD = 64 * 2**20
 """Bytes that one record, and so a process's memory for it, may take."""
 
+BOM = b"\xef\xbb\xbf"
+
 FILES_AT_ONCE = 32
 """Files that a thread looks at between two hand-overs, which cost as much as looking at a small file."""
 
-LINE_END = re.compile(rb"\r?\n")
+CSV_READING = 2
+"""Raised when csv files are read otherwise, so that what was made of them is not taken for what would be made now."""
 
-RACY_SECONDS = 2.0
-"""A file changed this recently could change again within its clock's tick, so its digest is not remembered."""
+LINE_END = re.compile(rb"\r?\n")
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,7 @@ def find_pieces(
     store: Store, corpus: CorpusConfig, piece_bytes: int, advance: Callable[[int], None] = lambda size: None
 ) -> list[Piece]:
     """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again."""
-    layout = fingerprint([corpus.model_dump(exclude={"paths"}), piece_bytes, [field.name for field in fields(Piece)]])
+    layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes, [field.name for field in fields(Piece)]])
     memory = f"cache/sources-{corpus.name}-{layout}.json"
     known = _remembered(store, memory)
     now = time.time()
@@ -91,7 +103,7 @@ def find_pieces(
 
     def recall(source: SourceFile) -> list[Piece] | None:
         entry = known.get(source.path)
-        if entry and all(entry[name] == value for name, value in vars(source).items()):
+        if entry and all(entry.get(name) == value for name, value in vars(source).items()):
             return [Piece(**piece) for piece in entry["pieces"]]
         return None
 
@@ -117,23 +129,39 @@ def find_pieces(
             for source in sources
             if not _racy(source, now)
         }
-        store.write_json(memory, fresh, indent=None)
+        write_sealed(store, memory, {"files": fresh}, indent=None)
     return [piece for source in sources for piece in pieces[source.path] or []]
+
+
+def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
+    """How a corpus's files are read, which names what is made of them."""
+    options = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
+    if corpus.format != "csv":
+        return {**options, "quoting": True}  # which says nothing of other formats, and was the default once
+    return {**options, "csv": CSV_READING}
 
 
 def open_raw(path: str, start: int = 0) -> IO[bytes]:
     """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
     compression = get_compression(path, "infer")
     if compression == "zstd":
-        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
-
-        return io.BufferedReader(pa.input_stream(open_bytes(path), compression=compression))
+        return unpack(open_bytes(path), compression)
     if compression is not None:
         unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
         return unpacked
     file = open_bytes(path)
     file.seek(start)
     return file
+
+
+def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
+    """What is packed in an open file."""
+    if compression == "zstd":
+        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
+
+        return io.BufferedReader(pa.input_stream(file, compression=compression))
+    unpacked: IO[bytes] = compr[compression](file, mode="rb")
+    return unpacked
 
 
 def open_bytes(path: str) -> IO[bytes]:
@@ -153,9 +181,23 @@ def unreadable(path: str, error: Exception) -> CorpusError:
     return CorpusError(f"{path} cannot be read: {error}; check that the file is there, whole, and yours to read")
 
 
-def csv_delimiter(corpus: CorpusConfig, path: str) -> str:
-    """The column delimiter: as given, else by the file's ending."""
-    return corpus.delimiter or ("\t" if ".tsv" in path.rsplit("/", 1)[-1].lower() else ",")
+def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
+    """The names in a CSV file's first row, none if it is no CSV, and the bytes that the row takes (unpacked)."""
+    taken = 0
+
+    def lines(file: IO[bytes]) -> Iterator[str]:
+        nonlocal taken
+        while line := file.readline(MAX_RECORD):
+            text = line.removeprefix(BOM) if taken == 0 else line
+            taken += len(line)
+            yield text.decode(errors="replace")
+
+    with open_raw(path) as file:
+        try:
+            names = next(csv.reader(lines(file), **csv_dialect(corpus, path)), [])
+        except csv.Error:
+            names = []
+    return names, taken
 
 
 def _match(pattern: str) -> Iterator[SourceFile]:
@@ -182,11 +224,21 @@ def _racy(source: SourceFile, now: float) -> bool:
 
 
 def _remembered(store: Store, key: str) -> dict[str, Any]:
-    """What the last look found, by path; nothing if that cannot be read, as looking again costs time only."""
+    """What the last look found, by path; nothing if that is damaged or cannot be read, as looking again costs time only."""
     try:
-        return store.read_json(key) or {}
-    except StorageError:
+        found: dict[str, Any] = (read_sealed(store, key) or {"files": {}})["files"]
+        return found
+    except (ArtifactError, StorageError) as error:
+        log.warning("%s: looking at all raw files again", error)
         return {}
+
+
+def forget_source(store: Store, path: str) -> None:
+    """Forget what the last looks found in a file, so that the next one reads it again."""
+    for name in store.names("cache"):
+        if name.startswith("sources-") and path in (known := _remembered(store, f"cache/{name}")):
+            rest = {other: entry for other, entry in known.items() if other != path}
+            write_sealed(store, f"cache/{name}", {"files": rest}, indent=None)
 
 
 def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Piece]:
@@ -199,18 +251,13 @@ def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -
         sizes = [end - start for start, end in pairwise(bounds)]
         digests = [digest_stretch(source.path, start, end) for start, end in pairwise(bounds)]
         if corpus.format == "csv" and len(digests) > 1:
-            # The first line names the columns of every piece.
-            header = hashlib.sha256(_first_line(source.path)).hexdigest()
+            # The first row names the columns of every piece.
+            header = digest_stretch(source.path, 0, csv_header(source.path, corpus)[1])
             digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
     return [
         Piece(source.path, source.key, index, start, end, sizes[index], index == len(digests) - 1, digests[index])
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
-
-
-def _first_line(path: str) -> bytes:
-    with open_bytes(path) as file:
-        return file.readline(MAX_RECORD)
 
 
 def digest_stretch(path: str, start: int, end: int) -> str:
@@ -227,8 +274,8 @@ def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[in
     """Offsets at which a large file may be cut, one after about every `piece_bytes`."""
     if source.size <= piece_bytes or is_compressed(source.path):
         return []
-    if corpus.format == "csv" and corpus.quoting:
-        return _csv_cuts(source, csv_delimiter(corpus, source.path), piece_bytes)
+    if corpus.format == "csv" and is_quoted(dialect := csv_dialect(corpus, source.path)):
+        return _csv_cuts(source, dialect, piece_bytes)
     cuts: list[int] = []
     with open_raw(source.path) as file:
         while (target := (cuts[-1] if cuts else 0) + piece_bytes) < source.size:
@@ -289,7 +336,7 @@ def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) ->
     )
 
 
-def _csv_cuts(source: SourceFile, delimiter: str, piece_bytes: int) -> list[int]:
+def _csv_cuts(source: SourceFile, dialect: dict[str, Any], piece_bytes: int) -> list[int]:
     """Cuts as the CSV reader itself sees records, because only it knows which line ends lie inside quotes."""
     cuts: list[int] = []
     consumed = 0
@@ -302,7 +349,7 @@ def _csv_cuts(source: SourceFile, delimiter: str, piece_bytes: int) -> list[int]
 
     target = piece_bytes
     with open_raw(source.path) as file:
-        rows = csv.reader(lines(file), delimiter=delimiter)
+        rows = csv.reader(lines(file), **dialect)
         while True:
             try:
                 next(rows)

@@ -13,8 +13,9 @@ STAGES: dict[str, tuple[str, str]] = {
     "finetune-preflight": ("trainer.finetune_preflight", "finetune_preflight"),
     "encode": ("trainer.encoding", "encode"),
     "train": ("trainer.training", "train"),
-    "evaluate": ("trainer.measuring", "evaluate_checkpoint"),
+    "evaluate": ("trainer.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.classifying", "evaluate_run"),
+    "predict": ("trainer.predict", "predict_texts"),
 }
 
 

@@ -1,5 +1,6 @@
 """How far a job has come, as its store shows it: what a run that died is measured by before it is started again."""
 
+import logging
 from typing import Any, NamedTuple
 
 from trainer.config import PipelineJob, PrepareJob
@@ -8,7 +9,10 @@ from trainer.finetune_config import FinetuneJob
 from trainer.lease import is_held
 from trainer.places import CONFIG, LAST
 from trainer.pointers import read_pointer
+from trainer.seals import read_sealed
 from trainer.storage import Store
+
+log = logging.getLogger(__name__)
 
 SHARDS = "shards"
 
@@ -49,7 +53,20 @@ def _last_step(store: Store, run: str) -> int:
 
 
 def _runs_of(store: Store, job: PipelineJob | PrepareJob | FinetuneJob) -> list[str]:
-    """The runs that exactly this job has made."""
+    """The runs that exactly this job has made.
+
+    Of those whose names cannot be of this job, a damaged one is passed over; else raises `ArtifactError`.
+    """
     wanted: Any = job.model_dump(mode="json")
-    runs = [f"runs/{name}" for name in store.names("runs")]
-    return [run for run in runs if (config := store.read_json(f"{run}/{CONFIG}")) and config["job"] == wanted]
+    found = []
+    for name in store.names("runs"):
+        try:
+            config = read_sealed(store, f"runs/{name}/{CONFIG}")
+        except ArtifactError as error:
+            if isinstance(job, PipelineJob | FinetuneJob) and name.startswith(job.run or job.name):
+                raise
+            log.warning("%s", error)
+            continue
+        if config is not None and config["job"] == wanted:
+            found.append(f"runs/{name}")
+    return found

@@ -41,14 +41,36 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
 }
 
 
+STATE_SPACE = {"A_log", "D", "dt_bias"}
+"""Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
+
+
 def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
-    """The optimizer, which decays matrices only: biases and norms, all of one dimension, are spared."""
+    """The optimizer, which decays matrices only: biases, norms and what governs a recurrence are spared."""
+    spared = spared_from_decay(model)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p not in spared], "weight_decay": training.weight_decay},
+        {"params": [p for p in parameters if p in spared], "weight_decay": 0.0},
     ]
     return OPTIMIZERS[training.optimizer](groups, training)
+
+
+def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters that weight decay would pull away from where they belong, rather than keep small.
+
+    These are vectors, of whatever shape; biases and norms by name, as they are matrices where there is one for each expert
+    or head; the decay, skip and step of state-space models, as in their reference code (Gu & Dao, 2023), which marks them.
+    """
+    spared = set()
+    for module in model.modules():
+        is_norm = "norm" in type(module).__name__.lower() and not isinstance(module, nn.Embedding)
+        for name, parameter in module.named_parameters(recurse=False):
+            vector = parameter.dim() < 2 or (parameter.dim() > 2 and max(parameter.shape) == parameter.numel())
+            named = name in STATE_SPACE or "bias" in name or hasattr(parameter, "_no_weight_decay")
+            if vector or named or is_norm:
+                spared.add(parameter)
+    return spared
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig, total_steps: int) -> Any:

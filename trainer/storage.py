@@ -22,6 +22,7 @@ from trainer.errors import StorageError, WrongContent
 from trainer.local_files import LocalFiles
 from trainer.private_folders import PrivateFolder, sweep
 from trainer.stored import Stored
+from trainer.verified import forget_unused
 
 STAGING = ".staging"
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -168,14 +169,15 @@ class Store:
     def fetch(self, key: str, sha256: str | None = None, check: bool = False) -> Path:
         """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
 
-        With a digest, a remote object's copy is checked, kept and shared; `WrongContent` is raised if it is another one. An
-        older copy is used as it is, unless it is to `check`.
+        With a digest, the content is compared with it, and `WrongContent` is raised if it is another one; a remote object's
+        copy is kept and shared. What was compared on this machine and has not changed since is not read again, unless it is to
+        be looked at anew (`check`).
         """
         with self._explained("read", key), self._named(key):
             return self.files.fetch(key, sha256, check)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder that holds these files under a key, by name."""
+        """A local folder that holds these files under a key, by name, each compared with its digest as `fetch` does."""
         with self._explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
 
@@ -216,6 +218,7 @@ class Store:
     def sweep(self) -> None:
         """Remove what processes that no longer live left unfinished."""
         sweep(self._base)
+        forget_unused()
 
     def check_writable(self) -> None:
         """Raise `StorageError` unless a file can be written, read back and removed."""

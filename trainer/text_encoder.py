@@ -4,7 +4,6 @@ Whole texts are encoded without special tokens, cut, and then framed as the toke
 `tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two lengths.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,8 @@ from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import LabelledDataConfig
 from trainer.frames import Frame, cut_lengths, find_frame, put_between
 from trainer.manifest import digest_file, fingerprint
-from trainer.tokenizer import TOKENIZER_CONFIG
+from trainer.model_files import check_settings
+from trainer.taken_tokenizer import PLAIN_CLASS, save_flat
 
 UNSET_LENGTH = 10**20
 """From here on, a tokenizer's `model_max_length` means that nobody set it."""
@@ -146,12 +146,13 @@ def _load(name: str) -> tuple[Any, Any]:
     """The model's text configuration and its tokenizer."""
     from transformers import AutoConfig, AutoTokenizer
 
+    check_settings(name)
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {name!r} cannot be loaded: {error}") from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
         raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {error}") from error
     if not tokenizer.is_fast:
@@ -191,9 +192,5 @@ def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str |
 
 
 def _save(tokenizer: Any, divider: str | None, folder: Path) -> None:
-    tokenizer.save_pretrained(str(folder))
-    if divider is not None:
-        # Some families build what stands around texts by themselves; this class takes it from tokenizer.json.
-        path = folder / TOKENIZER_CONFIG
-        settings = {**json.loads(path.read_text(encoding="utf-8")), "tokenizer_class": "PreTrainedTokenizerFast"}
-        path.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # Some families build what stands around texts by themselves; the plain class takes it from tokenizer.json.
+    save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if divider is not None else {}))

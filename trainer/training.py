@@ -1,40 +1,53 @@
 """Training a run, from its data or from its newest checkpoint to its published final model."""
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
 from transformers import PreTrainedModel
 
 from trainer.batches import batches_from
-from trainer.checkpoint import TrainState, find_checkpoint, restore
+from trainer.checkpoint import TrainState, find_checkpoint, read_computed, restore
 from trainer.config import PipelineJob
 from trainer.encoding import encode
 from trainer.environment import describe_environment
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning
-from trainer.lease import Lease, clear_dead_lease
+from trainer.lease import Lease, clear_dead_lease, is_held
 from trainer.logs import kept_log
 from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
+from trainer.mending import find_best, mend_finished, mend_plan
 from trainer.models import checkpoint_activations
-from trainer.places import BEST, CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND, PLAN
-from trainer.plan import FinetunePlan, StepPlan
-from trainer.pointers import read_pointer
+from trainer.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.plan import FinetunePlan, Plan, StepPlan
+from trainer.pointers import folder_name
 from trainer.preparation import PreparedData, prepare
 from trainer.pretrained import find_model
 from trainer.pretraining import Pretraining
 from trainer.progress import Progress
 from trainer.recovery import find_fork, fork_weights, roll_back
 from trainer.runlog import RunLog
-from trainer.runs import Run, TrainingData, TrainingJob, check_begun, claim_run, difference, finished_run, identify_run
+from trainer.runs import (
+    Run,
+    TrainingData,
+    TrainingJob,
+    check_begun,
+    claim_run,
+    difference,
+    finished_run,
+    identify_run,
+    note_card,
+)
 from trainer.runtime import Runtime, compile_objective, start_runtime, wrap_objective
 from trainer.saver import Saver
+from trainer.seals import write_sealed
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
 from trainer.storage import Store
+from trainer.threads import keep_threads
 from trainer.throughput import Meter, peak_flops
 from trainer.workload import Workload
 
@@ -58,7 +71,8 @@ def train(
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
-        runtime.on_first(lambda: clear_dead_lease(store, run.key))
+        runtime.on_first(lambda: _tidy(job, store, run, prepared, runtime.ranks))
+        runtime.on_first(lambda: note_card(store, run, job))
         return finished
     workload = _open(job, store, prepared, runtime.ranks)
     if expected is not None and workload.plan != expected:
@@ -69,10 +83,22 @@ def train(
         lease = Lease(store, run.key)
         runtime.on_first(lambda: _hold(lease, stack))
         stack.enter_context(store.explained_when_full(run.key))
-        runtime.on_first(lambda: _claim(store, run, job, prepared, workload, runtime))
+        runtime.on_first(lambda: _claim(store, run, job, prepared, workload))
         stack.enter_context(kept_log(store, run.key, runtime.rank))
-        model = _train(job, store, run, workload, runtime, progress, lease)
-        return runtime.on_first(lambda: _publish(job, store, run, workload, model, lease))
+        model, state = _train(job, store, run, workload, runtime, progress, lease)
+        return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
+
+
+def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+    """See to what a finished run's last process left behind, and to what was lost or damaged since."""
+
+    def make_plan() -> Plan:
+        with closing(_open(job, store, data, ranks)) as workload:
+            return workload.plan
+
+    clear_dead_lease(store, run.key)
+    if not is_held(store, run.key):
+        mend_finished(store, run.key, make_plan, job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss")
 
 
 def _hold(lease: Lease, stack: ExitStack) -> None:
@@ -90,21 +116,23 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
     return Pretraining(job, store, data, ranks)
 
 
-def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload, runtime: Runtime) -> None:
+def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:
     store.sweep()
     claim_run(store, run, job, data, lambda: find_fork(store, run))
     check_begun(store, run, job, data)
-    store.write_json(f"{run.key}/{PLAN}", workload.plan.model_dump())
-    environment = describe_environment(runtime.device, runtime.ranks, job.training.precision)
-    store.write_json(f"{run.key}/{ENVIRONMENT}", environment)
+    mend_plan(store, run.key, workload.plan)
 
 
 def _train(
     job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
-) -> PreTrainedModel:
+) -> tuple[PreTrainedModel, TrainState]:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
-    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key))
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
     folder = fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND) if checkpoint else None
+    if folder and (computed := read_computed(folder)):
+        keep_threads(computed, runtime)
+    environment = describe_environment(runtime.device, runtime.ranks, training.precision)
+    runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
@@ -128,7 +156,7 @@ def _train(
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-                lease.check,
+                lease.check, lambda step: ended_epoch(step, plan),
             ))  # fmt: skip
             if folder:
                 saver.complete(state, ended_epoch(state.step, plan))
@@ -140,20 +168,22 @@ def _train(
             lambda: roll_back(session, store, run.key, workload),
         )  # fmt: skip
         run_loop(session, batches)
-    return model
+    return model, state
 
 
-def _publish(job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, lease: Lease) -> ArtifactRef:
+def _publish(
+    job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, state: TrainState, lease: Lease
+) -> ArtifactRef:
     """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
-    best = read_pointer(store, f"{run.key}/{BEST}") if job.training.final == "best" else None
+    best = find_best(store, run.key, state) if job.training.final == "best" else None
     if best is not None:
-        log.info("the final model is the best one, of step %d", best.step)
-        model = workload.load_model(Path(find_model(store, f"{run.key}/{best.checkpoint}").folder))
+        log.info("the final model is the best one, of step %d", best)
+        model = workload.load_model(Path(find_model(store, f"{run.key}/{folder_name(best)}").folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         model.save_pretrained(folder)
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
-        details = {"run": run.fingerprint, "step": best and best.step, **workload.details}
+        details = {"run": run.fingerprint, "step": best, **workload.details}
         lease.check()
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

@@ -12,7 +12,7 @@ from tests.deployments.variants import KINDS, faults, job_templates, rendered, v
 from tests.support import ROOT
 from trainer import __version__
 
-FLOWS = ["data-to-model", "prepare-data", "train-model", "evaluate-model", "finetune"]
+FLOWS = ["data-to-model", "prepare-data", "train-model", "evaluate-model", "finetune", "predict"]
 ON_GPUS = [name for name in FLOWS if name != "prepare-data"]
 
 

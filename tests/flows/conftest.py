@@ -13,6 +13,7 @@ from prefect.testing.utilities import prefect_test_harness
 from flows.data_to_model import data_to_model
 from tasks.encoding import encode
 from tasks.evaluation import evaluate, evaluate_run
+from tasks.prediction import predict_texts
 from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
@@ -64,7 +65,7 @@ def server() -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="session", autouse=True)
 def quick_retries() -> Iterator[None]:
     """No waiting before a task is tried again."""
-    tasks = (prepare_tokenizer, tokenize_corpus, encode, train, evaluate, evaluate_run, report)
+    tasks = (prepare_tokenizer, tokenize_corpus, encode, train, evaluate, evaluate_run, predict_texts, report)
     before = [task.retry_delay_seconds for task in tasks]
     for task in tasks:
         task.retry_delay_seconds = 0

@@ -15,6 +15,7 @@ from tests.support import digests, final_bytes, only_run, small_values, steps_re
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config_file import explain
 from trainer.errors import EXIT_BAD_INPUT
+from trainer.predict_config import PredictJob
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def message_of(ended: Ended) -> str:
         ("prepare_data", PrepareJob),
         ("train_model", PipelineJob),
         ("evaluate_model", EvaluateJob),
+        ("predict", PredictJob),
     ],
 )
 def test_help_names_the_command_and_explains_every_field(

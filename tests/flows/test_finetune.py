@@ -2,18 +2,24 @@
 
 import json
 import os
+import re
 import signal
 import threading
 from pathlib import Path
 
 import pytest
 
+from flows.evaluate_model import evaluate_model
 from flows.finetune import finetune
+from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
-from tests.processes import children, command_line, cores, start_module, wait_until
+from tests.processes import children, command_line, cores, start_module, start_warm, wait_until
 from tests.support import digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
+from trainer.config import EvaluateJob
+from trainer.config_file import validate_job
+from trainer.predict_config import PredictJob
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +59,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
     assert set(keyed) == {"labelled-data", "step-plan", "evaluation", "report"}
     assert "text from summary and code; label became labels; dropped: none" in (keyed["labelled-data"].description or "")
-    assert json.loads(str(keyed["evaluation"].data))[0].keys() == {"split", "loss", "accuracy", "f1"}
+    assert json.loads(str(keyed["evaluation"].data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
 
     before = digests(tmp_path / "store")
     values = finetune_values(pairs, tmp_path / "store", model, training__save_every=1, run="pairs")
@@ -70,10 +76,58 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     assert "validation accuracy 0." in ended.stdout
 
 
-def test_a_dry_run_says_the_plan_once_the_data_is_encoded(pairs: Path, model: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tuned(pairs: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a fine-tuned run of the name `pairs`."""
+    folder = tmp_path_factory.mktemp("tuned")
+    config = write_config(folder / "job.yaml", finetune_values(pairs, folder / "store", model, training__epochs=1, run="pairs"))
+    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended
+    return folder / "store"
+
+
+def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Path, server: dict[str, str]) -> None:
+    values = {"store": str(tuned), "checkpoint": "runs/pairs/checkpoint-last", "evaluation": {"prompts": ["def "]}}
+    config = write_config(tmp_path / "job.yaml", values)
+    ended = start_module(tmp_path / "said", "flows.evaluate_model", config, env=server).wait()
+    assert ended.status == 0, ended
+    assert re.search(r"^validation loss 0\.\d+, accuracy 0\.\d+, f1 of 'match' 0\.\d+$", ended.stdout, re.MULTILINE)
+    assert "evaluation.prompts has no meaning for it" in ended.stdout + ended.stderr
+    (artifact,) = [each for each in artifacts(latest_run("evaluate-model")) if each.key == "evaluation"]
+    assert artifact.description == "runs/pairs/checkpoint-last"
+    assert json.loads(str(artifact.data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
+    with cores(1):
+        state = evaluate_model(EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True)
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"evaluate": "Reused"}
+
+
+def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
+    tuned: Path, pairs: Path, tmp_path: Path, server: dict[str, str]
+) -> None:
+    data = {"source": "jsonl", "paths": [f"{pairs}/test.jsonl"], "id_column": "id"}
+    config = write_config(tmp_path / "job.yaml", {"store": str(tuned), "model": "pairs", "data": data})
+    dry = start_module(tmp_path / "dry", "flows.predict", config, "--dry-run", env=server).wait()
+    assert dry.status == 0 and "would predict 1 file with pairs" in dry.stdout, dry
+    assert not (tuned / "predictions").exists()
+    ended = start_module(tmp_path / "said", "flows.predict", config, env=server).wait()
+    assert ended.status == 0, ended
+    (made,) = tuned.glob("predictions/*/predictions.jsonl")
+    assert made.read_bytes() == (tuned / "runs/pairs/predictions/test.jsonl").read_bytes()
+    assert f"predictions {made}\n" in ended.stdout
+    with cores(1):
+        state = predict(
+            validate_job(PredictJob, {"store": str(tuned), "model": "pairs", "data": data}, "test"), return_state=True
+        )
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"predict": "Reused"}
+    (artifact,) = [each for each in artifacts(flow_run_of(state)) if each.key == "predictions"]
+    assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
+
+
+def test_a_dry_run_looks_at_the_data_and_says_the_plan(pairs: Path, model: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", model))
     ended = start_module(tmp_path / "said", "flows.finetune", config, "--dry-run").wait()
     assert ended.status == 0, ended.stderr
     assert "metrics         accuracy, f1" in ended.stdout
-    assert "steps planned, once the data is encoded" in ended.stdout
+    assert re.search(r"^train +[\d,]+ examples$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^steps +[\d,]+, of \d+ examples on 1 ranks$", ended.stdout, re.MULTILINE)
     assert not (tmp_path / "store" / "runs").exists()

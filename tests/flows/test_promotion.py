@@ -17,7 +17,9 @@ from tests.flows.looking import artifacts, latest_run
 from tests.processes import start_module, wait_until
 from tests.support import write_config
 from trainer.config import PipelineJob, PromotionConfig
-from trainer.promotion import find_champion
+from trainer.manifest import MANIFEST, publish_folder
+from trainer.places import FINAL, FINAL_KIND
+from trainer.promotion import find_champion, promote
 from trainer.results import Outcome
 from trainer.storage import Store
 
@@ -68,6 +70,23 @@ def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(d
         return [event["payload"]["run"] for event in found] == [outcome.run]
 
     wait_until(told, 60)
+
+
+def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: Done, store: Store) -> None:
+    (own,) = store.names("runs")
+    with store.staging() as folder:
+        for path in Path(store.path(f"runs/{own}/{FINAL}")).iterdir():
+            if path.name != MANIFEST:
+                shutil.copy(path, folder)
+        publish_folder(store, folder, f"runs/earlier/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
+    promote(store, "anew", "runs/earlier", {"loss": 0.1}, "before it was recorded what figures are of")
+    _, outcome = run(job(done, store, "anew", better_by=0.0))
+    Path(store.path("runs/earlier")).rename(store.path("earlier"))  # other tests know one run
+    assert outcome.promotion is not None and outcome.promotion.passed, outcome
+    assert outcome.promotion.reason.endswith("measured anew") and outcome.evaluation is not None
+    champion = find_champion(store, "anew")
+    assert champion is not None and champion.run == outcome.run
+    assert champion.measured_on == outcome.evaluation.measured_on is not None
 
 
 def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:

@@ -1,6 +1,5 @@
 """The watchdog: what it schedules again, and what it gives up."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,8 @@ from tests.flows.conftest import pipeline_job
 from trainer.config import PipelineJob
 from trainer.errors import RunError, StorageError
 from trainer.lease import Lease
+from trainer.pointers import write_pointer
+from trainer.seals import write_sealed
 from trainer.standing import Standing, find_standing
 from trainer.storage import Store
 
@@ -57,9 +58,9 @@ def deployed(client: SyncPrefectClient, job: PipelineJob) -> UUID:
 
 def begun(job: PipelineJob) -> Path:
     """The folder of the job's run, as a process leaves it that has just claimed it."""
-    run = Path(job.store) / "runs" / "small"
+    run = Path(job.store) / "runs" / f"{job.name}-01234567"
     run.mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps({"job": job.model_dump(mode="json")}))
+    write_sealed(Store(job.store), f"runs/{run.name}/config.json", {"job": job.model_dump(mode="json")})
     return run
 
 
@@ -75,8 +76,7 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
     job = pipeline_job(raw, tmp_path / "store")
     made, run = deployed(client, job), begun(job)
     for step, expected in [(5, 1), (5, 2), (10, 1), (10, 2)]:
-        pointer = {"checkpoint": f"checkpoints/step-{step:08d}", "step": step, "scores": None}
-        (run / "checkpoint-last").write_text(json.dumps(pointer))
+        write_pointer(Store(job.store), f"runs/{run.name}/checkpoint-last", step, None)
         assert find_standing(job) == Standing(0, step)
         crash(client, made, Pending(), Running())
         assert watchdog(flow_run=made) == [made]
@@ -148,7 +148,7 @@ def test_an_error_that_passes_loses_no_crash_and_one_that_stays_stops_no_other(
     for made in (bad, good):
         crash(client, made, Pending(), Running())
     config.write_text("{")
-    with pytest.raises(RunError, match=rf"^flow run {bad}: .*config.json is not valid JSON"):
+    with pytest.raises(RunError, match=rf"^flow run {bad}: .*config.json is damaged: it is not valid JSON"):
         watchdog()
     assert (state_of(client, bad), state_of(client, good)) == ("CRASHED", "SCHEDULED")
     fates = iter([StorageError("slow down"), StorageError("slow down")])

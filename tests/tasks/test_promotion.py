@@ -7,21 +7,26 @@ from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config import PromotionConfig
 from trainer.holds import held
 from trainer.promotion import find_champion, look, pass_through
+from trainer.results import FinetuneEvaluation
 from trainer.storage import Store
 
 
 def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     run = add_run(empty_store, "x", add_encoded(empty_store, "x"))
     gate = PromotionConfig(name="lm", threshold=9, approval=True)
+    evaluation = FinetuneEvaluation(
+        format=1, fingerprint="", key="", checkpoint="", encoded="", scores={"validation": {"loss": 1.0}}, classification={},
+        predictions={},
+    )  # fmt: skip
 
     def wait(timeout: int) -> None:
         assert held(empty_store) == {run}
         assert keys(found(empty_store, runs_older_than_days=0, remove=True)) == []
 
-    monkeypatch.setattr(promotion, "judge_model", lambda gate, store, run, scores: look(Store(store), gate, run, scores))
+    monkeypatch.setattr(promotion, "judge_model", lambda gate, store, *found: look(Store(store), gate, *found))
     monkeypatch.setattr(promotion, "pause_flow_run", wait)
-    monkeypatch.setattr(promotion, "crown", lambda gate, store, run, scores: pass_through(Store(store), gate, run, scores))
-    verdict = promotion.consider(gate, empty_store.url, run, {"loss": 1.0})
+    monkeypatch.setattr(promotion, "crown", lambda gate, store, *found: pass_through(Store(store), gate, *found))
+    verdict = promotion.consider(gate, empty_store.url, run, evaluation, measure=lambda run: evaluation)
     champion = find_champion(empty_store, "lm")
     assert verdict is not None and verdict.passed and champion is not None and champion.run == run
     assert held(empty_store) == set()

@@ -99,7 +99,7 @@ FORMATS = {
         lambda d: [row["text"] for row in csv.DictReader(io.StringIO(d.decode(), newline=""))],
     ),
     "tsv": Format(
-        "tsv", {"format": "csv", "quoting": False}, lambda t: ("id\ttext\n" + "".join(f'"\t{x}\n' for x in t)).encode(),
+        "tsv", {"format": "csv"}, lambda t: ("id\ttext\n" + "".join(f'"\t{x}\n' for x in t)).encode(),
         lambda d: [line.split("\t")[1] for line in d.decode().removesuffix("\n").split("\n")[1:]], flat=True,
     ),
     "parquet": Format(

@@ -5,13 +5,34 @@ from html.parser import HTMLParser
 from typing import Any
 
 from trainer.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
+from trainer.seals import seal_line, write_sealed
 from trainer.storage import Store
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
 RUN = "runs/tiny"
 
 
+DETAILS: dict[str, dict[str, Any]] = {
+    "tokenizer": {"eos_token": "<|endoftext|>", "vocab_size": 300},
+    "shards": {
+        "corpus": "code", "dtype": "<u2", "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
+        "tokenizer_sha256": "0" * 64, "num_shards": 1, "shard_tokens": [0],
+        "totals": dict.fromkeys(
+            ("raw_bytes", "documents", "tokens", "validation_documents", "validation_tokens", "bad_records"), 0
+        ),
+    },
+    "encoded": {
+        "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,
+        "vocab_size": 300, "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
+    },
+    "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
+    "model": {"run": "0" * 16},
+}  # fmt: skip
+"""The least that manifests of each kind say."""
+
+
 def publish(store: Store, key: str, kind: str, files: dict[str, bytes], details: dict) -> ArtifactRef:
+    details = {**DETAILS.get(kind, {}), **details}
     for name, data in files.items():
         store.write_bytes(f"{key}/{name}", data)
     records = [digest_file(store.fetch(f"{key}/{name}"), name) for name in files]
@@ -33,14 +54,14 @@ def step_record(step: int) -> dict:
 
 
 def write_records(store: Store, records: list[dict[str, Any]]) -> None:
-    store.write_bytes(f"{RUN}/metrics.jsonl", "".join(json.dumps(record) + "\n" for record in records).encode())
+    store.write_bytes(f"{RUN}/metrics.jsonl", b"".join(seal_line(f"{RUN}/metrics.jsonl", record) for record in records))
 
 
 def publish_checkpoint(store: Store, step: int, scores: dict[str, float], pointers: tuple[str, ...]) -> None:
     checkpoint, name = {"step": step, "scores": scores}, f"checkpoints/step-{step:08d}"
     publish(store, f"{RUN}/{name}", "checkpoint", {"state.json": b"{}"}, checkpoint)
     for pointer in pointers:
-        store.write_json(f"{RUN}/{pointer}", {"checkpoint": name, **checkpoint})
+        write_sealed(store, f"{RUN}/{pointer}", {"checkpoint": name, **checkpoint})
 
 
 def page(store: Store) -> str:

@@ -27,7 +27,7 @@ def kept(cache: BlobCache, folder: Path) -> list[int]:
 
 
 def age(path: Path, seconds: float) -> None:
-    os.utime(path, (path.stat().st_atime, path.stat().st_mtime - seconds))
+    os.utime(path, (path.stat().st_atime - seconds, path.stat().st_mtime))
 
 
 @pytest.fixture
@@ -106,15 +106,12 @@ def test_a_download_that_was_killed_does_not_stand_in_its_own_way(cache: BlobCac
     assert not left.exists()
 
 
-def test_a_copy_that_has_changed_is_replaced_when_it_is_looked_at_and_stands_in_nobodys_way(
-    cache: BlobCache, tmp_path: Path
-) -> None:
+def test_a_copy_that_has_changed_is_replaced_and_stands_in_nobodys_way(cache: BlobCache, tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     for number in (1, 2, 3):
         os.link(get(cache, number), tmp_path / "work" / str(number))
     (tmp_path / "work" / "1").write_bytes(content(9))
-    assert get(cache, 1).read_bytes() == content(9), "it was not to be looked at"
-    assert get(cache, 1, check=True).read_bytes() == content(1)
+    assert get(cache, 1).read_bytes() == content(1)
     assert (tmp_path / "work" / "1").read_bytes() == content(9), "whoever reads it goes on"
 
 

@@ -21,6 +21,7 @@ from trainer.models import build_model, load_model, resolve_config
 from trainer.places import CHECKPOINT_KIND
 from trainer.runtime import Runtime
 from trainer.saver import Saver
+from trainer.seals import write_sealed
 from trainer.snapshot import HostCopies, Snapshot, take_snapshot
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.storage import Store
@@ -126,6 +127,19 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(
     assert all(torch.equal(again.model.state_dict()[key], value) for key, value in learner.model.state_dict().items())
 
 
+def test_a_checkpoint_with_other_groups_of_parameters_is_refused_not_mixed_up(
+    learner: Learner, empty_store: Store, runtime: Runtime
+) -> None:
+    learner.learn(1)
+    save(empty_store, learner, TrainState(step=1, attempts=1))
+    folder = fetch_artifact(empty_store, f"{RUN}/checkpoints/step-00000001", CHECKPOINT_KIND)
+    again = Learner(load_model(folder), runtime)
+    decayed, spared = again.optimizer.param_groups
+    spared["params"].append(decayed["params"].pop(0))
+    with pytest.raises(ArtifactError, match=r"groups of parameters are not those of this version.*wte.*another `run`"):
+        restore(folder, again.objective, again.optimizer, again.schedule, None)
+
+
 def test_a_snapshot_keeps_what_training_goes_on_to_change(learner: Learner, empty_store: Store) -> None:
     learner.learn(1)
     expected = {name: tensor.clone() for name, tensor in learner.model.state_dict().items()}
@@ -215,5 +229,5 @@ def test_a_checkpoint_that_was_never_committed_does_not_exist(learner: Learner, 
 
 def test_a_checkpoint_that_was_committed_before_its_pointer_moved_is_used(learner: Learner, empty_store: Store) -> None:
     save(empty_store, learner, TrainState(step=1, attempts=1), TrainState(step=2, attempts=2))
-    empty_store.write_json(f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None})
+    write_sealed(empty_store, f"{RUN}/checkpoint-last", {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None})
     assert find_checkpoint(empty_store, RUN) == "checkpoints/step-00000002"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
+from trainer.basis import TextBasis
 from trainer.compare_results import compare_results
 from trainer.compare_runs import ComparedRun
 from trainer.manifest import read_manifest
@@ -104,3 +105,34 @@ def test_of_a_saved_data_set_the_share_counts_only_where_it_is_cut(cut: bool, be
     assert note(one, measured("B", tmp_path / "store", gpt2, 0.4, **path)) == "* marks the best."
     other = measured("B", tmp_path / "store", gpt2, 0.4, validation_fraction=0.3, **path)
     assert note(one, other) == (f"{APART}loss, validation. * marks the best." if cut else "* marks the best.")
+
+
+def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> ComparedRun:
+    """A pretrained run, measured on a text with this tokenizer."""
+    score = {"loss": loss, "perplexity": 2.7**loss, "bits_per_byte": bits, "tokens": 90, "text_bytes": 300, "windows": 3}
+    basis = TextBasis(
+        held_out={"code": "ab"},
+        shards=[f"code-{tokenizer}"],
+        tokenizer=tokenizer,
+        keeps_text=True,
+        context=32,
+        precision="fp32",
+    )
+    evaluation = {
+        "scores": {"total": score, "corpora": {"code": score}}, "context": 32, "shards": [f"shards/code-{tokenizer}"],
+        "measured_on": basis.model_dump(exclude_none=True),
+    }  # fmt: skip
+    return ComparedRun(
+        letter=letter, key=f"runs/{letter}", state="finished", config={"job": {"evaluation": {}}, "data": {"shards": []}},
+        plan={}, environment={}, records=[], evaluation=evaluation, model_config={}, parameters=None, sources={},
+    )  # fmt: skip
+
+
+def test_of_models_with_different_tokenizers_the_best_by_bits_a_byte_is_marked_and_by_loss_none_is() -> None:
+    found = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 2.5, "small")])
+    assert found.note == f"{APART}loss, all; perplexity, all; loss, code. * marks the best."
+    assert found.table is not None
+    rows = {row[0]: row[1:] for row in found.table.rows}
+    assert rows["bits per byte, all"] == ["2.0000 *", "2.5000  "] and rows["loss, all"] == ["5.0000  ", "4.0000  "]
+    same = compare_results([language_model("A", 5.0, 2.0, "large"), language_model("B", 4.0, 1.5, "large")])
+    assert same.note == "* marks the best."

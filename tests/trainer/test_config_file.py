@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config_file import explain, load_job
+from trainer.config_file import explain, load_job, read_values
 from trainer.errors import ConfigError
 
 
@@ -124,6 +124,41 @@ def test_a_file_that_is_no_configuration_is_refused_by_name(content: bytes, expe
     message = refused(path)
     assert expected in message
     assert str(path) in message
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("store: a\ndata:\n  x: 1\nstore: b\n", "the key 'store' stands twice, in lines 1 and 4"),
+        (
+            "training:\n  max_steps: 1\n  learning_rate: 1\n  max_steps: 2\n",
+            "the key 'max_steps' stands twice, in lines 2 and 4",
+        ),
+        ("model: {config: {n_layer: 1,\n n_layer: 2}}\n", "the key 'n_layer' stands twice, in lines 1 and 2"),
+        ("corpora:\n- {name: a}\n- name: b\n  'name': c\n", "the key 'name' stands twice, in lines 3 and 4"),
+        ("a: &a {x: 1}\nb:\n  <<: *a\n  y: 1\n  y: 2\n", "the key 'y' stands twice, in lines 4 and 5"),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_both_lines(content: str, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(content)
+    assert f"configuration {path}: {expected}" in refused(path)
+
+
+def test_a_key_may_replace_one_that_was_merged_in_and_stand_again_elsewhere(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  x: 3\nc: {x: 4}\n")
+    assert read_values(str(path)) == {"a": {"x": 1, "y": 2}, "b": {"x": 3, "y": 2}, "c": {"x": 4}}
+
+
+def test_a_word_whose_value_has_a_key_twice_is_refused(config: Path) -> None:
+    assert "the key 'n_layer' stands twice" in refused(config, "model.config={model_type: gpt2, n_layer: 1, n_layer: 2}")
+
+
+def test_a_value_that_is_no_date_after_all_is_no_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("store: 2026-13-45\n")
+    assert f"configuration {path} is not YAML" in refused(path)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path: Path) -> None:

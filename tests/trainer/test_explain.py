@@ -27,6 +27,7 @@ from trainer.places import FINAL
 from trainer.preparation import PreparedData, prepare, prepare_corpus, prepare_tokenizer
 from trainer.progress import silent
 from trainer.report import make_report
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 from trainer.training import train
 
@@ -211,7 +212,10 @@ def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_r
     found = look(small_job(*place))
     assert (found["training"].verdict, found["training"].reasons) == ("continued", ("continues from step 6 of 6",))
     assert found["evaluation"].reasons == ("depends on training, which is not finished",)
+    config = read_sealed(Store(str(place.store)), f"runs/{run.name}/config.json")
+    assert config is not None
     run.rename(run.with_name("mine"))
+    write_sealed(Store(str(place.store)), "runs/mine/config.json", config)
     refused = look(small_job(*place, run="mine", training__seed=3))["training"]
     assert refused.verdict == "refused"
     assert refused.reasons == ("runs/mine was made with other settings", "training.seed: 0 -> 3")
@@ -261,9 +265,9 @@ def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
     pairs: Path, pretrained: Path, tuned: Finished, tmp_path: Path
 ) -> None:
     store, gone = Store(str(shutil.copytree(tuned.store, tmp_path / "store"))), str(tmp_path / "gone.py")
-    config = store.read_json(f"{tuned.run}/config.json")
+    config = read_sealed(store, f"{tuned.run}/config.json")
     config["job"]["evaluation"]["metrics"] = ["f1", gone]
-    store.write_json(f"{tuned.run}/config.json", config)
+    write_sealed(store, f"{tuned.run}/config.json", config)
     *_, run, evaluation, _ = foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=["f1"]))
     assert (run.verdict, evaluation.verdict) == ("reused", "made")
     assert evaluation.reasons == (f"{tuned.run}/eval.json may have been made with a metric that is not there any more: {gone}",)

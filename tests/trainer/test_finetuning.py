@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.test_refusals import message_of
 from trainer.classifying import evaluate_run
 from trainer.encoding import encode
+from trainer.errors import ArtifactError
 from trainer.finetune_config import FinetuneJob
 from trainer.finetuning import Finetuning, read_inputs
 from trainer.pretrained import find_model
@@ -228,7 +230,7 @@ def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Pa
     assert find_model(store, run, hub=True).folder == str(pretrained)
 
 
-def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final(
+def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final_even_without_its_pointer(
     pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
 ) -> None:
     store = tmp_path / "store"
@@ -250,6 +252,18 @@ def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final
     assert len(set(weights.values())) == 1
     assert json.loads((store / run.key / "checkpoint-best").read_text())["step"] == best[0]
     assert train(job, silent()).reused
+    pointer = (store / run.key / "checkpoint-best").read_bytes()
+    shutil.rmtree(store / run.key / "final")
+    (store / run.key / "checkpoint-best").unlink()
+    assert not train(job, silent()).reused
+    assert (store / run.key / "final" / "model.safetensors").read_bytes() == weights["final"]
+    assert (store / run.key / "checkpoint-best").read_bytes() == pointer
+    shutil.rmtree(store / run.key / "final")
+    shutil.rmtree(store / run.key / f"checkpoints/step-{best[0]:08d}")
+    with pytest.raises(
+        ArtifactError, match=f"the best checkpoint of .*, of step {best[0]}, is missing.*: put back a copy of it"
+    ):
+        train(job, silent())
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import yaml
@@ -27,6 +28,7 @@ from trainer.manifest import digest_file, find_damage
 from trainer.plan import make_finetune_plan
 from trainer.report import make_report
 from trainer.runs import claim_run, final_manifest, identify_run
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 STEPS = 20
@@ -93,8 +95,8 @@ def finetune(
     run = identify_run(job, data)
     claim_run(store, run, job, data)
     plan = make_finetune_plan(job.training, {name: split["examples"] for name, split in splits.items()}, 1)
-    store.write_json(f"{RUN}/plan.json", plan.model_dump())
-    store.write_json(f"{RUN}/environment.json", {"device": "CPU", "ranks": 1, "packages": {"numpy": "2.4.6"}})
+    write_sealed(store, f"{RUN}/plan.json", plan.model_dump())
+    write_sealed(store, f"{RUN}/environment.json", {"device": "CPU", "ranks": 1, "packages": {"numpy": "2.4.6"}})
 
     def scores(value: float) -> dict[str, float]:
         return {"loss": 1 - value, **dict.fromkeys(FIGURES[task], value)}
@@ -116,7 +118,7 @@ def finetune(
         "classification": {split: classification(classes, confusion) for split in labelled} if classes else {},
         "predictions": {f"{RUN}/predictions/{split}.jsonl": "0" * 64 for split in splits if split != "train"},
     }  # fmt: skip
-    store.write_json(f"{RUN}/eval.json", found)
+    write_sealed(store, f"{RUN}/eval.json", found)
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +170,7 @@ def test_card_of_a_classifier_has_front_matter_and_code_that_compiles(store: Sto
     make_report(store, RUN)
     assert front_matter(store) == {
         "library_name": "transformers", "pipeline_tag": "text-classification", "metrics": ["accuracy", "f1"],
-        "tags": ["headrace", "text-classification", "bert"], "base_model": "bert-base-uncased",
+        "tags": ["headrace", "text-classification", "bert"], "base_model": "bert-base-uncased", "model-index": [ANY],
     }  # fmt: skip
     text = card(store)
     assert "fine-tuned from bert-base-uncased on 160 examples in 20 optimizer steps" in text
@@ -282,7 +284,7 @@ def test_lineage_names_the_data_and_the_model_it_started_from(store: Store, tmp_
     (start / "config.json").write_text("{}")
     finetune(store, ["no", "yes"], model={"pretrained": str(start)})
     make_report(store, RUN)
-    lineage = store.read_json(f"{RUN}/lineage.json")
+    lineage = read_sealed(store, f"{RUN}/lineage.json")
     manifest = digest_file(store.fetch("encoded/pairs-00pairs/manifest.json"))
     assert lineage["encoded"]["manifest_sha256"] == manifest.sha256
     assert lineage["encoded"]["details"]["tokenizer_sha256"] == "0" * 64

@@ -33,6 +33,7 @@ from trainer.preparation import STARTED
 from trainer.progress import silent
 from trainer.promotion import promote, roll_back
 from trainer.runtime import Runtime
+from trainer.seals import read_sealed, write_sealed
 from trainer.shards import KIND
 from trainer.storage import Store
 from trainer.training import train
@@ -46,7 +47,7 @@ def full(any_store: Store) -> Store:
     add_run(any_store, "pretrained", add_superseded(any_store, "used"))
     add_run(any_store, "tuned", add_encoded(any_store, "used"), start={"origin": "store", "key": "runs/pretrained/final"})
     measured = {"checkpoint": "runs/pretrained/checkpoint-best", "shards": [add_superseded(any_store, "measured")]}
-    any_store.write_json("evaluations/checkpoint-best-1.json", measured)
+    write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured)
     taken = {"data": {"tokenizer": {"path": f"{any_store.path('tokenizers')}/taken-{OLD}/tokenizer.json"}}}
     add_tokenizer(any_store, "taken")
     add_run(any_store, "other", add_superseded(any_store, "other"), job=taken)
@@ -80,8 +81,8 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
     pin(any_store, "pinned")
     lost = add_run(any_store, "lost-base", add_encoded(any_store, "lost"))
     add_run(any_store, "a-lost-fork", add_encoded(any_store, "fork"), fork={**fork, "run": lost}, final=False)
-    any_store.write_json(
-        "evaluations/lost-1.json", {"checkpoint": f"{lost}/final", "shards": [add_superseded(any_store, "eval")]}
+    write_sealed(
+        any_store, "evaluations/lost-1.json", {"checkpoint": f"{lost}/final", "shards": [add_superseded(any_store, "eval")]}
     )
     for name in ("first", "second", "rolled-back"):
         promote(any_store, "lm", f"runs/{name}", {}, "why")
@@ -166,13 +167,19 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda store: store.write_bytes("runs/a/config.json", b"{half"), "runs/a needs .* config.json is not valid JSON"),
-        (lambda store: store.write_json("runs/a/config.json", {"data": {}}), "runs/a needs .* config.json names no data"),
+        (
+            lambda store: store.write_bytes("runs/a/config.json", b"{half"),
+            "runs/a needs .*/config.json is damaged",
+        ),
+        (lambda store: write_sealed(store, "runs/a/config.json", {"data": {}}), "runs/a needs .* config.json names no data"),
         (lambda store: store.delete("runs/a/config.json"), "runs/a needs .* config.json is missing"),
-        (lambda store: store.write_bytes("runs/a/eval.json", b"{half"), "runs/a needs .* eval.json is not valid JSON"),
-        (lambda store: store.write_bytes("evaluations/x.json", b"[]"), "evaluations/x.json needs .* it is no evaluation"),
+        (
+            lambda store: store.write_bytes("runs/a/eval.json", b"{half"),
+            "runs/a needs .*/eval.json is damaged",
+        ),
+        (lambda store: store.write_bytes("evaluations/x.json", b"[]"), "evaluations/x.json needs .* it holds no JSON object"),
         (lambda store: store.write_bytes(f"shards/code-{OLD}/{MANIFEST}", b"{}"), f"code-{OLD} needs .* is damaged"),
-        (lambda store: store.write_bytes("models/lm/champion", b"{half"), "champion cannot be understood"),
+        (lambda store: store.write_bytes("models/lm/champion", b"{half"), "champion is damaged: it is not valid JSON"),
     ],
 )
 def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
@@ -224,7 +231,7 @@ def test_what_is_left_trains_on_and_is_evaluated(raw: Path, stocked: Path, runti
     assert not train(job, silent()).reused
     assert final_bytes(stocked) == weights
     evaluate_checkpoint(measurement(job, key), silent())
-    sets = [ref["key"] for ref in store.read_json(f"{key}/config.json")["data"]["shards"]]
+    sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
     again = EvaluateJob(store=str(stocked), checkpoint=f"{key}/checkpoint-best", shards=sets[:1])
     assert evaluate_checkpoint(again, silent()).shards == sets[:1]
 

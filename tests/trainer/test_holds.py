@@ -1,6 +1,7 @@
 """What is reused stays until a run says that it reads it; what leads to a run in another spelling keeps it."""
 
 import os
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,9 +14,9 @@ from tests.trainer.preparing import job_of, run, write_raw
 from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, keys
 from trainer import training
 from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError
+from trainer.errors import ArtifactError, RunError
 from trainer.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
-from trainer.manifest import MANIFEST, Manifest, write_manifest
+from trainer.manifest import MANIFEST, parse_manifest, write_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.pins import pin
 from trainer.preparation import prepare
@@ -23,6 +24,7 @@ from trainer.progress import silent
 from trainer.references import run_at
 from trainer.runs import claim_run
 from trainer.runtime import Runtime
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 LONG_AGO = "2026-01-02T03:04:05+00:00"
@@ -31,7 +33,7 @@ LONG_AGO = "2026-01-02T03:04:05+00:00"
 def make_old(store: Store) -> None:
     """Have all artifacts of a store say that they were made long ago."""
     for key in [key.removesuffix(f"/{MANIFEST}") for key in contents(store) if key.endswith(MANIFEST)]:
-        manifest = Manifest.model_validate_json(store.read_bytes(f"{key}/{MANIFEST}"))
+        manifest = parse_manifest(store.read_bytes(f"{key}/{MANIFEST}"))
         write_manifest(store, key, manifest.model_copy(update={"created": LONG_AGO}))
 
 
@@ -140,11 +142,49 @@ def test_a_base_model_is_reached_however_it_is_spelled(tmp_path: Path, spelling:
 def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(raw: Path, stocked: Path, runtime: Runtime) -> None:
     store, job = Store(str(stocked)), small_job(raw, stocked, training__max_steps=2, evaluation__prompts=[])
     key = training.train(job, silent()).key
-    sets = [ref["key"] for ref in store.read_json(f"{key}/config.json")["data"]["shards"]]
+    sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
     measured = evaluate_checkpoint(EvaluateJob(store=str(stocked), checkpoint="tiny", shards=sets[:1]), silent())
-    assert measured.model == store.read_json(measured.key)["model"] == f"{key}/final"
-    record = store.read_json(measured.key)
-    store.write_json(measured.key, {**record, "shards": [(lost := add_superseded(store, "lost"))]})
+    assert measured.model == read_sealed(store, measured.key)["model"] == f"{key}/final"
+    record = read_sealed(store, measured.key)
+    write_sealed(store, measured.key, {**record, "shards": [(lost := add_superseded(store, "lost"))]})
     assert lost not in keys(found(store))
     assert {key, lost} <= set(keys(found(store, runs_older_than_days=0, remove=True)))
     assert not store.exists(f"{lost}/{MANIFEST}") and OLD in lost
+
+
+@pytest.mark.parametrize("damage", ["key", "time", "sum", "cut"])
+def test_while_the_name_of_a_hold_is_damaged_nothing_is_removed(empty_store: Store, damage: str) -> None:
+    add_run(empty_store, "x", add_encoded(empty_store, "x"))
+    add_encoded(empty_store, "lost")
+    with holding(empty_store, "runs/x"):
+        (name,) = names(empty_store)
+        renamed = {"key": name.replace("/x@", "/y@"), "time": name.replace("@2", "@3"), "sum": name[:-1], "cut": name[:-25]}
+        changed = renamed[damage]
+        empty_store.rename(name, changed)
+        before = contents(empty_store)
+        with pytest.raises(
+            RunError, match=rf"what .*{re.escape(changed)} holds is not known.*so nothing is removed; delete it"
+        ):
+            found(empty_store, runs_older_than_days=0, remove=True)
+        assert contents(empty_store) == before
+        assert hold_reused(empty_store, f"encoded/x-{OLD}", LONG_AGO), "to hold something else is possible"
+        empty_store.delete(changed)
+        assert "runs/x" in keys(found(empty_store, runs_older_than_days=0))
+
+
+@pytest.mark.parametrize("kind", ["renamed", "of another kind", "one bit"])
+def test_while_a_pin_is_damaged_nothing_is_removed(empty_store: Store, kind: str) -> None:
+    pin(empty_store, add_run(empty_store, "x", add_encoded(empty_store, "x")))
+    add_run(empty_store, "y", add_encoded(empty_store, "y"))
+    add_encoded(empty_store, "lost")
+    content = empty_store.read_bytes("pins/runs/x")
+    target = {"renamed": "pins/runs/y", "of another kind": "pins/runz/x", "one bit": "pins/runs/x"}[kind]
+    empty_store.delete("pins/runs/x")
+    empty_store.write_bytes(target, content.replace(b'"20', b'"30') if kind == "one bit" else content)
+    before = contents(empty_store)
+    with pytest.raises(RunError, match=rf"{target} is damaged: .* delete it, and pin .* nothing is removed"):
+        found(empty_store, runs_older_than_days=0, remove=True)
+    assert contents(empty_store) == before
+    empty_store.delete(target)
+    pin(empty_store, "x")
+    assert [key for key in keys(found(empty_store, runs_older_than_days=0)) if key.startswith("runs/")] == ["runs/y"]

@@ -31,8 +31,8 @@ ODD = ["None", "NA", "null", "nan", "007", "1e5", "2020-01-01 10:00:00", "true",
 
 SOURCES: dict[str, tuple[str, Callable[[list[Record]], bytes], dict[str, Any]]] = {
     "csv": ("csv", as_csv, {}),
-    "quoted": ("tsv", lambda rows: as_csv(rows, "\t"), {}),
-    "plain": ("tsv", as_plain_tsv, {"quoting": False}),
+    "quoted": ("tsv", lambda rows: as_csv(rows, "\t"), {"quoting": True}),
+    "plain": ("tsv", as_plain_tsv, {}),
     "jsonl": ("jsonl", as_jsonl, {}),
     "parquet": ("parquet", as_parquet, {}),
 }
@@ -70,13 +70,14 @@ def test_texts_that_look_like_something_else_stay_text(name: str, tmp_path: Path
     assert found.ids["train"] == ODD
 
 
-def test_bare_quotes_are_text_when_quoting_is_off(tmp_path: Path) -> None:
+def test_bare_quotes_are_text_where_tabs_divide_columns_or_quoting_is_off(tmp_path: Path) -> None:
     rows = [{"id": n, "a": f'"{n} he said', "b": 'so " what "', "label": n % 2} for n in range(6)]
     path = written(tmp_path / "a.tsv", as_plain_tsv(rows))
-    found = read(source="csv", train=[path], validation=[path], quoting=False)
-    assert found.texts["train"] == [(row["a"], row["b"]) for row in rows]
+    for options in ({}, {"quoting": False}, {"delimiter": "\t"}):
+        found = read(source="csv", train=[path], validation=[path], **options)
+        assert found.texts["train"] == [(row["a"], row["b"]) for row in rows]
     with pytest.raises(RecordError, match=r"a\.tsv: line 2.*not valid CSV.*set quoting to false"):
-        read(source="csv", train=[path], validation=[path])
+        read(source="csv", train=[path], validation=[path], quoting=True)
 
 
 def test_a_quote_that_never_ends_is_an_error_even_where_bad_records_may_be_skipped(tmp_path: Path) -> None:

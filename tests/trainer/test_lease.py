@@ -17,8 +17,9 @@ from tests.support import ROOT, final_bytes, small_values, steps_recorded, write
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import message_of
 from trainer import lease as leases
-from trainer.errors import RunError
-from trainer.lease import Lease
+from trainer.errors import ArtifactError, RunError
+from trainer.lease import Lease, is_being_removed, is_held
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 RUN = "runs/one"
@@ -45,7 +46,7 @@ def holder(atomic_store: Store) -> Iterator[subprocess.Popen[str]]:
 
 
 def held(store: Store) -> dict[str, Any]:
-    found: dict[str, Any] = store.read_json(f"{RUN}/lease.json")
+    found: dict[str, Any] = read_sealed(store, f"{RUN}/lease.json")
     return found
 
 
@@ -85,7 +86,7 @@ def test_a_holder_on_another_machine_is_replaced_after_a_long_silence_only(
 ) -> None:
     beat = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
     other = {"id": "x", "since": beat, "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
-    atomic_store.write_json(f"{RUN}/lease.json", other)
+    write_sealed(atomic_store, f"{RUN}/lease.json", other)
     if taken:
         with Lease(atomic_store, RUN):
             assert held(atomic_store)["pid"] == os.getpid()
@@ -97,7 +98,7 @@ def test_a_holder_on_another_machine_is_replaced_after_a_long_silence_only(
 def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_store: Store) -> None:
     with Lease(atomic_store, RUN):
         mine = held(atomic_store)
-    atomic_store.write_json(f"{RUN}/lease.json", {**mine, "started": "1"})
+    write_sealed(atomic_store, f"{RUN}/lease.json", {**mine, "started": "1"})
     with Lease(atomic_store, RUN):
         assert held(atomic_store)["id"] != mine["id"]
 
@@ -110,7 +111,7 @@ def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(
         first = held(atomic_store)["beat"]
         wait_until(lambda: held(atomic_store)["beat"] > first)
         lease.check()
-        atomic_store.write_json(f"{RUN}/lease.json", {**held(atomic_store), "id": "another"})
+        write_sealed(atomic_store, f"{RUN}/lease.json", {**held(atomic_store), "id": "another"})
 
         def refused() -> bool:
             try:
@@ -141,7 +142,7 @@ def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
 
 def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
     dead = {"id": "x", "since": "2026-01-01T00:00:00+00:00", "host": "far", "pid": 1, "machine": "m", "started": "5"}
-    atomic_store.write_json(f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
+    write_sealed(atomic_store, f"{RUN}/lease.json", {**dead, "beat": dead["since"]})
     command = [sys.executable, "-c", HOLDER, atomic_store.url]
     racers = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(4)]
     try:
@@ -153,3 +154,49 @@ def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
         for racer in racers:
             racer.kill()
             racer.communicate()
+
+
+@pytest.mark.parametrize("content", [b"", b"{half", b"{}"])
+def test_of_a_damaged_lease_the_run_counts_as_held_until_nobody_can_be_alive(atomic_store: Store, content: bytes) -> None:
+    atomic_store.write_bytes(f"{RUN}/lease.json", content)
+    with (
+        pytest.raises(RunError, match=r"lease\.json is damaged, so it is not known who.*wait two minutes, and delete it"),
+        Lease(atomic_store, RUN),
+    ):
+        pass
+    assert is_held(atomic_store, RUN)
+    with pytest.raises(ArtifactError, match=r"lease\.json is damaged"):
+        is_being_removed(atomic_store, RUN)
+
+
+@pytest.mark.parametrize("other", ["{half", None])
+def test_a_damaged_lease_that_no_process_renews_is_taken_over(
+    empty_store: Store, other: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Lease(empty_store, "runs/two"):
+        lease = empty_store.read_bytes("runs/two/lease.json")  # of another run
+    empty_store.write_bytes(f"{RUN}/lease.json", other.encode() if other else lease)
+    long_ago = time.time() - leases.STALE_SECONDS - 1
+    os.utime(empty_store.fetch(f"{RUN}/lease.json"), (long_ago, long_ago))
+    assert not is_held(empty_store, RUN)
+    assert not is_being_removed(empty_store, RUN)
+    with Lease(empty_store, RUN):
+        assert held(empty_store)["pid"] == os.getpid()
+    assert "taking over from process (unknown)" in caplog.text
+    assert not empty_store.exists(f"{RUN}/lease.json")
+
+
+def test_a_living_holder_writes_its_damaged_lease_anew(
+    atomic_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leases, "BEAT_SECONDS", 0.3)
+    with Lease(atomic_store, RUN) as lease:
+        mine = held(atomic_store)["id"]
+        damaged = atomic_store.read_bytes(f"{RUN}/lease.json").replace(b'"beat": "2', b'"beat": "3')
+        atomic_store.write_bytes(f"{RUN}/lease.json", damaged)
+        wait_until(lambda: atomic_store.read_bytes(f"{RUN}/lease.json") != damaged)
+        assert held(atomic_store)["id"] == mine
+        lease.check()
+        wait_until(lambda: "lease.json was damaged: written anew" in caplog.text)
+        atomic_store.write_bytes(f"{RUN}/lease.json", b"")
+    assert not atomic_store.exists(f"{RUN}/lease.json")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,13 +38,17 @@ def test_every_line_of_every_start_is_kept_in_the_runs_folder(any_store: Store, 
 def test_a_log_that_cannot_be_written_is_given_up_with_one_warning(
     tmp_path: Path, logger: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "runs/a/logs").mkdir(parents=True)
-    (tmp_path / KEY).symlink_to("/dev/full")
     with kept_log(Store(str(tmp_path)), "runs/a", 0):
         logger.info("one")
-        logger.info("two")
+        size, limit = (tmp_path / KEY).stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limit[1]))
+        try:
+            logger.info("two")
+            logger.info("three")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "rank-0.log" in warning and "No space left" in warning
+    assert "rank-0.log" in warning and "File too large" in warning
 
 
 def test_lines_for_others_are_limited_and_those_left_out_are_counted(

@@ -9,7 +9,9 @@ from transformers import PreTrainedModel
 
 import trainer.losses
 from tests.support import NO_DROPOUT, SMALL_MODEL
+from tests.tiny_models import tiny_config
 from trainer.config import ModelConfig
+from trainer.errors import ConfigError
 from trainer.losses import CausalLMLoss, next_tokens, token_losses
 from trainer.models import build_model, resolve_config
 from trainer.tokenizer import TokenizerInfo
@@ -22,6 +24,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "scaled down": {**WIDE, "model_type": "granite", "logits_scaling": 8.0},
     "scaled up": {**WIDE, "model_type": "cohere", "logit_scale": 2.0},
     "capped": {**WIDE, "model_type": "gemma2", "final_logit_softcapping": 30.0, "head_dim": 16, "num_key_value_heads": 2},
+    "with its routers": {**tiny_config("mixtral"), "output_router_logits": True, "router_aux_loss_coef": 0.5},
     "projected": {**WIDE, "model_type": "opt", "ffn_dim": 64, "word_embed_proj_dim": 16, "dropout": 0.0},
 }
 
@@ -85,6 +88,35 @@ def test_they_still_are_when_the_model_has_learnt_to_be_sure(family: str, window
     torch.testing.assert_close(loss.detach(), expected[0], rtol=1e-5, atol=0.0)
     for name, gradient in expected[1].items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-3, msg=name)
+
+
+def test_what_routers_add_is_in_the_loss_of_training_but_not_in_that_of_tokens(windows_BT: torch.Tensor) -> None:
+    model = make("with its routers").eval()
+    assert CausalLMLoss(model).adds
+    model.train(False)
+    with torch.no_grad():
+        tokens, whole = token_losses(model, windows_BT, next_tokens(windows_BT)).sum(), CausalLMLoss(model)(windows_BT)
+        output = model(input_ids=windows_BT, labels=windows_BT)
+    torch.testing.assert_close(whole - tokens, 0.5 * output.aux_loss * 45, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("family", ["tied", "capped", "projected"])
+def test_nothing_is_added_where_the_model_adds_nothing(family: str) -> None:
+    assert not CausalLMLoss(make(family)).adds
+
+
+def test_a_family_that_does_not_shift_labels_itself_is_trained_on_the_next_token(windows_BT: torch.Tensor) -> None:
+    options = ModelConfig(config={**tiny_config("bart"), "dropout": 0.0})
+    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0)
+    theirs = model(input_ids=windows_BT, labels=next_tokens(windows_BT)).loss * 45
+    torch.testing.assert_close(CausalLMLoss(model)(windows_BT), theirs, rtol=1e-5, atol=0.0)
+
+
+def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
+    options = ModelConfig(config={**tiny_config("prophetnet"), "pad_token_id": 300, "max_position_embeddings": 400})
+    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=299), 32), 0)
+    with pytest.raises(ConfigError, match="'prophetnet' model on another loss than that of the next token"):
+        CausalLMLoss(model)
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 7, 48, 1000])

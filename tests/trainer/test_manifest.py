@@ -1,5 +1,6 @@
 """Manifests: whatever happens to an artifact's files is found and said."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -128,10 +129,22 @@ def test_a_cached_copy_that_has_changed_is_fetched_again_and_not_taken_for_damag
     assert find_damage(remote_store, "things/a", manifest) == {}
     sha256 = manifest.digests()["a.bin"]
     flip(remote_store.fetch("things/a/a.bin", sha256), 100)  # the same file as in the cache
-    assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() != FILES["a.bin"]
-    assert find_damage(remote_store, "things/a", manifest) == {}
-    assert "has changed on this machine's disk" in caplog.text
     assert remote_store.fetch("things/a/a.bin", sha256).read_bytes() == FILES["a.bin"]
+    assert "has changed on this machine's disk" in caplog.text
+
+
+def test_a_cached_copy_that_rots_without_a_trace_is_found_by_a_look_at_the_artifact(
+    remote_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    remote_store.write_bytes("a/x", FILES["a.bin"])
+    manifest = make_manifest("thing", "name", [digest_file(remote_store.fetch("a/x"), "x")], {})
+    copy = remote_store.fetch("a/x", manifest.digests()["x"])
+    modified = copy.stat().st_mtime_ns
+    flip(copy, 100)
+    os.utime(copy, ns=(modified, modified))
+    assert find_damage(remote_store, "a", manifest) == {}
+    assert "has changed on this machine's disk" in caplog.text
+    assert remote_store.fetch("a/x", manifest.digests()["x"]).read_bytes() == FILES["a.bin"]
 
 
 def test_a_file_that_is_damaged_in_the_store_and_in_the_cache_is_found(remote_store: Store) -> None:

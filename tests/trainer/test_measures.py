@@ -22,7 +22,18 @@ from sklearn import metrics as sk
 from tests.processes import wait_until
 from tests.support import ROOT
 from trainer.errors import ConfigError
-from trainer.measures import FOLDER, METRICS, Metrics, Task, default_metrics, greater_is_better, load_metrics
+from trainer.measures import (
+    AVERAGED,
+    FOLDER,
+    METRICS,
+    Metrics,
+    Task,
+    default_metrics,
+    greater_is_better,
+    load_metrics,
+    of_one_class,
+    positive_class,
+)
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -143,6 +154,32 @@ def test_a_glue_task_gives_its_own_figures(task: str) -> None:
     assert measure(metrics, predictions, references) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("positive", [0, 1])
+def test_figures_of_one_class_are_those_of_the_positive_one(positive: int) -> None:
+    predictions, references = labels(2)
+    found = measure(load_metrics(list(CLASSIFICATION), "classification", 2, positive), predictions, references)
+    of_it = {name: {"pos_label": positive} if name in AVERAGED else {} for name in CLASSIFICATION}
+    expected = {name: function(references, predictions, **of_it[name]) for name, function in CLASSIFICATION.items()}
+    assert found == pytest.approx(expected, rel=1e-12)
+    glue = measure(load_metrics(["glue/mrpc"], "classification", 2, positive), predictions, references)
+    assert glue == pytest.approx({"accuracy": expected["accuracy"], "f1": expected["f1"]})
+
+
+def test_a_positive_class_is_found_by_name_or_id() -> None:
+    classes = ["no", "yes"]
+    assert [positive_class(wanted, classes, ["f1"]) for wanted in (None, "no", "yes", 0, 1, "0", "1")] == [1, 0, 1, 0, 1, 0, 1]
+    assert [positive_class(wanted, ["1", "2"], ["glue/qqp"]) for wanted in ("1", 1, "2", 0)] == [0, 0, 1, 0]
+    for wanted, names, metrics, message in (
+        ("maybe", classes, ["f1"], r"is 'maybe', but the classes are 0 \('no'\) and 1 \('yes'\)"),
+        ("yes", [*classes, "x"], ["f1"], "goes with two classes, but the data has 3 classes"),
+        (1, [], ["mse"], "goes with two classes, but the data has numbers"),
+        (1, classes, ["accuracy"], "but none of accuracy is of one class"),
+    ):
+        with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
+            positive_class(wanted, names, metrics)
+    assert of_one_class(["f1", "accuracy", "glue/mrpc", "hub:recall"]) == {"f1", "glue/mrpc/f1", "recall", "hub:recall"}
+
+
 def test_all_our_metrics_are_tried_here() -> None:
     assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *(f"glue/{task}" for task in GLUE)}
 
@@ -216,7 +253,7 @@ def test_one_class_alone_has_figures_and_nobody_is_warned(only: int, right: floa
     found = measure(load_metrics([*CLASSIFICATION, "glue/cola"], "classification", 2), ids, ids)
     assert found.pop("accuracy") == 1
     assert {key: found.pop(key) for key in ("f1", "precision", "recall")} == dict.fromkeys(("f1", "precision", "recall"), right)
-    assert found == {"matthews_correlation/matthews_correlation": 0, "glue/cola/matthews_correlation": 0}
+    assert found == {"matthews_correlation": 0, "glue/cola/matthews_correlation": 0}
 
 
 def test_a_class_that_is_never_predicted_warns_nobody() -> None:
@@ -303,7 +340,7 @@ def test_a_module_that_was_changed_is_taken_as_it_is_now(tmp_path: Path) -> None
 def test_figures_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
     own = write_module(tmp_path / "own.py", '{"loss": 1.0, "other": 2.0, "lists": predictions}')
     found = measure(load_metrics(["accuracy", "glue/mrpc", str(own)], "classification", 2), *labels(2))
-    assert list(found) == ["accuracy/accuracy", "glue/mrpc/accuracy", "f1", "own/loss", "other"]
+    assert list(found) == ["accuracy", "glue/mrpc/accuracy", "f1", "own/loss", "other"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Measuring a checkpoint: any that can be named, on its own shards, once."""
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,13 @@ from typing import Any
 import pytest
 
 from tests.processes import cores
-from tests.support import cpu_runtime, digests, held_out_losses, small_job
+from tests.support import cpu_runtime, digests, held_out_losses, records, small_job
 from tests.trainer.conftest import Finished
+from tests.trainer.test_changed_raw import rot
+from trainer import verified
 from trainer.config import EvaluateJob
 from trainer.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
-from trainer.evaluation import evaluate, held_out_windows
+from trainer.evaluation import evaluate, open_held_out
 from trainer.manifest import make_manifest, write_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.models import load_model
@@ -21,6 +22,7 @@ from trainer.preparation import prepare
 from trainer.progress import silent
 from trainer.results import Evaluation
 from trainer.runs import final_manifest
+from trainer.seals import require_sealed
 from trainer.shards import open_shards
 from trainer.storage import Store
 
@@ -57,21 +59,25 @@ def test_a_runs_name_means_its_final_model_on_all_held_out_text(measured: Finish
     result = measure(measured, name(measured))
     store = Store(str(measured.store))
     sets = [open_shards(store, key) for key in result.shards]
-    held_out = [held_out_windows(s.corpus, s.validation, 32, None) for s in sets]
+    held_out = [open_held_out(store, s, 32, None) for s in sets]
     model = load_model(measured.store / measured.run / FINAL)
     assert result.scores == evaluate(model, held_out, 32, 8, cpu_runtime())
     assert result.scores.total.tokens == sum(len(shard) - 1 for s in sets for shard in s.validation if len(shard))
     assert (result.context, result.reused) == (32, False)
     assert result.key == f"evaluations/{name(measured)}-{result.fingerprint}.json"
     assert [sample.prompt for sample in result.samples] == ["def "]
-    written = json.loads((measured.store / result.key).read_text())
-    assert Evaluation(**written) == result
+    assert Evaluation(**require_sealed(store, result.key)) == result
 
 
 def test_the_windows_of_the_last_evaluation_in_training_are_scored_the_same(measured: Finished) -> None:
     result = measure(measured, name(measured), evaluation={"max_windows": 4})
     assert result.scores.total.windows == 8
     assert result.scores.total.loss == pytest.approx(held_out_losses(measured.store)[-1][1], rel=1e-6)
+    last = records(measured.store, "evaluation")[-1]
+    assert result.scores.total.bits_per_byte == pytest.approx(last["bits_per_byte"], rel=1e-6)
+    assert result.scores.total.text_bytes == last["text_bytes"]
+    by_corpus = {name: score.bits_per_byte for name, score in result.scores.corpora.items()}
+    assert by_corpus == pytest.approx(last["corpora_bits_per_byte"], rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +155,7 @@ def test_missing_shards_are_refused_by_name(measured: Finished) -> None:
 def test_shards_of_another_tokenizer_are_refused(raw: Path, measured: Finished) -> None:
     other = prepare(small_job(raw, measured.store, data__tokenizer={"vocab_size": 300}).preparation(), silent())
     message = refused(measured, name(measured), TokenizerError, shards=[other.shards[0].key])
-    assert "carries another tokenizer than the one that made" in message
+    assert "carries another tokenizer than tokenizers/bpe-" in message
     assert other.shards[0].key in message
     own = measure(measured, name(measured)).shards
     mixed = refused(measured, name(measured), TokenizerError, shards=[own[0], other.shards[1].key])
@@ -175,3 +181,34 @@ def test_shards_without_held_out_text_are_refused(raw: Path, measured: Finished)
     nothing = prepare(small_job(raw, measured.store, data__validation_fraction=0.0).preparation(), silent())
     message = refused(measured, name(measured), ConfigError, shards=[ref.key for ref in nothing.shards])
     assert "hold no held-out text; prepare them with data.validation_fraction above 0" in message
+
+
+@pytest.mark.parametrize("looked_at", [False, True], ids=["never verified", "verified before"])
+def test_a_bit_that_flips_in_held_out_shards_is_refused_by_its_file(measured: Finished, looked_at: bool) -> None:
+    shards = measure(measured, name(measured)).shards if looked_at else None
+    path = next(measured.store.glob("shards/*/validation-00000.bin"))
+    rot(path, path.stat().st_size // 2)
+    message = refused(measured, name(measured), ArtifactError, context=16, shards=shards)
+    assert str(path) in message
+    assert "does not match its checksum" in message
+    assert "prepare the data again: it is made anew from the raw files" in message
+
+
+def test_held_out_shards_that_were_verified_are_not_read_again(measured: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verified, "RACY_SECONDS", -1.0)  # as if the shards had been there for long
+    read: list[str] = []
+    digest = verified.digest_bytes
+    monkeypatch.setattr(verified, "digest_bytes", lambda path: (read.append(Path(path).name), digest(path))[1])
+    measure(measured, name(measured))
+    assert {each for each in read if each.endswith(".bin")} == {"validation-00000.bin", "validation-00001.bin"}
+    read.clear()
+    measure(measured, name(measured), context=16)
+    assert [each for each in read if each.endswith(".bin")] == []
+
+
+def test_a_damaged_tokenizer_of_the_shards_is_refused_by_its_file(measured: Finished) -> None:
+    path = next(measured.store.glob("tokenizers/*/tokenizer.json"))
+    rot(path, path.stat().st_size // 2)
+    message = refused(measured, name(measured), TokenizerError)
+    assert f"{path} does not match its checksum" in message
+    assert "prepare the data again" in message

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from tests.support import SMALL_MODEL
 from trainer.config import ModelConfig
@@ -34,6 +35,22 @@ def test_a_misspelt_key_in_a_file_is_refused_with_the_files_name(tmp_path: Path)
     path = tmp_path / "model.json"
     path.write_text(json.dumps({**SMALL_MODEL, "n_heads": 2}))
     assert refused(ModelConfig(config=str(path))).startswith(f"model config {path}: unknown key 'n_heads'")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        ("model.json", '{"model_type": "gpt2",\n\t"n_layer": 1, "a\\"b{": {"n_layer": 3},\n\t"n_layer": 2}', "2 and 3"),
+        ("model.json", '{"task_specific_params": {"n_layer": [{"n_layer": 1,\n"n_layer" : 2}]}}', "1 and 2"),
+        ("model.yaml", "model_type: gpt2\nn_layer: 1\nn_layer: 2\n", "2 and 3"),
+    ],
+)
+def test_a_key_that_stands_twice_in_a_file_is_refused_with_both_lines(
+    name: str, content: str, lines: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    assert f"the key 'n_layer' stands twice, in lines {lines}" in refused(ModelConfig(config=str(path)))
 
 
 def test_a_common_name_of_a_setting_is_known_under_every_family() -> None:
@@ -76,6 +93,52 @@ def test_a_vocabulary_smaller_than_the_tokenizers_is_refused() -> None:
     message = refused(new(vocab_size=299), kind=TokenizerError)
     assert "largest id is 299" in message
     assert "299 embeddings" in message
+
+
+@pytest.mark.parametrize("pad_id", [0, 7, 299, 320, -1, True])
+def test_a_padding_token_that_texts_hold_or_that_the_model_lacks_is_refused(pad_id: int) -> None:
+    message = refused(new(pad_token_id=pad_id))
+    assert f"pad_token_id {pad_id!r}" in message
+    assert "never learns" in message
+    assert "from 300 up" in message
+
+
+def test_a_padding_token_may_be_a_special_token_of_the_tokenizer_but_not_its_end() -> None:
+    tokenizer = Tokenizer(models.BPE({f"t{number}": number for number in range(300)}, []))
+    tokenizer.add_special_tokens(["t1", "t5"])
+    vocabulary = TokenizerInfo(json=tokenizer.to_str(), sha256="", eos_id=1, max_id=299)
+    assert resolve_config(new(pad_token_id=5), vocabulary, 32).pad_token_id == 5
+    for ordinary in (1, 6):
+        with pytest.raises(ConfigError, match=f"pad_token_id {ordinary} is not one that no text holds"):
+            resolve_config(new(pad_token_id=ordinary), vocabulary, 32)
+
+
+def test_a_family_that_cannot_do_without_a_padding_token_is_told_so() -> None:
+    message = refused(ModelConfig(config={"model_type": "modernbert-decoder"}))
+    assert "pad_token_id" in message
+    assert "set model.config.pad_token_id to the first id that no text holds" in message
+
+
+@pytest.mark.parametrize("family", ["t5", "vit"])
+def test_a_family_without_a_causal_language_model_is_refused(family: str) -> None:
+    assert "no causal language model of model_type" in refused(ModelConfig(config={"model_type": family}))
+
+
+@pytest.mark.parametrize(("family", "instead"), [("gemma3", "take 'gemma3_text'"), ("git", "llama"), ("musicgen", "llama")])
+def test_a_model_of_more_than_text_is_refused_with_its_language_model(family: str, instead: str) -> None:
+    message = refused(ModelConfig(config={"model_type": family}))
+    assert f"{family!r} is made of models of several kinds" in message
+    assert instead in message
+
+
+def test_a_family_whose_own_defaults_do_not_fit_each_other_is_refused() -> None:
+    assert "must be 0" in refused(ModelConfig(config={"model_type": "gemma4_assistant"}))
+
+
+def test_a_model_that_cannot_be_built_is_refused_also_where_it_is_built_for_real() -> None:
+    options = new(n_head=3)
+    with pytest.raises(ConfigError, match="cannot be built from this configuration"):
+        build_model(options, resolve_config(options, VOCABULARY, 32), 0)
 
 
 @pytest.mark.parametrize("content", ["{", "[1, 2]", "\x00"])

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
+from tests.tiny_models import tiny_config
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.losses import CausalLMLoss
 from trainer.models import (
@@ -22,6 +23,7 @@ from trainer.models import (
 from trainer.runtime import Runtime
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.tokenizer import TokenizerInfo
+from trainer.trial import check_causal
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}
@@ -98,6 +100,41 @@ def test_the_vocabulary_is_that_of_the_configuration_if_it_names_one() -> None:
 def test_special_tokens_of_a_new_model_are_the_tokenizers() -> None:
     config = resolve_config(ModelConfig(config=dict(SMALL_MODEL)), VOCABULARY, 32)
     assert (config.bos_token_id, config.eos_token_id) == (0, 0)
+
+
+@pytest.mark.parametrize("family", ["olmo2", "olmo3", "apertus", "opt", "gemma", "cohere"])
+def test_no_token_of_a_new_model_is_its_familys_padding_token(family: str) -> None:
+    pad_id = AutoConfig.for_model(family).pad_token_id
+    model = make({**tiny_config(family), "tie_word_embeddings": False})
+    assert isinstance(pad_id, int) and pad_id < 300
+    assert model.config.pad_token_id is None
+    embedding = model.get_input_embeddings().weight
+    assert embedding[pad_id].abs().max() > 0
+    CausalLMLoss(model)(windows_BT() * 0 + pad_id).backward()
+    assert embedding.grad[pad_id].abs().max() > 0
+
+
+@pytest.mark.parametrize("family", ["phi3", "glm", "smollm3"])
+def test_families_whose_padding_token_lies_beyond_a_small_vocabulary_are_built(family: str) -> None:
+    assert AutoConfig.for_model(family).pad_token_id >= 320
+    check_causal(make(tiny_config(family)), 32)
+
+
+def test_a_padding_token_that_no_text_holds_may_be_named() -> None:
+    config = make({**tiny_config("modernbert-decoder"), "pad_token_id": 300}).config
+    assert (config.pad_token_id, config.vocab_size) == (300, 320)
+
+
+def test_a_pretrained_models_padding_token_learns_where_the_data_holds_it(tmp_path: Path) -> None:
+    values = {**tiny_config("llama"), "tie_word_embeddings": False}
+    config = resolve_config(ModelConfig(config=values), VOCABULARY, 32)
+    config.pad_token_id = config.eos_token_id
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    assert AutoModelForCausalLM.from_pretrained(tmp_path).get_input_embeddings().padding_idx == 0
+    model = load_model(tmp_path)
+    CausalLMLoss(model)(torch.zeros(1, 8, dtype=torch.long)).backward()
+    assert model.get_input_embeddings().weight.grad[0].abs().max() > 0
+    assert model.config.pad_token_id == 0, "what padding is in batches of texts stays as it was"
 
 
 @pytest.mark.parametrize("shard_size", ["5GB", "20KB"])

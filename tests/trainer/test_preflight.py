@@ -1,15 +1,20 @@
 """The look before the work: what it finds, what it refuses, and that it does nothing."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.support import SMALL_MODEL, digests, small_job
+from tests.hub import serve_model
+from tests.support import ROOT, SMALL_MODEL, digests, small_job
 from tests.trainer.conftest import Finished
+from tests.trainer.small_tokenizers import byte_level_bpe, saved
 from trainer.config import PipelineJob
 from trainer.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.places import FINAL
@@ -19,6 +24,7 @@ from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import silent
 from trainer.runtime import check_devices, planned_ranks
 from trainer.storage import Store
+from trainer.taken_tokenizer import END_OF_TEXT
 
 
 def refused(job: PipelineJob, kind: type[PipelineError]) -> str:
@@ -94,7 +100,9 @@ def test_ranks_and_batch_are_looked_at_together(raw: Path, stocked: Path) -> Non
 def test_a_corpus_smaller_than_a_window_is_refused_once_its_tokens_are_counted(raw: Path, tmp_path: Path) -> None:
     (tmp_path / "small.txt").write_text("a few words\n" * 3)
     corpora = [{"name": "small", "paths": [f"{tmp_path}/small.txt"]}]
-    job = small_job(raw, tmp_path / "store", data__corpora=corpora, data__validation_fraction=0.0)
+    taken = {"path": str(saved(byte_level_bpe(), tmp_path / "tokenizer.json"))}
+    changes = {"data__corpora": corpora, "data__tokenizer": taken, "data__validation_fraction": 0.0}
+    job = small_job(raw, tmp_path / "store", **changes)
     prepare(job.preparation(), silent())
     message = refused(job, CorpusError)
     assert "corpus 'small' is smaller than one window: its largest shard has" in message
@@ -131,6 +139,14 @@ def test_an_earlier_runs_model_may_be_trained_further_with_its_tokenizer(raw: Pa
     assert found.vocab_size == 384
 
 
+def test_a_pretrained_model_whose_weights_are_cut_short_is_refused(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+    weights = pretrained / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    message = refused(continued(raw, tmp_path / "store", pretrained), ConfigError)
+    assert "model.safetensors is missing or damaged" in message
+    assert "where its header describes" in message
+
+
 def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one(
     raw: Path, stocked: Path, pretrained: Path, tmp_path: Path
 ) -> None:
@@ -141,6 +157,69 @@ def test_a_pretrained_model_with_another_tokenizer_is_refused_with_the_right_one
         message = refused(job, TokenizerError)
         assert f"not that of the pretrained model '{pretrained}'" in message
         assert f"set data.tokenizer.path to '{pretrained / 'tokenizer.json'}'" in message
+
+
+def test_a_pretrained_model_is_refused_with_a_tokenizer_that_is_still_to_be_trained(
+    raw: Path, tmp_path: Path, pretrained: Path
+) -> None:
+    message = refused(continued(raw, tmp_path / "store", pretrained, data__tokenizer={"vocab_size": 300}), TokenizerError)
+    assert f"still to be trained, so it is not that of the pretrained model '{pretrained}'; set data.tokenizer.path" in message
+
+
+def test_a_pretrained_model_may_go_on_with_the_trained_tokenizer_that_it_had(
+    raw: Path, stocked: Path, pretrained: Path
+) -> None:
+    shutil.rmtree(stocked / "shards")
+    found = preflight(continued(raw, stocked, pretrained, data__tokenizer={"vocab_size": 384}), silent())
+    assert (found.vocab_size, found.plan) == (384, None)
+
+
+def test_a_pretrained_tokenizer_in_other_files_is_compared_as_well(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+    path = pretrained / "tokenizer.json"
+    taken = {"path": str(shutil.copy(path, tmp_path / "taken.json")), "eos_token": END_OF_TEXT}
+    model = json.loads(path.read_text())["model"]
+    swapped = {**model["vocab"], "a": model["vocab"]["b"], "b": model["vocab"]["a"]}
+    path.unlink()
+    (pretrained / "merges.txt").write_text("\n".join(["#version: 0.2", *map(" ".join, model["merges"])]))
+    (pretrained / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    job = continued(raw, tmp_path / "store", pretrained, data__tokenizer=taken)
+    (pretrained / "vocab.json").write_text(json.dumps(model["vocab"]))
+    assert preflight(job, silent()).vocab_size == 384
+    (pretrained / "vocab.json").write_text(json.dumps(swapped))
+    message = refused(job, TokenizerError)
+    assert f"vocabularies differ; set data.tokenizer.path to '{pretrained}'" in message
+
+
+def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+    taken = {"path": str(shutil.copy(pretrained / "tokenizer.json", tmp_path / "taken.json"))}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (pretrained / name).unlink()
+    message = refused(continued(raw, tmp_path / "store", pretrained, data__tokenizer=taken), TokenizerError)
+    assert f"nothing tells whether the data's tokenizer is that of the pretrained model '{pretrained}'" in message
+    assert "put the files of the model's tokenizer into its folder" in message
+
+
+def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path, tmp_path: Path, pretrained: Path) -> None:
+    jobs = [
+        {"path": str(pretrained / "tokenizer.json")},
+        {"path": str(saved(byte_level_bpe(384), tmp_path / "tokenizer.json"))},
+    ]
+    look = (
+        "import json, sys; from tests.support import small_job; from trainer.errors import PipelineError;"
+        "from trainer.preflight import preflight; from trainer.progress import silent\n"
+        "for tokenizer in json.loads(sys.argv[3]):\n"
+        "    job = small_job(sys.argv[1], sys.argv[2], model={'pretrained': 'someone/words'}, data__tokenizer=tokenizer)\n"
+        "    try:\n        print(preflight(job, silent()).vocab_size)\n"
+        "    except PipelineError as error:\n        print(error)\n"
+    )
+    with serve_model(pretrained, "someone/words", "1" * 40) as address:
+        env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
+        command = [sys.executable, "-c", look, str(raw), str(tmp_path / "store"), json.dumps(jobs)]
+        said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    same, other = said.stdout.splitlines()
+    assert same == "384"
+    assert "not that of the pretrained model 'someone/words': their vocabularies differ" in other
+    assert "set data.tokenizer.path to 'someone/words'" in other
 
 
 def test_shards_of_another_tokenizer_are_refused(raw: Path, stocked: Path, data: PreparedData) -> None:

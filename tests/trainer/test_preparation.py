@@ -138,7 +138,7 @@ def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) 
     key = prepared.shards[0].key
     manifest = read_manifest(store, key, KIND)
     assert manifest is not None
-    other = manifest.model_copy(update={"details": {**manifest.details, "tokenizer_sha256": "0"}})
+    other = manifest.model_copy(update={"details": {**manifest.details, "tokenizer_sha256": "0" * 64}})
     write_manifest(store, key, other)
     with pytest.raises(TokenizerError, match=r"was tokenized with tokenizers/bpe-.*prepare the data anew"):
         shard_manifests(store, prepared)

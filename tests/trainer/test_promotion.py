@@ -9,13 +9,21 @@ import pytest
 from pydantic import ValidationError
 
 from tests.trainer.conftest import Finished
+from trainer.basis import TextBasis
 from trainer.config import PromotionConfig
-from trainer.errors import ArtifactError, RunError, StorageError
+from trainer.errors import ArtifactError, RunError
+from trainer.gate import Move, figures, judge
 from trainer.manifest import publish_folder
 from trainer.places import FINAL, FINAL_KIND
 from trainer.pretrained import find_model
-from trainer.promotion import Move, find_champion, judge, measured, moves, pass_through, promote, roll_back
+from trainer.promotion import find_champion, find_measured, moves, pass_through, promote, roll_back
+from trainer.seals import sealed_bytes
 from trainer.storage import Store
+
+ON = TextBasis(
+    held_out={"code": "ab"}, shards=[], max_windows=None, tokenizer="t", keeps_text=True, context=32, precision="fp32"
+)  # fmt: skip
+"""What all figures here are measured on."""
 
 
 def finish(store: Store, run: str, fingerprint: str = "0123456789abcdef") -> str:
@@ -32,7 +40,7 @@ def gate(**values: Any) -> PromotionConfig:
 
 def champion(loss: float, run: str = "runs/old", fingerprint: str = "f") -> Move:
     scores = {"loss": loss, "accuracy": 0.8}
-    return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time="t", reason="r")
+    return Move(action="promote", run=run, fingerprint=fingerprint, scores=scores, time="t", reason="r", measured_on=ON)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,7 @@ def champion(loss: float, run: str = "runs/old", fingerprint: str = "f") -> Move
 def test_the_gate_passes_what_it_should(
     values: dict[str, Any], scores: dict[str, float], before: float | None, passed: bool
 ) -> None:
-    verdict = judge(gate(**values), "runs/new", "new", scores, [] if before is None else [champion(before)])
+    verdict = judge(gate(**values), "runs/new", "new", scores, [] if before is None else [champion(before)], ON)
     assert verdict.passed == passed
     assert f"{next(iter(scores.values())):.4f}" in verdict.reason
 
@@ -80,7 +88,7 @@ def test_another_model_of_the_champions_run_is_judged_and_what_was_rolled_back_d
 def test_a_model_is_judged_by_the_champion_whose_place_it_takes(atomic_store: Store) -> None:
     runs = {finish(atomic_store, f"run-{number}", f"{number:016x}"): 3.0 - number / 10 for number in range(6)}
     with ThreadPoolExecutor(len(runs)) as pool:
-        list(pool.map(lambda run: pass_through(atomic_store, gate(better_by=0.05), run, {"loss": runs[run]}), runs))
+        list(pool.map(lambda run: pass_through(atomic_store, gate(better_by=0.05), run, {"loss": runs[run]}, ON), runs))
     losses = [move.scores["loss"] for move in moves(atomic_store, "lm")]
     assert losses == sorted(losses, reverse=True) and losses[-1] == 2.5
 
@@ -147,17 +155,17 @@ def test_a_run_that_is_not_finished_or_was_made_anew_is_refused(empty_store: Sto
 
 def test_a_champion_that_cannot_be_read_is_an_error_and_is_not_overwritten(empty_store: Store) -> None:
     run = finish(empty_store, "a")
-    for content in (b"half", json.dumps({"moves": [{}]}).encode()):
+    for content in (b"half", json.dumps({"moves": [{}]}).encode(), sealed_bytes("models/lm/champion", {"moves": [{}]})):
         empty_store.write_bytes("models/lm/champion", content)
         for operation in (lambda: promote(empty_store, "lm", run, {}, "why"), lambda: find_champion(empty_store, "lm")):
-            with pytest.raises(StorageError, match=r"models/lm/champion cannot be understood"):
+            with pytest.raises(ArtifactError, match=r"champion is damaged: .* put back a copy"):
                 operation()
         assert empty_store.read_bytes("models/lm/champion") == content
 
 
 def test_the_figures_are_those_of_the_runs_evaluation(finished: Finished) -> None:
     store = Store(str(finished.store))
-    figures = measured(store, finished.run)
+    found = figures(find_measured(store, finished.run))
     saved = json.loads(Path(finished.store, finished.run, "eval.json").read_text())["scores"]["total"]
-    assert figures == {"loss": saved["loss"], "perplexity": saved["perplexity"]}
-    assert measured(store, "runs/none") == {}
+    assert found == {name: saved[name] for name in ("loss", "perplexity", "bits_per_byte")}
+    assert figures(find_measured(store, "runs/none")) == {}

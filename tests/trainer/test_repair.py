@@ -1,5 +1,6 @@
 """Published shards that were damaged: found, said, and repaired to the same bytes with no more work than needed."""
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, stamps, write_old
 from trainer.manifest import MANIFEST, find_damage, read_manifest
+from trainer.seals import sealed_bytes
 from trainer.shards import KIND
 from trainer.storage import Store
 
@@ -84,3 +86,30 @@ def test_published_shards_stay_intact_when_a_set_that_shares_files_with_them_is_
         manifest = read_manifest(store, shards.key, KIND)
         assert manifest is not None
         assert find_damage(store, shards.key, manifest) == {}
+
+
+@pytest.mark.parametrize("damage", ["one bit", "another's", "no checksum"])
+def test_what_is_remembered_of_raw_files_loses_no_document_when_it_is_damaged(
+    damage: str, code: Path, own: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = job_of(code, own)
+    folder = set_folder(job, run(job))
+    before = content(folder)
+    (memory,) = (own / "cache").iterdir()
+    remembered = memory.read_bytes()
+    values = json.loads(remembered)
+    path, entry = next((path, entry) for path, entry in values["files"].items() if entry["size"] > 256)
+    entry["pieces"][-1]["end"] ^= 128
+    assert 0 < entry["pieces"][-1]["end"] != entry["size"]
+    if damage == "no checksum":
+        del values["checksum"]
+    elif damage == "another's":
+        values = json.loads(sealed_bytes("cache/sources-other-0123456789abcdef.json", values))
+    memory.write_text(json.dumps(values))
+    shutil.rmtree(folder)
+    with caplog.at_level(logging.WARNING):
+        run(job)
+    assert content(folder) == before
+    assert f"{memory} is damaged" in caplog.text and "looking at all raw files again" in caplog.text
+    assert memory.read_bytes() == remembered
+    assert path in values["files"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from tests.trainer.report_runs import (
     HOSTILE,
@@ -27,6 +28,7 @@ from trainer.plan import make_plan
 from trainer.preparation import PreparedData
 from trainer.report import make_report
 from trainer.runs import claim_run, final_manifest, identify_run
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json")
@@ -45,14 +47,21 @@ def evaluation_record(step: int, loss: float) -> dict:
 
 
 def score(loss: float) -> dict:
-    return {"loss": loss, "perplexity": 2.718281828**loss, "tokens": 99, "windows": 7}
+    return {
+        "loss": loss,
+        "perplexity": 2.718281828**loss,
+        "tokens": 99,
+        "windows": 7,
+        "bits_per_byte": 1.533,
+        "text_bytes": 396,
+    }
 
 
 def write_evaluation(store: Store, loss: float) -> None:
     scores = {"corpora": {"prose": score(loss), "code": score(loss)}, "total": score(loss)}
     samples = [{"prompt": HOSTILE, "continuation": "once  upon\n    a time"}]
     evaluation = {"format": 1, "fingerprint": f"loss-{loss}", "key": f"{RUN}/eval.json", "checkpoint": "tiny"}
-    store.write_json(f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples})
+    write_sealed(store, f"{RUN}/eval.json", {**evaluation, "shards": [], "context": 16, "scores": scores, "samples": samples})
 
 
 @pytest.fixture
@@ -75,8 +84,8 @@ def store(tmp_path: Path) -> Store:
     claim_run(store, run, job, data)
     manifests = [json.loads(store.read_bytes(f"{ref.key}/manifest.json")) for ref in shards]
     plan = make_plan(job.training, [make_manifest("shards", "x", [], each["details"]) for each in manifests], 1)
-    store.write_json(f"{RUN}/plan.json", plan.model_dump())
-    store.write_json(f"{RUN}/environment.json", {"device": "<i>CPU</i>", "ranks": 1, "packages": {"numpy": "2.4.6"}})
+    write_sealed(store, f"{RUN}/plan.json", plan.model_dump())
+    write_sealed(store, f"{RUN}/environment.json", {"device": "<i>CPU</i>", "ranks": 1, "packages": {"numpy": "2.4.6"}})
     records = [evaluation_record(0, 5.5), step_record(10), step_record(20), evaluation_record(20, 4.5)]
     records.append({"kind": "checkpoint", "step": 20, "stall_seconds": 0.02, "epoch": None, "scores": {"loss": 4.5}})
     write_records(store, records)
@@ -120,7 +129,7 @@ def test_page_tells_the_run(store: Store) -> None:
     make_report(store, RUN)
     text = page(store)
     assert "Validation loss 5.500 → 4.500 nats a token in 20 steps (perplexity 245 → 90)." in text
-    assert "Finished model on 99 held-out tokens: 4.250 nats a token, perplexity 70.1." in text
+    assert "Finished model on 99 held-out tokens: 4.250 nats a token, perplexity 70.1, 1.533 bits a byte of text." in text
     assert "2,568 in float32" in text
     assert "last, best, epoch 1" in text
     assert text.count("<svg") == 4
@@ -178,7 +187,7 @@ def test_run_without_evaluation_is_reported(store: Store) -> None:
     report = make_report(store, RUN)
     assert "There is no evaluation of the finished model" in page(store)
     assert "has not been evaluated" in report.markdown
-    assert store.read_json(f"{RUN}/lineage.json")["evaluation"] is None
+    assert read_sealed(store, f"{RUN}/lineage.json")["evaluation"] is None
 
 
 def test_run_that_diverged_is_reported(store: Store) -> None:
@@ -230,11 +239,14 @@ def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
     make_report(store, RUN)
     card = store.read_bytes(f"{RUN}/final/README.md").decode()
     _, matter, body = card.split("---\n", 2)
-    assert yaml.safe_load(matter) == {
+    read = yaml.safe_load(matter)
+    (results,) = model_index_to_eval_results(read.pop("model-index"))[1:]
+    assert [(each.metric_type, each.metric_value, each.dataset_split) for each in results][:1] == [("loss", 4.25, "validation")]
+    assert read == {
         "library_name": "transformers", "pipeline_tag": "text-generation", "tags": ["headrace", "causal-lm", "gpt2"],
     }  # fmt: skip
     assert "| prose | 10 | 4,000 | 1 | 400 |" in body
-    assert "| **All** | **4.250** | **70.1** | **99** | **7** |" in body
+    assert "| **All** | **4.250** | **70.1** | **1.533** | **99** | **396** | **7** |" in body
     assert "<i>" not in body
     compile(body.split("```python\n")[1].split("```")[0], "card", "exec")
 
@@ -249,7 +261,7 @@ def test_card_does_not_change_what_an_evaluation_is_named_by(store: Store) -> No
 
 def test_lineage_names_everything_behind_the_model(store: Store) -> None:
     report = make_report(store, RUN)
-    lineage = store.read_json(f"{RUN}/lineage.json")
+    lineage = read_sealed(store, f"{RUN}/lineage.json")
     config = digest_file(store.fetch(f"{RUN}/config.json"))
     assert lineage["run"]["config_sha256"] == config.sha256
     prose = lineage["shards"][0]

@@ -12,24 +12,29 @@ from trainer.checkpoint import Criterion, TrainState, find_checkpoint, look_for_
 from trainer.config import ModelConfig
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import Manifest
+from trainer.mending import EndedEpoch, find_best
 from trainer.models import build_model, resolve_config
-from trainer.pointers import read_pointer
+from trainer.pointers import read_pointer, write_pointer
 from trainer.saver import Saver
+from trainer.seals import read_sealed
 from trainer.snapshot import Snapshot
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo
 
 RUN = "runs/tiny"
 
+SETTINGS = {"optimizer": [{"params": ["w"], "lr": 0.1}], "schedule": {}, "scaler": None}
+"""The least that a checkpoint says of optimizer and schedule."""
+
 
 class Keeper:
     """Saves as the loop does, with a validation loss at some steps."""
 
-    def __init__(self, store: Store, keep_last: int) -> None:
+    def __init__(self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None) -> None:
         options = ModelConfig(config={**SMALL_MODEL, "n_layer": 1, "n_embd": 8})
         config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=9), 8)
         self.model = build_model(options, config, 0)
-        self.saver = Saver(store, RUN, self.model, [], "0123456789abcdef", keep_last)
+        self.saver = Saver(store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended)
         self.state = TrainState()
 
     def save(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:
@@ -43,7 +48,7 @@ class Keeper:
             state.judge({"loss": loss}, Criterion("loss", greater_is_better=False))
         weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         weights["transformer.wte.weight"] = weights["lm_head.weight"]
-        snapshot = Snapshot(state.model_copy(), weights, {"moment": torch.zeros(1)}, {}, epoch)
+        snapshot = Snapshot(state.model_copy(), weights, {"w/moment": torch.zeros(1)}, SETTINGS, epoch)
         self.saver.save(lambda copies: snapshot)
 
 
@@ -69,14 +74,14 @@ def test_pointers_name_the_newest_the_best_and_the_epochs(empty_store: Store) ->
     keeper.save(2, 3.0, epoch=1)
     keeper.save(3, 4.0)
     keeper.save(4, epoch=2)
-    last, best = (empty_store.read_json(f"{RUN}/checkpoint-{name}") for name in ("last", "best"))
+    last, best = (read_sealed(empty_store, f"{RUN}/checkpoint-{name}") for name in ("last", "best"))
     assert last == {"checkpoint": "checkpoints/step-00000004", "step": 4, "scores": {"loss": 4.0}}
     assert best == {"checkpoint": "checkpoints/step-00000002", "step": 2, "scores": {"loss": 3.0}}
     assert empty_store.names(f"{RUN}/epochs") == [
         "epoch-0001-step-00000002-loss-3.0000",
         "epoch-0002-step-00000004-loss-4.0000",
     ]
-    first = empty_store.read_json(f"{RUN}/epochs/epoch-0001-step-00000002-loss-3.0000")
+    first = read_sealed(empty_store, f"{RUN}/epochs/epoch-0001-step-00000002-loss-3.0000")
     assert first["checkpoint"] == "checkpoints/step-00000002"
     assert kept(empty_store) == [2, 4]
 
@@ -213,3 +218,68 @@ def test_an_error_of_the_background_writer_is_raised_at_the_next_save_or_at_the_
     (tmp_path / "store" / "runs" / "tiny").write_text("a file where the run's folder should be")
     with pytest.raises(StorageError, match="runs/tiny"):
         keeper.save(1)
+
+
+def spoil(store: Store, pointer: str, damage: str) -> None:
+    """Delete a pointer, change one bit of it, or put another run's in its place."""
+    key = f"{RUN}/{pointer}"
+    intact = store.read_bytes(key)
+    if damage == "gone":
+        store.delete(key)
+    elif damage == "one bit":
+        store.write_bytes(key, intact.replace(b"0000002", b"0000003"))
+    else:
+        write_pointer(store, "runs/other/pointer", 3, {"loss": 3.0})
+        store.write_bytes(key, store.read_bytes("runs/other/pointer"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "one bit", "another run's"])
+@pytest.mark.parametrize("pointer", ["checkpoint-best", "epochs/epoch-0001-step-00000002-loss-3.0000"])
+def test_a_checkpoint_whose_pointer_is_lost_stays_and_is_pointed_to_again(
+    empty_store: Store, pointer: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    epoch = 1 if "epoch" in pointer else None
+    keeper = Keeper(empty_store, keep_last=1, ended=lambda step: epoch if step == 2 else None)
+    for step, loss in ((1, 5.0), (2, 3.0), (3, 4.0)):
+        keeper.save(step, loss, epoch=epoch if step == 2 else None)
+    if epoch:
+        keeper.save(4, 2.0)  # so that the epoch's is not the best
+    before = empty_store.read_bytes(f"{RUN}/{pointer}")
+    assert caplog.text == ""
+    spoil(empty_store, pointer, damage)
+    keeper.save(5, 4.0)
+    assert 2 in kept(empty_store)
+    assert empty_store.read_bytes(f"{RUN}/{pointer}") == before
+    assert f"{RUN}/{pointer} is {'missing' if damage == 'gone' else 'damaged'}" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["gone", "one bit", "another run's"])
+def test_the_best_checkpoint_is_known_without_its_pointer(empty_store: Store, damage: str) -> None:
+    keeper = Keeper(empty_store, keep_last=3)
+    for step, loss in ((1, 5.0), (2, 3.0), (3, 4.0)):
+        keeper.save(step, loss)
+    before = empty_store.read_bytes(f"{RUN}/checkpoint-best")
+    spoil(empty_store, "checkpoint-best", damage)
+    assert find_best(empty_store, RUN, keeper.state) == 2
+    assert empty_store.read_bytes(f"{RUN}/checkpoint-best") == before
+    weights = empty_store.fetch(f"{RUN}/checkpoints/step-00000002/model.safetensors")
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match=r"of step 2, is damaged .*model\.safetensors has .*put back a copy of it"):
+        find_best(empty_store, RUN, keeper.state)
+    empty_store.delete(f"{RUN}/checkpoints/step-00000002")
+    with pytest.raises(ArtifactError, match=r"the best checkpoint of .*, of step 2, is missing.*put back a copy of it"):
+        find_best(empty_store, RUN, keeper.state)
+    assert find_best(empty_store, RUN, TrainState()) is None, "nothing was measured"
+
+
+def test_where_the_best_could_not_be_saved_the_best_that_was_saved_is_taken(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = Keeper(empty_store, keep_last=1)
+    keeper.save(1, 5.0)
+    keeper.state.step = 2
+    keeper.state.judge({"loss": 3.0}, Criterion("loss", greater_is_better=False))
+    keeper.save(3, 4.0)
+    assert kept(empty_store) == [1, 3]
+    assert find_best(empty_store, RUN, keeper.state) == 1
+    assert "step-00000002, the best, could not be saved in its time: the best that was saved is step 1" in caplog.text

@@ -6,6 +6,7 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.trainer.report_runs import step_record
 from trainer.records import read_records
 from trainer.runlog import RunLog
 from trainer.storage import Store
@@ -16,7 +17,7 @@ RUN = "runs/tiny"
 def write(store: Store, resumed_at: int, *steps: int) -> None:
     with RunLog(store, RUN, resumed_at) as log:
         for step in steps:
-            log.write("train", step, loss=float(step))
+            log.write(**{**step_record(step), "loss": float(step)})
 
 
 def steps(store: Store) -> list[int]:
@@ -28,7 +29,8 @@ def test_each_record_is_a_line_of_json_with_its_kind_and_step(empty_store: Store
         log.write("train", 1, loss=2.5, corpora={"code": 1.0})
         line = empty_store.read_bytes(f"{RUN}/metrics.jsonl")
         assert line.endswith(b"\n"), "readable while the run goes on"
-    assert json.loads(line) == {"kind": "train", "step": 1, "loss": 2.5, "corpora": {"code": 1.0}}
+    found = json.loads(line)
+    assert found == {"kind": "train", "step": 1, "loss": 2.5, "corpora": {"code": 1.0}, "checksum": found["checksum"]}
 
 
 def test_a_run_without_records_has_none(empty_store: Store) -> None:
@@ -54,6 +56,38 @@ def test_a_line_that_a_kill_cut_short_is_left_out(empty_store: Store) -> None:
     assert steps(empty_store) == [1]
     write(empty_store, 1, 2)
     assert steps(empty_store) == [1, 2]
+
+
+def test_damaged_records_are_dropped_when_a_run_resumes_or_goes_back(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(empty_store, 0, 1, 2, 3, 4)
+    key = f"{RUN}/metrics.jsonl"
+    lines = empty_store.read_bytes(key).splitlines(keepends=True)
+    empty_store.write_bytes(key, b"".join([lines[0], lines[1].replace(b"2.0", b"3.0"), *lines[2:]]) + b'{"kind": "tra')
+    with RunLog(empty_store, RUN, 3) as log:
+        assert f"{key}: 1 record left out, as not matching the checksum: line 2" in caplog.text
+        assert empty_store.read_bytes(key) == lines[0] + lines[2]
+        log.write("train", 4, loss=4.0)
+        path = empty_store.fetch(key)
+        path.write_bytes(path.read_bytes().replace(b'"step": 1', b'"step": 0'))
+        log.rewind(3)
+    assert empty_store.read_bytes(key) == lines[2]
+
+
+def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not_warned_of(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(empty_store, 0, 1, 2)
+    key = f"{RUN}/metrics.jsonl"
+    whole = empty_store.read_bytes(key)
+    for end in range(1, len(whole) + 1):
+        empty_store.write_bytes(key, whole[:end])
+        expected = [1, 2] if end >= len(whole) - 1 else [1] if end >= whole.index(b"\n") else []
+        assert steps(empty_store) == expected
+    empty_store.write_bytes(key, whole[:-1] + b"\x0b")
+    assert steps(empty_store) == [1, 2]
+    assert caplog.text == ""
 
 
 def test_tensorboard_shows_what_the_records_say_after_a_resume(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
 from trainer.errors import EXIT_PREEMPTED
 from trainer.places import FINAL, LAST, METRICS
+from trainer.seals import read_sealed
 from trainer.storage import Store
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def run_ended_once(
 
     def committed() -> bool:
         runs = store.names("runs")
-        pointer = store.read_json(f"runs/{runs[0]}/{LAST}") if runs else None
+        pointer = read_sealed(store, f"runs/{runs[0]}/{LAST}") if runs else None
         return bool(pointer) and pointer["step"] >= step
 
     expected = -signal.SIGKILL if signum == signal.SIGKILL else EXIT_PREEMPTED

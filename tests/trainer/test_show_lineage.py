@@ -11,15 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.s3 import S3Server
+from tests.support import seal_copy
 from tests.trainer.conftest import Finished
 from trainer.ancestry import find_run, trace
 from trainer.config import CorpusConfig
 from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.lineage_check import check, check_file
-from trainer.manifest import MANIFEST
+from trainer.manifest import MANIFEST, seal
 from trainer.origins import by_file, describe_file
 from trainer.pretrained import find_model
 from trainer.promotion import promote
+from trainer.seals import read_sealed, write_sealed
 from trainer.show_lineage import main
 from trainer.sources import find_pieces
 from trainer.storage import Store
@@ -39,14 +41,14 @@ def store(finished: Finished, tmp_path: Path) -> Store:
 def moved(store: Store, finished: Finished, raw: Path, tmp_path: Path) -> Path:
     """A copy of the raw files, of which the copied store says that its shards were made."""
     folder = Path(shutil.copytree(raw, tmp_path / "raw"))
-    lineage = store.read_json(f"{finished.run}/lineage.json")
+    lineage = read_sealed(store, f"{finished.run}/lineage.json")
     for shards in lineage["shards"]:
         sources = store.read_json(shards["sources"])
         for piece in sources:
             piece["path"] = piece["path"].replace(str(raw), str(folder))
         store.write_json(shards["sources"], sources, indent=None)
         shards["sources_sha256"] = sha256(store.path(shards["sources"]))
-    store.write_json(f"{finished.run}/lineage.json", lineage)
+    write_sealed(store, f"{finished.run}/lineage.json", lineage)
     return folder
 
 
@@ -104,7 +106,7 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
     training = traced["training"]
     assert (training["steps"], training["planned_steps"], training["attempts"]) == (64, 64, 64)
     assert (training["continuations"], training["rollbacks"]) == (0, 0)
-    assert set(traced["scores"]) == {"loss", "perplexity"}
+    assert set(traced["scores"]) == {"loss", "perplexity", "bits_per_byte"}
     assert [move["reason"] for move in traced["promotions"]["small"]] == ["the first"]
     assert traced["ancestors"] == [] and traced["base"] is None
 
@@ -127,7 +129,7 @@ def test_a_run_that_holds_another_model_than_the_champion_is_refused_under_that_
     store: Store, finished: Finished, reported: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     champion = promote(store, "small", finished.run, {}, "why")
-    store.write_json("models/small/champion", {"moves": [{**champion.model_dump(), "fingerprint": "0123456789abcdef"}]})
+    write_sealed(store, "models/small/champion", {"moves": [{**champion.model_dump(), "fingerprint": "0123456789abcdef"}]})
     if not reported:
         store.delete(f"{finished.run}/lineage.json")
     for model in ("models/small", "models/small/champion", "small"):
@@ -171,7 +173,7 @@ def test_artifacts_that_changed_or_are_gone_are_named(store: Store, finished: Fi
     code, docs = sorted(f"shards/{name}" for name in store.names("shards"))
     manifest = json.loads(store.read_bytes(f"{code}/{MANIFEST}"))
     del manifest["checksum"]
-    store.write_json(f"{code}/{MANIFEST}", {**manifest, "created": "2031-01-01T00:00:00+00:00"})
+    store.write_json(f"{code}/{MANIFEST}", seal({**manifest, "created": "2031-01-01T00:00:00+00:00"}))
     store.delete(docs)
     found = {finding.name: finding for finding in check(store, trace(store, finished.run)) if finding.state != "same"}
     assert found[f"{code}/{MANIFEST}"].note == "made again at 2031-01-01T00:00:00+00:00, from the same"
@@ -197,9 +199,10 @@ def test_a_fine_tuned_model_is_told_with_the_run_that_it_was_made_from(
     run = tuned.run.replace("runs/", "runs/own-")
     for folder, target in ((tuned.store / tuned.run, run), (tuned.store / "encoded", "encoded")):
         shutil.copytree(folder, store.path(target))
-    record = store.read_json(f"{run}/lineage.json")
+    seal_copy(Store(str(tuned.store)), tuned.run, store, run)
+    record = read_sealed(store, f"{run}/lineage.json")
     record["pretrained"] |= {"origin": "store", "key": f"{finished.run}/final"}
-    store.write_json(f"{run}/lineage.json", record)
+    write_sealed(store, f"{run}/lineage.json", record)
     traced = trace(store, run)
     assert [ancestor["run"] for ancestor in traced["ancestors"]] == [finished.run]
     assert traced["ancestors"][0]["raw_files"].keys() == {"code", "docs"}

@@ -8,10 +8,13 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_scheduler
 
 from tests.support import NO_DROPOUT
-from trainer.config import TrainingConfig
+from tests.tiny_models import tiny_config
+from trainer.config import ModelConfig, TrainingConfig
 from trainer.losses import CausalLMLoss
+from trainer.models import build_model, resolve_config
 from trainer.runtime import Runtime
 from trainer.step import Batch, Outcome, make_optimizer, make_schedule, train_step
+from trainer.tokenizer import TokenizerInfo
 
 STEPS = 12
 
@@ -106,6 +109,57 @@ def test_weight_decay_is_set_for_matrices_and_spares_biases_and_norms(model: Pre
     spared = {name for name in found if name.endswith("bias") or ".ln_" in name}
     assert {name for name, value in found.items() if value == 0.0} == spared
     assert {value for name, value in found.items() if name not in spared} == {0.3}
+
+
+def undecayed(values: dict[str, Any]) -> set[str]:
+    """Names, without the numbers of layers, of the parameters of two or more dimensions that are spared."""
+    options = ModelConfig(config=values)
+    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16), 0)
+    groups = make_optimizer(model, settings()).param_groups
+    spared = {id(parameter) for group in groups if group["weight_decay"] == 0.0 for parameter in group["params"]}
+    return {name.rsplit(".", 1)[-1] for name, p in model.named_parameters() if id(p) in spared and p.dim() >= 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "spared"),
+    [
+        ("mamba", {}, {"A_log"}),
+        ("zamba", {}, {"A_log", "D", "dt_proj_bias"}),
+        ("kimi_linear", {}, {"A_log"}),
+        ("rwkv", {}, {"time_mix_key", "time_mix_receptance", "time_mix_value"}),
+        ("gpt_oss", {}, {"gate_up_proj_bias", "down_proj_bias"}),
+        ("cohere", {"use_qk_norm": True}, {"weight"}),
+        ("inkling_text", {}, set()),
+    ],
+)
+def test_weight_decay_spares_recurrences_biases_and_norms_that_are_no_vectors(
+    family: str, changes: dict[str, Any], spared: set[str]
+) -> None:
+    assert undecayed({**tiny_config(family), **changes}) == spared
+
+
+def test_a_parameter_that_its_model_marks_is_spared() -> None:
+    model = torch.nn.Linear(3, 3, bias=False)
+    model.weight._no_weight_decay = True  # type: ignore[assignment]
+    assert [group["weight_decay"] for group in make_optimizer(model, settings()).param_groups if group["params"]] == [0.0]
+
+
+@pytest.mark.parametrize("micro_batch", [1, 3, 4])
+def test_what_routers_add_counts_by_the_tokens_of_each_micro_batch(
+    micro_batch: int, windows_BT: torch.Tensor, runtime: Runtime
+) -> None:
+    options = ModelConfig(config={**tiny_config("mixtral"), "output_router_logits": True, "router_aux_loss_coef": 0.5})
+    model = build_model(options, resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=99), 16), 0)
+    parts = windows_BT.split(micro_batch)
+    model.zero_grad()
+    expected = sum((reference_loss(model, part) * len(part) / 4 for part in parts), torch.zeros(()))
+    expected.backward()
+    gradient = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    outcome, used = take_step(model, windows_BT, micro_batch, None, runtime)
+    torch.testing.assert_close(outcome.loss, expected.detach(), rtol=1e-5, atol=0.0)
+    for name, value in gradient.items():
+        torch.testing.assert_close(used[name], value, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_weight_decay_shrinks_matrices_only(model: PreTrainedModel) -> None:

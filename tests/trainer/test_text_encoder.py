@@ -54,6 +54,19 @@ def test_ids_types_and_padding_are_those_of_the_models_tokenizer(
     assert found.details["splits"]["train"]["truncated"] == sum(len(ids) > length for ids in whole["input_ids"])
 
 
+def test_special_tokens_and_chat_templates_are_kept(gpt2: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(gpt2, tmp_path / "model"))
+    original = load(model)
+    original.add_special_tokens({"bos_token": "<s>", "pad_token": "<pad>", "unk_token": "<unk>"})
+    original.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
+    original.save_pretrained(model)
+    encoder = load_text_encoder(model, job_of(tmp_path, source="csv", train=["any"], max_length=20).data)
+    encoder.save(saved := tmp_path / "saved")
+    kept = load(saved)
+    assert kept.special_tokens_map == original.special_tokens_map
+    assert kept.chat_template == original.chat_template
+
+
 def test_the_published_tokenizer_gives_the_ids_that_were_trained_on(bert: Path, gpt2: Path, tmp_path: Path) -> None:
     rows = [*pair_rows(docstrings(30)), {"id": "odd", "a": f"[SEP] {END}", "b": "[MASK]", "label": 0}]
     for model in (bert, gpt2):

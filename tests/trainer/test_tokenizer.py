@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer
+from transformers import AutoTokenizer
 
 from tests.trainer.raw_files import WHOLE, docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
@@ -76,6 +78,29 @@ def test_a_trained_tokenizer_has_its_size_its_end_token_and_every_byte(text: Pat
     assert tokenizer.id_to_token(info.eos_id) == END_OF_TEXT
     anything = bytes(range(32, 127)).decode() + "\x00\x01\n\t éßЖ日𝄞"
     assert tokenizer.decode(tokenizer.encode(anything).ids) == anything
+
+
+def test_a_trained_tokenizer_begins_ends_and_pads_texts_and_knows_no_unknown_token(text: Path, empty_store: Store) -> None:
+    made = make(empty_store, data_of(text, TRAINED))
+    tokenizer = AutoTokenizer.from_pretrained(empty_store.fetch(f"{made.key}/{TOKENIZER_FILE}").parent)
+    assert tokenizer.special_tokens_map == dict.fromkeys(("bos_token", "eos_token", "pad_token"), END_OF_TEXT)
+    assert tokenizer.convert_tokens_to_ids("<|misspelt|>") is None
+    padded = tokenizer(["one", "two words here"], padding=True, padding_side="left")
+    assert len({len(ids) for ids in padded["input_ids"]}) == 1
+    assert padded["attention_mask"][0][0] == 0
+
+
+def test_fewer_tokens_than_were_asked_for_are_refused_with_how_many_there_are(text: Path, empty_store: Store) -> None:
+    (path,) = sorted(text.iterdir())[:1]
+    path.write_text("aaaa bbbb " * 9)
+    data = data_of(path.parent, {"vocab_size": 400})
+    data = data.model_copy(update={"corpora": [data.corpora[0].model_copy(update={"paths": [str(path)]})]})
+    with pytest.raises(TokenizerError, match=r"vocab_size is 400, but the text gives no more than (\d+) tokens") as caught:
+        make(empty_store, data)
+    assert empty_store.names("tokenizers") == []
+    most = int(re.findall(r"set it to (\d+) or less", str(caught.value))[0])
+    fitting = data.model_copy(update={"tokenizer": data.tokenizer.model_copy(update={"vocab_size": most})})
+    assert load_tokenizer(empty_store, make(empty_store, fitting).key).vocab_size == most
 
 
 def test_a_published_tokenizer_is_found_again(text: Path, empty_store: Store) -> None:

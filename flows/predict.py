@@ -1,0 +1,24 @@
+"""New texts to predictions of a finished model: `python -m flows.predict CONFIG.yaml [key=value ...]`."""
+
+import sys
+
+from prefect import flow
+
+from tasks.credentials import use_credentials
+from tasks.prediction import predict_texts
+from trainer.predict_config import PredictJob
+from trainer.results import PredictedTexts
+
+
+@flow(name="predict", log_prints=True)
+def predict(job: PredictJob) -> PredictedTexts:
+    """Predict the class, or the number, of each text in some files; predictions already made of the same are reused."""
+    use_credentials()
+    result: PredictedTexts = predict_texts(job, return_state=True).result()
+    return result
+
+
+if __name__ == "__main__":
+    from flows.cli import main, show_predictions
+
+    sys.exit(main(predict, PredictJob, show_predictions))

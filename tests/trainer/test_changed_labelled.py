@@ -1,0 +1,141 @@
+"""Labelled files that change after they were looked at, and encoded sets that change after they were made."""
+
+import os
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from tests.support import digests
+from tests.trainer.labelled_data import (
+    Record,
+    as_csv,
+    as_jsonl,
+    as_parquet,
+    job_of,
+    prepared,
+    records,
+    saved_set,
+    written,
+)
+from tests.trainer.preparing import LONG_AGO, leftovers
+from tests.trainer.test_changed_raw import rot
+from trainer.encoding import find_encoded, open_encoded, tokenizer_paths
+from trainer.errors import ArtifactError, ChangedFile
+from trainer.finetune_config import LabelledDataConfig
+from trainer.labelled import open_labelled
+from trainer.labelled_sources import find_labelled
+from trainer.progress import silent
+from trainer.storage import Store
+
+PACK: dict[str, Callable[[list[Record]], bytes]] = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}
+
+
+def data_in(folder: Path, source: str) -> tuple[dict[str, Any], Path]:
+    """The settings of a data set whose files were last changed long ago, and one of these."""
+    if source == "disk":
+        path = saved_set(folder, {"train": records(20), "validation": records(10)})
+        options: dict[str, Any] = {"source": source, "path": path}
+        chosen = next(Path(path, "train").glob("*.arrow"))
+    else:
+        parts = {"train": records(20), "validation": records(10)}
+        paths = {split: [written(folder / f"{split}.{source}", PACK[source](rows))] for split, rows in parts.items()}
+        options, chosen = {"source": source, **paths}, Path(paths["train"][0])
+    for file in folder.rglob("*"):
+        if file.is_file():
+            os.utime(file, (LONG_AGO, LONG_AGO))
+    return options, chosen
+
+
+def flip(path: Path) -> None:
+    """Make another letter of one that only a text has."""
+    rot(path, path.read_bytes().index(b"hello"))
+
+
+SOURCES = ["csv", "jsonl", "parquet", "disk"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("moment", ["before it is checked", "before it is encoded"])
+def test_labelled_data_that_changes_after_the_look_is_refused_by_its_file(moment: str, source: str, tmp_path: Path) -> None:
+    options, path = data_in(tmp_path / "raw", source)
+    data = LabelledDataConfig.model_validate({"name": "small", "text_columns": ["a", "b"], "id_column": "id", **options})
+    found = find_labelled(Store(str(tmp_path / "store")), data)
+    if moment == "before it is checked":
+        flip(path)
+    with pytest.raises(ChangedFile, match="has changed since it was looked at") as refused:  # noqa: SIM117
+        with open_labelled(data, found, silent()) as labelled:
+            if moment == "before it is encoded":
+                flip(path)
+            list(labelled.splits["train"].examples())
+    assert refused.value.path == str(path)
+
+
+def test_a_remote_file_that_changes_after_the_look_is_refused_by_its_address(tmp_path: Path) -> None:
+    url = f"memory://{uuid.uuid4().hex}/a.jsonl"
+    rows = records(20)
+    with fsspec.open(url, "wb") as file:
+        file.write(as_jsonl(rows))
+    values = {"name": "small", "text_columns": ["a", "b"], "source": "jsonl", "train": [url], "validation": [url]}
+    data = LabelledDataConfig.model_validate(values)
+    found = find_labelled(Store(str(tmp_path / "store")), data)
+    with fsspec.open(url, "wb") as file:
+        file.write(as_jsonl(rows[::-1]))
+    with pytest.raises(ChangedFile) as refused, open_labelled(data, found, silent()):
+        pass
+    assert refused.value.path == found.parts["train"][0].path
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_no_set_is_published_under_the_name_of_other_bytes_and_the_next_run_is_right(
+    source: str, bert: Path, tmp_path: Path
+) -> None:
+    options, path = data_in(tmp_path / "raw", source)
+    job = job_of(tmp_path / "store", **options)
+    assert find_encoded(Store(job.store), job, bert) is None
+    flip(path)
+    with pytest.raises(ChangedFile):
+        prepared(job, bert)
+    assert Store(job.store).names("encoded") == []
+    assert leftovers(tmp_path / "store") == []
+    fresh = job_of(tmp_path / "fresh", **options)
+    key = prepared(fresh, bert).key
+    assert prepared(job, bert).key == key
+    sets = [digests(tmp_path / store / key) for store in ("store", "fresh")]
+    assert [each.pop("manifest.json") for each in sets]
+    assert sets[0] == sets[1]
+
+
+@pytest.fixture
+def encoded(bert: Path, tmp_path: Path) -> tuple[Store, str]:
+    options, _ = data_in(tmp_path / "raw", "jsonl")
+    job = job_of(tmp_path / "store", **options)
+    return Store(job.store), prepared(job, bert).key
+
+
+def test_an_encoded_set_whose_bits_flipped_is_not_opened(encoded: tuple[Store, str]) -> None:
+    store, key = encoded
+    open_encoded(store, key)
+    path = Path(store.path(f"{key}/validation.arrow"))
+    rot(path, path.stat().st_size // 2)
+    with pytest.raises(ArtifactError, match=r"validation\.arrow does not match its checksum .* prepare the data again"):
+        open_encoded(store, key)
+
+
+def test_a_tokenizer_of_an_encoded_set_whose_bits_flipped_is_not_handed_on(encoded: tuple[Store, str]) -> None:
+    store, key = encoded
+    tokenizer_paths(store, key)
+    path = Path(store.path(f"{key}/tokenizer.json"))
+    rot(path, path.stat().st_size // 2)
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json does not match its checksum .* prepare the data again"):
+        tokenizer_paths(store, key)
+
+
+def test_a_missing_split_says_what_to_do(encoded: tuple[Store, str]) -> None:
+    store, key = encoded
+    store.delete(f"{key}/train.arrow")
+    with pytest.raises(ArtifactError, match=r"train\.arrow is missing; prepare the data again"):
+        open_encoded(store, key)

@@ -1,0 +1,235 @@
+"""What a run's folder holds besides its artifacts: any damage is repaired to the same bits, or refused with one message."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support import cpu_runtime, records, small_job
+from tests.trainer.conftest import LONG, Finished
+from trainer.compare import main as compare
+from trainer.errors import ArtifactError, PipelineError, RunError
+from trainer.explain import main as explain
+from trainer.jobs import measurement
+from trainer.measuring import evaluate_checkpoint
+from trainer.places import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
+from trainer.preparation import PreparedData
+from trainer.progress import silent
+from trainer.promotion import find_measured, promote
+from trainer.records import read_records
+from trainer.report import make_report
+from trainer.runs import claim_run, identify_run
+from trainer.seals import read_sealed, sealed_bytes, write_sealed
+from trainer.standing import Standing, find_standing, is_alive
+from trainer.storage import Store
+from trainer.training import train
+
+OTHER = "runs/other"
+
+
+def flip(path: Path) -> None:
+    """Change one bit of a digit, so that another number stands there."""
+    text = path.read_bytes()
+    place = re.search(rb'(?<=": )[0-8]', text)
+    assert place is not None
+    path.write_bytes(text[: place.start()] + bytes([text[place.start()] ^ 1]) + text[place.end() :])
+
+
+def lose_checksum(path: Path) -> None:
+    values = json.loads(path.read_bytes())
+    del values["checksum"]
+    path.write_text(json.dumps(values))
+
+
+def swap(path: Path) -> None:
+    """Put a file of the same contents there that another run's process wrote."""
+    values = {key: value for key, value in json.loads(path.read_bytes()).items() if key != "checksum"}
+    path.write_bytes(sealed_bytes(f"{OTHER}/{path.name}", values))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+DAMAGE = [flip, lose_checksum, swap, cut]
+
+
+@pytest.fixture
+def store(finished: Finished, tmp_path: Path) -> Store:
+    """A store with the long run, to be changed."""
+    return Store(str(shutil.copytree(finished.store, tmp_path / "own")))
+
+
+def sealed_files(store: Store, run: str) -> list[str]:
+    epochs = [f"epochs/{name}" for name in store.names(f"{run}/epochs")]
+    named = ["config.json", "plan.json", "environment.json", "eval.json", "lineage.json", "checkpoint-last", "checkpoint-best"]
+    return [f"{run}/{name}" for name in (*named, *epochs)]
+
+
+def test_every_file_of_a_run_is_sealed_under_its_own_place(store: Store, finished: Finished) -> None:
+    keys = sealed_files(store, finished.run)
+    assert len(keys) > 7
+    for key in keys:
+        path = store.fetch(key)
+        intact = path.read_bytes()
+        assert read_sealed(store, key)
+        for damage in DAMAGE:
+            damage(path)
+            assert path.read_bytes() != intact
+            with pytest.raises(ArtifactError, match=rf"{re.escape(key)} is damaged: .*; "):
+                read_sealed(store, key)
+            path.write_bytes(intact)
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, Path.unlink])
+def test_a_finished_runs_plan_and_pointers_are_found_again_to_the_same_bits(
+    damage: Callable[[Path], None], raw: Path, store: Store, finished: Finished, data: PreparedData,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    folder = store.fetch(finished.run)
+    paths = [folder / PLAN, folder / "checkpoint-last", folder / "checkpoint-best", *(folder / "epochs").iterdir()]
+    assert len(paths) > 3
+    before = {path: path.read_bytes() for path in paths}
+    for path in paths:
+        damage(path)
+    cpu_runtime()
+    assert train(small_job(raw, store.url, **LONG), silent(), data).reused
+    assert {path: path.read_bytes() for path in paths} == before
+    for path in paths[1:]:
+        assert f"{path}" in caplog.text and "written anew" in caplog.text
+
+
+def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
+    raw: Path, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = store.fetch(f"{finished.run}/{EVALUATION}")
+    before = path.read_bytes()
+    loss = json.loads(before)["scores"]["total"]["loss"]
+    lower = str(loss).replace(str(loss)[0], chr(ord(str(loss)[0]) ^ 1), 1)
+    path.write_bytes(before.replace(str(loss).encode(), lower.encode()))
+    assert json.loads(path.read_bytes())["scores"]["total"]["loss"] == float(lower) != loss
+    with pytest.raises(ArtifactError, match=r"eval\.json is damaged: .* run the evaluation again, which measures"):
+        find_measured(store, finished.run)
+    with pytest.raises(ArtifactError, match=r"eval\.json is damaged"):
+        make_report(store, finished.run)
+    cpu_runtime()
+    result = evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
+    assert not result.reused and result.scores.total.loss == loss
+    assert path.read_bytes() == before
+    assert f"{path} is damaged" in caplog.text and "evaluating again" in caplog.text
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_configuration_is_refused_with_one_message_and_stays_as_it_is(
+    damage: Callable[[Path], None], raw: Path, store: Store, finished: Finished, data: PreparedData, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    path = store.fetch(f"{finished.run}/{CONFIG}")
+    damage(path)
+    spoilt, job = path.read_bytes(), small_job(raw, store.url, **LONG)
+    shutil.rmtree(path.parent / FINAL)
+    with pytest.raises(ArtifactError, match=r"config\.json is damaged: .*; put back a copy of it, or move the run's"):
+        claim_run(store, identify_run(job, data), job, data)
+    assert path.read_bytes() == spoilt
+    (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json")))
+    assert explain([str(tmp_path / "job.yaml")]) == 0
+    assert re.search(r"refused +training[\s\S]+config\.json is damaged", capsys.readouterr().out)
+
+
+def test_a_checkpoint_of_another_run_or_step_is_not_continued_from(
+    raw: Path, store: Store, finished: Finished, data: PreparedData, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = small_job(raw, store.url, **{**LONG, "training__seed": 7, "training__max_steps": 3})
+    cpu_runtime()
+    run = train(other, silent(), data)
+    shutil.rmtree(store.fetch(f"{run.key}/{FINAL}"))
+    weights = store.read_bytes(f"{run.key}/{CHECKPOINTS}/step-00000003/model.safetensors")
+    theirs, own = (store.fetch(f"{key}/{CHECKPOINTS}") for key in (finished.run, run.key))
+    newest = sorted(path.name for path in theirs.iterdir())[-1]
+    shutil.copytree(theirs / newest, own / newest)
+    shutil.copytree(own / "step-00000003", own / "step-00000009")
+    assert train(other, silent(), data).key == run.key
+    assert store.read_bytes(f"{run.key}/{FINAL}/model.safetensors") == weights
+    assert f"{newest} holds step" in caplog.text and "step-00000009 holds step 3 of the run" in caplog.text
+
+
+def test_damaged_records_are_left_out_and_told_by_their_lines(
+    store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, all_of_them = store.fetch(f"{finished.run}/{METRICS}"), read_records(store, finished.run)
+    assert caplog.text == ""
+    lines = path.read_bytes().splitlines(keepends=True)
+    spoilt = lines[2].replace(b'"step": ', b'"step": 1', 1)
+    assert spoilt != lines[2]
+    path.write_bytes(b"".join([*lines[:2], spoilt, *lines[3:7], b"\0" * 9 + b"\n", *lines[7:], lines[0][:-9]]))
+    assert read_records(store, finished.run) == [*all_of_them[:2], *all_of_them[3:]]
+    assert f"{path}: 2 records left out, as not matching the checksum: lines 3, 8" in caplog.text
+    store.write_bytes(f"{OTHER}/{METRICS}", b"".join(lines))
+    assert read_records(store, OTHER) == []
+    assert "lines 1, 2, 3, 4, 5, ..." in caplog.text
+
+
+def test_a_damaged_lineage_is_made_again_with_the_report(
+    store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_report(store, finished.run)
+    path = store.fetch(f"{finished.run}/{LINEAGE}")
+    before = path.read_bytes()
+    for damage in DAMAGE:
+        damage(path)
+        assert not make_report(store, finished.run).reused
+        assert path.read_bytes() == before
+    assert f"{path} is damaged" in caplog.text
+    assert make_report(store, finished.run).reused
+
+
+@pytest.mark.parametrize("name", ["config.json", "plan.json", "eval.json", "checkpoint-last"])
+def test_the_list_of_runs_says_which_one_cannot_be_told_of_and_shows_the_others(
+    name: str, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = read_sealed(store, f"{finished.run}/{CONFIG}")
+    assert config is not None
+    write_sealed(store, f"{OTHER}/{CONFIG}", config)
+    promote(store, "lm", finished.run, {}, "why")
+    store.write_bytes("models/broken/champion", store.read_bytes("models/lm/champion"))
+    flip_in(store, f"{OTHER}/{name}", store.read_bytes(f"{finished.run}/{name}"))
+    assert compare([store.url, "--list"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"\n *other +unreadable", said)
+    assert re.search(rf"\n *{finished.run.removeprefix('runs/')} +pretraining +finished.* lm *\n", said)
+    assert f"{OTHER}/{name} is damaged" in caplog.text and "models/broken/champion is damaged" in caplog.text
+
+
+def flip_in(store: Store, key: str, content: bytes) -> None:
+    """Put a file there that was written elsewhere, or damage the one that is there."""
+    if store.exists(key):
+        flip(store.fetch(key))
+    else:
+        store.write_bytes(key, content)
+
+
+def test_the_watchdogs_look_passes_over_what_is_not_of_its_job(
+    raw: Path, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = small_job(raw, store.url, **LONG)
+    write_sealed(store, f"{finished.run}/{CONFIG}", {"job": job.model_dump(mode="json")})
+    store.write_bytes(f"{OTHER}/{CONFIG}", b"{half")
+    assert find_standing(job) == Standing(find_standing(job).shard_files, 64)
+    assert not is_alive(job)
+    assert f"{OTHER}/{CONFIG} is damaged" in caplog.text
+    store.write_bytes(f"runs/{job.name}-01234567/{CONFIG}", b"{half")
+    with pytest.raises(PipelineError, match=r"config\.json is damaged"):
+        find_standing(job)
+
+
+def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(raw: Path, store: Store, finished: Finished) -> None:
+    store.delete(f"{finished.run}/{PLAN}")
+    with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
+        make_report(store, finished.run)
+    store.delete(f"{finished.run}/{CONFIG}")
+    with pytest.raises(PipelineError, match=r"config\.json is missing; put back a copy|not of a run in this store"):
+        evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
+    assert records(Path(store.url), "train", finished.run)

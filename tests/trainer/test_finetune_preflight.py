@@ -1,0 +1,93 @@
+"""The look at a fine-tuning job before the work: its data is read, its model's weights are measured, nothing is made."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import show_finetune_preflight
+from tests.trainer.labelled_data import as_jsonl, written
+from tests.trainer.labelled_pairs import finetune_job
+from trainer import labelled_look
+from trainer.encoding import encode
+from trainer.errors import ConfigError, CorpusError, PipelineError, RecordError
+from trainer.finetune_preflight import finetune_preflight
+from trainer.labelled_look import HEAD_ROWS, look_at_labelled
+from trainer.progress import silent
+from trainer.results import FinetunePreflight
+from trainer.storage import Store
+
+COLA: dict[str, Any] = {
+    "data__source": "csv", "data__text_columns": ["sentence"], "data__classes": None, "data__validation": None,
+    "data__test": None, "data__id_column": None,
+}  # fmt: skip
+
+
+def look(pairs: Path, store: Path, model: Path, **changes: Any) -> FinetunePreflight:
+    return finetune_preflight(finetune_job(pairs, store, model, **changes), silent())
+
+
+def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
+    pairs: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = look(pairs, tmp_path / "store", pretrained)
+    assert not list((tmp_path / "store").glob("encoded/*"))
+    encode(finetune_job(pairs, tmp_path / "store", pretrained), silent())
+    after = look(pairs, tmp_path / "store", pretrained)
+    assert before.plan is not None
+    assert (before.splits, before.plan) == (after.splits, after.plan)
+    assert before.looked_at == f"all of it, {sum((before.splits or {}).values())} examples"
+    assert after.looked_at.startswith("encoded already: encoded/pairs-")
+    show_finetune_preflight(before)
+    assert f"looked at       {before.looked_at}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("whole_bytes", [labelled_look.WHOLE_BYTES, 0], ids=["whole", "heads"])
+def test_bad_data_is_refused_before_any_work(
+    whole_bytes: int, pairs: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(labelled_look, "WHOLE_BYTES", whole_bytes)
+
+    def refused(kind: type[PipelineError], **changes: Any) -> str:
+        with pytest.raises(kind) as caught:
+            look(pairs, tmp_path / "store", pretrained, **changes)
+        return str(caught.value)
+
+    lines = [f"gj04\t{n % 2}\t\tSentence {n} ." for n in range(40)]
+    cola = {**COLA, "data__train": [written(tmp_path / "cola.tsv", "\n".join(lines))]}
+    assert "cola.tsv has no column 'sentence'; it has gj04, 0, , Sentence 0 .; if its first line" in refused(
+        CorpusError, **cola
+    )
+    cola["data__columns"] = ["source", "label", "mark", "sentence"]
+    found = look(pairs, tmp_path / "store", pretrained, **cola)
+    assert (found.plan is None) == (whole_bytes == 0)
+    if not whole_bytes:
+        assert found.looked_at == f"the first {HEAD_ROWS:,} rows of each of 1 file"
+    written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\t1\t"]))
+    assert "cola.tsv: line 41: 3 columns, `columns` names 4" in refused(RecordError, **cola)
+    written(tmp_path / "cola.tsv", "\n".join(line.replace("\t0\t", "\t0.5\t").replace("\t1\t", "\t1.0\t") for line in lines))
+    assert "set task to regression" in refused(CorpusError, **cola)
+    assert look(pairs, tmp_path / "store", pretrained, **cola, data__task="regression").metrics == ["pearsonr", "spearmanr"]
+    written(tmp_path / "cola.tsv", "\n".join([*lines, "gj04\tmaybe\t\tNo ."]))
+    assert "'maybe' is no class" in refused(RecordError, **{**cola, "data__classes": ["no", "yes"]})
+
+
+def test_classes_are_those_of_the_data_before_it_is_encoded(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.jsonl", as_jsonl([{"a": f"text {n}", "label": "abc"[n % 3]} for n in range(60)]))
+    files = {"data__train": [path], "data__validation": [path], "data__test": None, "data__text_columns": ["a"]}
+    changes = {**files, "data__classes": None, "data__id_column": None, "evaluation__metrics": ["glue/mrpc"]}
+    with pytest.raises(ConfigError, match="'glue/mrpc' is for two classes, but the data has 3"):
+        look(pairs, tmp_path / "store", pretrained, **changes)
+    found = look_at_labelled(
+        Store(str(tmp_path / "store")), finetune_job(pairs, tmp_path, pretrained, **changes).data, silent()
+    )
+    assert (found.classes, found.splits) == (["a", "b", "c"], {"train": 60, "validation": 60})
+
+
+def test_a_model_whose_weights_are_cut_short_is_refused(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    model = Path(shutil.copytree(pretrained, tmp_path / "model"))
+    weights = model / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match=r"model\.safetensors is missing or damaged \(.* bytes, where its header describes"):
+        look(pairs, tmp_path / "store", model)

@@ -1,0 +1,156 @@
+"""What a pretrained model may bring: no code of its own, and nothing that would have to be unpickled."""
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from tests.trainer.labelled_data import gpt2_folder
+from trainer.classifiers import load_classifier
+from trainer.config import ModelConfig, TokenizerConfig
+from trainer.errors import ArtifactError, ConfigError
+from trainer.finetune_config import FinetuneJob
+from trainer.model_files import check_settings
+from trainer.models import load_model, resolve_config
+from trainer.pretrained import find_model
+from trainer.storage import Store
+from trainer.text_encoder import load_text_encoder
+from trainer.tokenizer import TokenizerInfo, _load
+
+NO_TOKENIZER = TokenizerInfo(json="", sha256="", eos_id=0, max_id=1)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A GPT-2 with its tokenizer, in safetensors."""
+    folder = gpt2_folder(tmp_path_factory.mktemp("models") / "gpt2")
+    config = GPT2Config.from_pretrained(folder, n_layer=1, n_embd=8, n_head=1)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def model(base: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(base, tmp_path / "model"))
+
+
+def change(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+class Bomb:
+    """Unpickled, it would leave a file."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.trace),)
+
+
+def test_a_model_that_needs_code_of_its_repository_is_refused_by_name(model: Path, tmp_path: Path) -> None:
+    (model / "evil.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'ran')!r})\n")
+    change(
+        model / "config.json", auto_map={"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}, model_type="evil"
+    )
+    expected = r"config.json of model .* has an auto_map .*evil.Config.*never run here"
+    with pytest.raises(ConfigError, match=expected):
+        load_model(model)
+    with pytest.raises(ConfigError, match=expected):
+        resolve_config(ModelConfig(pretrained=str(model)), NO_TOKENIZER, 8)
+    job, details = classification(model), {"classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    with pytest.raises(ConfigError, match=expected):
+        load_classifier(Store(str(tmp_path / "store")), job, details, None)
+    with pytest.raises(ConfigError, match=expected):
+        load_text_encoder(model, job.data)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_that_needs_code_of_its_repository_is_refused_by_name(model: Path, tmp_path: Path) -> None:
+    change(model / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.Tokenizer", None]})
+    expected = r"tokenizer_config.json of model .* has an auto_map .*evil.Tokenizer"
+    with pytest.raises(ConfigError, match=expected):
+        load_text_encoder(model, classification(model).data)
+    (model / "tokenizer.json").unlink()
+    with pytest.raises(ConfigError, match=expected):
+        _load(TokenizerConfig(path=str(model)))
+
+
+def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
+    change(model / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"}, model_type="evil")
+    program = f"from trainer.models import load_model; load_model({str(model)!r})"
+    ended = subprocess.run([sys.executable, "-c", program], input="y\n", capture_output=True, text=True, timeout=120)
+    assert ended.stderr.rstrip().splitlines()[-1].startswith("trainer.errors.ConfigError")
+    assert "[y/N]" not in ended.stdout
+
+
+def test_attention_of_the_hub_is_refused(model: Path) -> None:
+    change(model / "config.json", attn_implementation="somebody/attention")
+    with pytest.raises(ConfigError, match="names 'somebody/attention' as its attention implementation"):
+        check_settings(str(model))
+
+
+def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them(model: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "unpickled"
+    (model / "model.safetensors").unlink()
+    torch.save({"transformer.wte.weight": Bomb(trace)}, model / "pytorch_model.bin", pickle_module=pickle)
+    job, details = classification(model), {"classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    expected = r"pytorch_model.bin is pickled and is not loaded; convert it .*save_pretrained"
+    with pytest.raises(ConfigError, match=expected):
+        load_model(model)
+    with pytest.raises(ConfigError, match=expected):
+        load_classifier(Store(str(tmp_path / "store")), job, details, None)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    "file", ["../../elsewhere.safetensors", "/etc/passwd", "missing.safetensors", "tokenizer.json", "a\\b", 7]
+)
+def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: object) -> None:
+    (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors", "other": file}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ConfigError, match=r"model.safetensors.index.json names .*(elsewhere|no safetensors file)"):
+        load_model(model)
+
+
+@pytest.mark.parametrize("index", ["[]", "{}", '{"weight_map": []}', "{", "\xff", "[" * 100_000])
+def test_a_damaged_index_is_refused(model: Path, index: str) -> None:
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors.index.json").write_text(index, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"model.safetensors.index.json"):
+        load_model(model)
+
+
+def test_a_model_in_several_safetensors_files_loads(model: Path) -> None:
+    whole = load_model(model)
+    (model / "model.safetensors").unlink()
+    whole.save_pretrained(model, max_shard_size="4KB")
+    assert not (model / "model.safetensors").exists()
+    again = load_model(model)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), again.parameters(), strict=True))
+
+
+def test_a_model_of_the_store_is_looked_at_too(empty_store: Store, model: Path) -> None:
+    from tests.trainer.report_runs import publish
+
+    change(model / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"})
+    files = {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()}
+    publish(empty_store, "runs/a/final", "model", files, {"run": "a"})
+    with pytest.raises(ConfigError, match="auto_map"):
+        load_model(find_model(empty_store, "runs/a/final").folder)
+    with pytest.raises(ArtifactError, match="no checkpoint"):
+        find_model(empty_store, "runs/b/final")
+
+
+def classification(model: Path) -> FinetuneJob:
+    data = {"name": "pairs", "source": "jsonl", "train": ["x.jsonl"], "validation": ["x.jsonl"], "text_columns": ["text"]}
+    values = {"store": "none", "data": data, "model": {"pretrained": str(model)}, "training": {"epochs": 1}}
+    return FinetuneJob.model_validate(values)

@@ -1,0 +1,308 @@
+"""Predicting new texts with a finished model, against transformers; found again, refused, stopped and continued."""
+
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
+
+from tests.processes import start_ranks, start_warm
+from tests.support import write_config
+from tests.trainer.conftest import Finished
+from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, bert_folder, flat_records, pair_rows, written
+from tests.trainer.raw_files import docstrings
+from tests.trainer.test_refusals import message_of
+from trainer.config_file import validate_job
+from trainer.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
+from trainer.manifest import read_manifest
+from trainer.predict import predict_texts
+from trainer.predict_config import PredictJob
+from trainer.predicted import KIND
+from trainer.progress import silent
+from trainer.results import PredictedTexts
+from trainer.runtime import Runtime
+from trainer.storage import Store
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT with a head for three classes, as someone else may have left it."""
+    folder = bert_folder(tmp_path_factory.mktemp("models") / "classifier")
+    return with_head(folder, num_labels=3, id2label={0: "no", 1: "yes", 2: "maybe"}, label2id={"no": 0, "yes": 1, "maybe": 2})
+
+
+def with_head(folder: Path, **settings: Any) -> Path:
+    """Give a model's folder weights, such that texts are not all alike to it."""
+    torch.manual_seed(7)
+    model = BertForSequenceClassification(AutoConfig.from_pretrained(folder, **settings)).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    tokenize = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenize(docstrings(50), truncation=True, max_length=64, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        model.classifier.bias -= model(**inputs).logits.mean(dim=0)
+    model.save_pretrained(folder)
+    return folder
+
+
+def job_of(store: Path, model: Path | str, path: str | list[str], **changes: Any) -> PredictJob:
+    data = {"source": "jsonl", "paths": path if isinstance(path, list) else [path], **changes.pop("data", {})}
+    return validate_job(PredictJob, {"store": str(store), "model": str(model), "data": data, **changes}, "test")
+
+
+def predicted(job: PredictJob) -> list[dict[str, Any]]:
+    return lines_of(job, predict_texts(job, silent()))
+
+
+def lines_of(job: PredictJob, made: PredictedTexts) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(job.store, made.key, "predictions.jsonl").read_text("utf-8").splitlines()]
+
+
+def logits_of(model: Path, rows: list[dict[str, Any]], columns: list[str], length: int) -> torch.Tensor:
+    """What transformers itself says of each text alone, of shape [texts, C]."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    classifier = AutoModelForSequenceClassification.from_pretrained(model).eval()
+    found = []
+    with torch.no_grad():
+        for row in rows:
+            texts = [row[column] for column in columns]
+            inputs = tokenizer(*texts, truncation=True, max_length=length, return_tensors="pt", split_special_tokens=True)
+            found.append(classifier(**inputs).logits[0])
+    return torch.stack(found)
+
+
+def assert_same(lines: list[dict[str, Any]], logits: torch.Tensor, names: dict[int, str]) -> None:
+    for line, chances in zip(lines, logits.double().softmax(-1).tolist(), strict=True):
+        assert line["probabilities"] == pytest.approx({names[n]: p for n, p in enumerate(chances)}, abs=1e-5)
+        assert line["prediction"] == names[chances.index(max(chances))]
+
+
+@pytest.mark.parametrize("columns", [["a"], ["a", "b"]], ids=["texts", "pairs"])
+def test_predictions_are_those_of_transformers_in_the_order_of_the_file(
+    classifier: Path, tmp_path: Path, runtime: Runtime, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.predict.BLOCK_TEXTS", 30)
+    rows = pair_rows(docstrings(100))
+    path = written(tmp_path / "new.jsonl", as_jsonl([{key: row[key] for key in ("id", "a", "b")} for row in rows]))
+    job = job_of(tmp_path / "store", classifier, path, batch=7, data={"text_columns": columns, "id_column": "id"})
+    made = predict_texts(job, silent())
+    lines = lines_of(job, made)
+    assert [line["id"] for line in lines] == [row["id"] for row in rows]
+    assert_same(lines, logits_of(classifier, rows, columns, 64), {0: "no", 1: "yes", 2: "maybe"})
+    assert len({line["probabilities"]["yes"] for line in lines}) > 50, "texts are not all alike to it"
+    told = {name: sum(line["prediction"] == name for line in lines) for name in ("no", "yes", "maybe")}
+    assert (made.texts, made.predicted, made.truncated > 0) == (len(rows), told, True)
+
+
+def test_a_run_predicts_by_its_name_what_transformers_predicts_with_its_final_model(
+    tuned: Finished, pairs: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
+    shutil.rmtree(store / "encoded")  # all that is needed lies beside the model
+    rows = [json.loads(line) for line in (pairs / "validation.jsonl").read_text("utf-8").splitlines()]
+    job = job_of(store, "pairs", str(pairs / "validation.jsonl"), name="new", data={"id_column": "id"})
+    made = predict_texts(job, silent())
+    final = store / tuned.run / "final"
+    lines = lines_of(job, made)
+    assert_same(lines, logits_of(final, rows, ["summary", "code"], 32), {0: "other", 1: "match"})
+    assert lines == [json.loads(line) for line in (store / tuned.run / "predictions/validation.jsonl").read_text().splitlines()]
+    manifest = read_manifest(Store(str(store)), made.key, KIND)
+    assert manifest is not None
+    told = manifest.details
+    assert (told["model"]["key"], told["text_columns"]) == (f"{tuned.run}/final", ["summary", "code"])
+    assert told["model"]["files"].items() >= {"model.safetensors": digest(final / "model.safetensors")}.items()
+    assert told["files"] == [
+        {"path": str(pairs / "validation.jsonl"), "sha256": digest(pairs / "validation.jsonl"), "texts": len(rows)}
+    ]
+    best = job_of(store, f"{tuned.run}/checkpoint-last", str(pairs / "validation.jsonl"), name="new", data={"id_column": "id"})
+    assert len(predicted(best)) == len(rows), "any checkpoint will do"
+
+
+def digest(path: Path) -> str:
+    import hashlib
+
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_numbers_are_predicted_as_transformers_does(tmp_path: Path, runtime: Runtime) -> None:
+    model = with_head(bert_folder(tmp_path / "model"), num_labels=1, problem_type="regression")
+    rows = flat_records(40)
+    job = job_of(tmp_path / "store", model, written(tmp_path / "new.jsonl", as_jsonl(rows)), data={"text_columns": ["a"]})
+    made = predict_texts(job, silent())
+    lines = lines_of(job, made)
+    numbers = logits_of(model, rows, ["a"], 64)[:, 0].tolist()
+    assert [line["prediction"] for line in lines] == pytest.approx(numbers, abs=1e-5)
+    assert [line["id"] for line in lines] == [str(number) for number in range(40)] and set(lines[0]) == {"id", "prediction"}
+    assert made.predicted == pytest.approx({"mean": sum(numbers) / 40, "min": min(numbers), "max": max(numbers)}, abs=1e-5)
+
+
+def test_files_of_every_kind_are_read_and_numbered_on(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
+    rows = flat_records(30)
+    kinds = {"jsonl": as_jsonl, "csv": as_csv, "parquet": as_parquet}
+    found = []
+    for kind, write in kinds.items():
+        paths = [written(tmp_path / kind / f"{n}.{kind}", write(rows[10 * n : 10 * n + 10])) for n in range(3)]
+        job = job_of(tmp_path / "store", classifier, f"{tmp_path}/{kind}/*", data={"source": kind, "text_columns": ["a", "b"]})
+        assert len(paths) == 3
+        found.append(predicted(job))
+    assert found[0] == found[1] == found[2]
+    assert [line["id"] for line in found[0]] == [str(number) for number in range(30)]
+
+
+def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
+    classifier: Path, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(20)))
+    job = job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]})
+    made = predict_texts(job, silent())
+    again = predict_texts(job.model_copy(update={"batch": 3}), silent())
+    assert (made.reused, again) == (False, made.model_copy(update={"reused": True}))
+    file = tmp_path / "store" / made.key / "predictions.jsonl"
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b'"no"', b'"na"', 1))
+    assert not predict_texts(job, silent()).reused and "predicting again" in caplog.text
+    assert file.read_bytes() == before
+    written(Path(path), as_jsonl(flat_records(21)))
+    other = predict_texts(job, silent())
+    assert other.key != made.key and file.read_bytes() == before
+    model = Path(shutil.copytree(classifier, tmp_path / "other"))
+    with_head(model, num_labels=2)
+    assert predict_texts(job.model_copy(update={"model": str(model)}), silent()).key not in (made.key, other.key)
+
+
+def test_memory_does_not_hold_more_than_a_block_of_texts(
+    classifier: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainer import predict
+
+    sizes = []
+    encode_block = predict.encode_block
+    monkeypatch.setattr("trainer.predict.BLOCK_TEXTS", 8)
+    monkeypatch.setattr(
+        predict, "encode_block", lambda block, *others: sizes.append(len(block)) or encode_block(block, *others)
+    )
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(50)))
+    made = predict_texts(job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]}), silent())
+    assert (made.texts, sizes) == (50, [8] * 6 + [2])
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "says"),
+    [
+        ({"model": "nobody"}, ArtifactError, "no checkpoint 'nobody'"),
+        (
+            {"data": {"text_columns": None}},
+            ConfigError,
+            "is not of a run in this store: say in data.text_columns which columns",
+        ),
+        ({"data": {"text_columns": ["c"]}}, CorpusError, r"new.jsonl has no column 'c'; it has id, a, b, label"),
+        ({"data": {"id_column": "name"}}, CorpusError, r"new.jsonl has no column 'name'"),
+        ({"data": {"paths": ["none/*.jsonl"]}}, CorpusError, "no file"),
+        ({"data": {"max_length": 65}}, ConfigError, "data.max_length is 65, but the model .* has 64 positions"),
+        ({"precision": "fp16", "device": "cpu"}, PipelineError, "^precision is fp16, but this machine has no GPU"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_with_one_message(
+    classifier: Path, tmp_path: Path, runtime: Runtime, change: dict[str, Any], kind: type[PipelineError], says: str
+) -> None:
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
+    data = {"text_columns": ["a"], **change.pop("data", {})}
+    values = {"store": tmp_path / "store", "model": classifier, "path": path, "data": data, **change}
+    with pytest.raises(kind, match=says):
+        predict_texts(job_of(**values), silent())
+    assert not (tmp_path / "store" / "predictions").exists()
+
+
+def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
+    rows: list[dict[str, Any]] = [*flat_records(5), {"id": "x", "a": None}, {"id": "y", "a": " "}, *flat_records(3)]
+    path = written(tmp_path / "new.jsonl", as_jsonl(rows))
+    job = job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]})
+    with pytest.raises(RecordError, match=r"new.jsonl: line 6: column 'a' holds no text$"):
+        predict_texts(job, silent())
+    assert not (tmp_path / "store" / "predictions").exists()
+    lenient = job.model_copy(update={"data": job.data.model_copy(update={"max_bad_records": 2})})
+    made = predict_texts(lenient, silent())
+    assert (made.texts, made.bad_records) == (8, 2)
+    assert [line["id"] for line in lines_of(lenient, made)] == [*"01234", "7", "8", "9"]
+    with pytest.raises(RecordError, match="line 6"):
+        predict_texts(job, silent())  # what was passed over is not reused by who may pass over nothing
+
+
+def test_a_model_without_a_trained_head_is_refused(
+    tuned: Finished, finished: Finished, bert: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
+    base = Path(shutil.copytree(bert, tmp_path / "base"))
+    BertForSequenceClassification(AutoConfig.from_pretrained(base)).bert.save_pretrained(base)
+    with pytest.raises(ConfigError, match=r"is no finished classifier: it lacks classifier.bias, classifier.weight; fine-tune"):
+        predict_texts(job_of(tmp_path / "store", base, path, data={"text_columns": ["a"]}), silent())
+    store = Path(shutil.copytree(finished.store, tmp_path / "language"))
+    with pytest.raises(ConfigError, match="is a language model, which predicts no classes; fine-tune it"):
+        predict_texts(job_of(store, "tiny", path), silent())
+    store = Path(shutil.copytree(tuned.store, tmp_path / "tuned"))
+    with pytest.raises(
+        ConfigError, match=r"trained on pairs of texts \(summary, code\), but data.text_columns names a; name 2"
+    ):
+        predict_texts(job_of(store, "pairs", path, data={"text_columns": ["a"]}), silent())
+
+
+def test_a_model_that_gives_no_number_is_refused(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
+    model = Path(shutil.copytree(classifier, tmp_path / "model"))
+    broken = BertForSequenceClassification.from_pretrained(model)
+    torch.nn.init.constant_(broken.classifier.bias, float("nan"))
+    broken.save_pretrained(model)
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(5)))
+    with pytest.raises(ArtifactError, match="gives no finite number for text '0', in fp32"):
+        predict_texts(job_of(tmp_path / "store", model, path, data={"text_columns": ["a"]}), silent())
+    assert not (tmp_path / "store" / "predictions").exists()
+
+
+def config_of(tmp_path: Path, store: Path, classifier: Path, texts: int) -> Path:
+    path = written(tmp_path / "new.jsonl", as_jsonl(flat_records(50) * (texts // 50)))
+    data = {"source": "jsonl", "paths": [path], "text_columns": ["a", "b"]}
+    return write_config(tmp_path / "job.yaml", {"store": str(store), "model": str(classifier), "data": data})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_started_again(
+    classifier: Path, tmp_path: Path, signum: signal.Signals
+) -> None:
+    store = tmp_path / "store"
+    config = config_of(tmp_path, store, classifier, 20_000)
+    running = start_warm(tmp_path / "said", "trainer.predict", config)
+    ended = running.send_when(signum, lambda: any(path.stat().st_size for path in store.glob(".staging/*/predictions.jsonl")))
+    assert ended.status == (75 if signum == signal.SIGTERM else -signal.SIGKILL), ended
+    assert not (store / "predictions").exists()
+    config = config_of(tmp_path, store, classifier, 500)
+    ended = start_warm(tmp_path / "again", "trainer.predict", config).wait()
+    assert ended.status == 0, ended
+    assert "500 texts: no " in ended.stdout
+    assert not list(store.glob(".staging/*"))
+
+
+@pytest.mark.slow
+def test_two_ranks_write_what_one_writes(classifier: Path, tmp_path: Path) -> None:
+    found = []
+    for ranks in (1, 2):
+        store = tmp_path / str(ranks)
+        config = config_of(tmp_path, store, classifier, 100)
+        said = tmp_path / f"said-{ranks}"
+        ended = [rank.wait() for rank in start_ranks(said, ranks, "trainer.predict", config)]
+        assert [each.status for each in ended] == [0] * ranks, ended
+        (path,) = store.glob("predictions/*/predictions.jsonl")
+        found.append([json.loads(line) for line in path.read_text("utf-8").splitlines()])
+    for one, two in zip(*found, strict=True):
+        assert (one["id"], one["prediction"]) == (two["id"], two["prediction"])
+        assert one["probabilities"] == pytest.approx(two["probabilities"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_the_command_refuses_with_one_message(classifier: Path, tmp_path: Path) -> None:
+    config = config_of(tmp_path, tmp_path / "store", classifier, 50)
+    ended = start_warm(tmp_path / "said", "trainer.predict", config, "data.text_columns=[nothing]").wait()
+    assert "has no column 'nothing'" in message_of(ended)

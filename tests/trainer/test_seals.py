@@ -1,0 +1,85 @@
+"""Sealed files: any change, another place and a checksum that is gone are noticed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from trainer.errors import ArtifactError
+from trainer.seals import is_sealed_line, read_sealed, remedy_of, seal_line, unseal_line, write_sealed
+from trainer.storage import Store
+
+KEY, NOTES = "runs/one/plan.json", "runs/one/notes.json"
+"""One whose values are held against what a plan is, and one whose are not."""
+VALUES: dict[str, Any] = {"name": "ü", "loss": 2.5, "step": 10, "scores": None, "sizes": {"10": 1, "9": [True, 0.1, 1e300]}}
+
+
+@pytest.fixture
+def sealed(empty_store: Store) -> Store:
+    write_sealed(empty_store, KEY, VALUES)
+    return empty_store
+
+
+def test_what_is_written_is_read_back_without_the_checksum(empty_store: Store) -> None:
+    write_sealed(empty_store, NOTES, VALUES)
+    assert read_sealed(empty_store, NOTES) == VALUES
+    assert read_sealed(empty_store, "runs/two/notes.json") is None
+
+
+def test_names_that_are_numbers_are_read_back_as_texts(empty_store: Store) -> None:
+    write_sealed(empty_store, NOTES, {"sizes": {10: 1, 9: 2}})
+    assert read_sealed(empty_store, NOTES) == {"sizes": {"10": 1, "9": 2}}
+
+
+def test_any_flipped_bit_is_noticed_or_changes_nothing(sealed: Store) -> None:
+    path = sealed.fetch(KEY)
+    intact, refused = path.read_bytes(), 0
+    for bit in range(8 * len(intact)):
+        flipped = bytearray(intact)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert read_sealed(sealed, KEY) == VALUES
+        except ArtifactError:
+            refused += 1
+    assert refused > 6 * len(intact)
+
+
+def test_the_file_of_another_place_and_one_without_its_checksum_are_refused_with_the_remedy(sealed: Store) -> None:
+    sealed.write_bytes("runs/two/plan.json", sealed.read_bytes(KEY))
+    with pytest.raises(ArtifactError, match=r"runs/two/plan\.json is damaged: .* another place; start the run's command again"):
+        read_sealed(sealed, "runs/two/plan.json")
+    sealed.write_json(KEY, VALUES)
+    with pytest.raises(ArtifactError, match=r"runs/one/plan\.json is damaged: it has no checksum.*; start the run's command"):
+        read_sealed(sealed, KEY)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[]", b"7", b"[" * 100_000, b"9" * 5000, b'{"a":"\\ud800","checksum":1}']
+)
+def test_what_is_no_sealed_object_is_refused_by_its_path(sealed: Store, content: bytes) -> None:
+    sealed.write_bytes(KEY, content)
+    with pytest.raises(ArtifactError, match=r"runs/one/plan\.json is damaged"):
+        read_sealed(sealed, KEY)
+
+
+def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_and_its_place() -> None:
+    line = seal_line("runs/one/metrics.jsonl", VALUES).removesuffix(b"\n")
+    assert {**VALUES, "checksum": json.loads(line)["checksum"]} == json.loads(line)
+    assert is_sealed_line("runs/one/metrics.jsonl", line)
+    assert unseal_line(line) == VALUES
+    assert not is_sealed_line("runs/two/metrics.jsonl", line)
+    for bit in range(8 * len(line)):
+        flipped = bytearray(line)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert not is_sealed_line("runs/one/metrics.jsonl", bytes(flipped))
+    for end in range(len(line)):
+        assert not is_sealed_line("runs/one/metrics.jsonl", line[:end])
+    assert not is_sealed_line("runs/one/metrics.jsonl", json.dumps(VALUES).encode())
+
+
+def test_every_file_that_is_sealed_has_a_remedy_of_its_own() -> None:
+    run = ["config.json", "plan.json", "eval.json", "environment.json", "lineage.json", "checkpoint-last", "checkpoint-best",
+           "epochs/epoch-0001-step-00000002", "lease.json"]  # fmt: skip
+    for key in [*(f"runs/one/{name}" for name in run), "evaluations/x.json", "models/m/champion", "cache/sources-code-1.json"]:
+        assert remedy_of(key) != remedy_of("else")

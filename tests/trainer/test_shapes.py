@@ -1,0 +1,93 @@
+"""Records whose checksums are right and whose contents cannot be: refused by their names, whoever sealed them."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.trainer.report_runs import step_record
+from trainer.errors import ArtifactError
+from trainer.records import read_records
+from trainer.seals import read_sealed, seal_line, write_sealed
+from trainer.storage import Store
+
+DIGEST, PRINT = "0" * 64, "0" * 16
+REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}
+SCORE = {"loss": 1.0, "perplexity": 2.7, "tokens": 3, "windows": 1}
+MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"loss": 1.0}, "time": "t", "reason": "r"}
+PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST}
+RECORDS: dict[str, dict[str, Any]] = {
+    "runs/a/config.json": {
+        "fingerprint": PRINT, "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
+        "start": None,
+    },
+    "runs/a/checkpoint-best": {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None},
+    "runs/a/lease.json": {
+        "id": "x", "since": "t", "beat": "2026-01-01T00:00:00+00:00", "host": "h", "pid": 1, "machine": "m", "started": "1",
+    },
+    "runs/a/environment.json": {"packages": {"torch": "2"}},
+    "models/best/champion": {"moves": [MOVE]},
+    "cache/sources-code-0.json": {"files": {"a": {"path": "a", "key": "a", "size": 9, "version": "1", "pieces": [PIECE]}}},
+}  # fmt: skip
+
+Change = Callable[[dict[str, Any]], object]
+IMPOSSIBLE: list[tuple[str, Change]] = [
+    ("runs/a/config.json", lambda record: record.update(identity=7)),
+    ("runs/a/config.json", lambda record: record.update(job=[])),
+    ("runs/a/config.json", lambda record: record["data"]["shards"][0].update(key="../../outside")),
+    ("runs/a/config.json", lambda record: record.update(fork={"run": "runs/..", "checkpoint": "x"})),
+    ("runs/a/config.json", lambda record: record.update(fork={"run": "runs/a", "checkpoint": "/etc"})),
+    ("runs/a/checkpoint-best", lambda record: record.update(step=-1)),
+    ("runs/a/checkpoint-best", lambda record: record.update(step="1")),
+    ("runs/a/lease.json", lambda record: record.update(beat="yesterday")),
+    ("runs/a/lease.json", lambda record: record.pop("machine")),
+    ("runs/a/environment.json", lambda record: record.update(packages=None)),
+    ("models/best/champion", lambda record: record["moves"][0].update(run="../elsewhere")),
+    ("models/best/champion", lambda record: record["moves"][0]["scores"].update(loss=True)),
+    ("cache/sources-code-0.json", lambda record: record["files"]["a"]["pieces"][0].update(end=-1)),
+    ("cache/sources-code-0.json", lambda record: record["files"]["a"]["pieces"][0].pop("sha256")),
+]
+
+
+def test_records_as_they_are_written_are_read(empty_store: Store) -> None:
+    for key, record in RECORDS.items():
+        write_sealed(empty_store, key, record)
+        assert read_sealed(empty_store, key) == record
+
+
+@pytest.mark.parametrize(("key", "change"), IMPOSSIBLE)
+def test_a_sealed_record_that_cannot_be_is_damage(empty_store: Store, key: str, change: Change) -> None:
+    write_sealed(empty_store, key, RECORDS[key])
+    record = read_sealed(empty_store, key)
+    assert record is not None
+    change(record)
+    write_sealed(empty_store, key, record)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: ") as told:
+        read_sealed(empty_store, key)
+    assert "\n" not in str(told.value)
+
+
+def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    key = "runs/a/metrics.jsonl"
+    train = step_record(1)
+    lines = [train, {**train, "loss": "x"}, {**train, "step": -1}, {"step": 1}, {"kind": "commit", "step": 1, "seconds": 1.0}]
+    empty_store.write_bytes(key, b"".join(seal_line(key, line) for line in lines))
+    with caplog.at_level(logging.WARNING):
+        assert [record["kind"] for record in read_records(empty_store, "runs/a")] == ["train", "commit"]
+    assert len([record for record in caplog.records if "cannot be one" in record.getMessage()]) == 3
+
+
+def test_records_that_were_lost_as_a_whole_are_told_of_a_finished_run(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_sealed(empty_store, "runs/a/checkpoint-last", {"checkpoint": "checkpoints/step-00000004", "step": 4, "scores": None})
+    empty_store.write_bytes("runs/a/final/manifest.json", b"{}")
+    for lines in (0, 2, 4):
+        records = [{"kind": "checkpoint", "step": step} for step in range(1, lines + 1)]
+        key = "runs/a/metrics.jsonl"
+        empty_store.write_bytes(key, b"".join(seal_line(key, record) for record in records))
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert read_records(empty_store, "runs/a") == records
+        assert ("records are missing" in caplog.text) == (lines < 4)

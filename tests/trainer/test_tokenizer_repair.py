@@ -1,0 +1,189 @@
+"""A trained tokenizer that was damaged or lost: the same bytes come back under its key, or nothing does."""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.processes import start_warm
+from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
+from tests.trainer.conftest import Finished
+from tests.trainer.test_changed_raw import rot
+from trainer.config import PrepareJob
+from trainer.errors import TokenizerError
+from trainer.manifest import ArtifactRef
+from trainer.preparation import PreparedData, find_prepared, prepare, prepare_tokenizer
+from trainer.progress import silent
+from trainer.storage import Store
+from trainer.tokenizer import load_tokenizer
+
+DAMAGES = ["tokenizer.json", "tokenizer_config.json", "manifest.json", "all of it"]
+
+
+@pytest.fixture
+def other_text(tmp_path: Path) -> Path:
+    """Corpora of the same names, on whose text another tokenizer is trained."""
+    folder = write_corpora(tmp_path / "other")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.write_text("".join(f"{number * 7919} is a number\n" for number in range(3000)))
+    return folder
+
+
+@pytest.fixture
+def trained(finished: Finished, tmp_path: Path) -> Path:
+    """A store of the test's own with the finished run."""
+    return Path(shutil.copytree(finished.store, tmp_path / "store"))
+
+
+def tokenizer_of(store: Path) -> Path:
+    (folder,) = (store / "tokenizers").iterdir()
+    return folder
+
+
+def damage(store: Path, what: str) -> dict[str, bytes]:
+    """Damage a store's tokenizer; returns its files as they were."""
+    folder = tokenizer_of(store)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    if what in before:
+        rot(folder / what, len(before[what]) // 2)
+    else:
+        shutil.rmtree(folder)
+    return before
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def prepared_tokenizer(raw: Path, store: Path) -> ArtifactRef:
+    return prepare_tokenizer(small_job(raw, store).preparation(), silent())
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_a_damaged_tokenizer_is_put_back_from_a_checkpoint_though_the_text_is_another_today(
+    what: str, trained: Path, other_text: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = damage(trained, what)
+    with caplog.at_level(logging.WARNING):
+        prepared_tokenizer(other_text, trained)
+    after = content(tokenizer_of(trained))
+    told = [json.loads(files.pop("manifest.json")) for files in (before, after)]
+    assert after == before
+    assert told[0]["files"] == told[1]["files"]
+    assert "was put back as it was, from" in caplog.text
+    caplog.clear()
+    assert prepared_tokenizer(other_text, trained).reused
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("what", ["tokenizer.json", "tokenizer_config.json"])
+def test_where_the_manifest_is_intact_it_stays_as_it_is(what: str, trained: Path, raw: Path) -> None:
+    before = damage(trained, what)
+    prepared_tokenizer(raw, trained)
+    assert content(tokenizer_of(trained)) == before
+
+
+def test_an_unfinished_run_goes_on_after_the_tokenizer_that_older_text_gave_it_was_damaged(
+    raw: Path, other_text: Path, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    prepared_tokenizer(other_text, store)
+    config = write_config(tmp_path / "job.yaml", small_values(raw, store))
+
+    def train() -> tuple[str, dict[str, str]]:
+        ended = start_warm(tmp_path / "said", "trainer.__main__", config).wait()
+        assert ended.status == 0, ended.stderr
+        final = digests(store / only_run(store) / "final")
+        return only_run(store), {name: final[name] for name in ("model.safetensors", "tokenizer.json")}
+
+    first = train()
+    shutil.rmtree(store / first[0] / "final")
+    damage(store, "tokenizer.json")
+    assert train() == first
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_without_a_copy_the_same_text_gives_it_back(
+    what: str, stocked: Path, raw: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = damage(stocked, what)
+    with caplog.at_level(logging.WARNING):
+        prepared_tokenizer(raw, stocked)
+    after = content(tokenizer_of(stocked))
+    assert {name: data for name, data in after.items() if name != "manifest.json"} == {
+        name: data for name, data in before.items() if name != "manifest.json"
+    }
+    assert "to the same bytes" in caplog.text or "was put back as it was" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["tokenizer.json", "all of it"])
+def test_without_a_copy_and_with_other_text_it_is_refused_and_the_store_stays(
+    what: str, stocked: Path, other_text: Path
+) -> None:
+    damage(stocked, what)
+    before = digests(stocked / "shards")
+    with pytest.raises(TokenizerError, match=r"is damaged or lost.*it is needed by shards/.*Put back a copy") as refused:
+        prepared_tokenizer(other_text, stocked)
+    assert "choose another data.tokenizer.name" in str(refused.value)
+    assert digests(stocked / "shards") == before
+    job = small_job(other_text, stocked, data__tokenizer={"vocab_size": 300, "name": "another"})
+    assert not prepare_tokenizer(job.preparation(), silent()).reused
+
+
+def test_a_copy_that_somebody_puts_back_is_taken(stocked: Path, other_text: Path) -> None:
+    before = damage(stocked, "all of it")
+    job = small_job(other_text, stocked).preparation()
+    with pytest.raises(TokenizerError) as refused:
+        prepare_tokenizer(job, silent())
+    folder = Path(str(refused.value).split(" is damaged")[0])
+    folder.mkdir()
+    (folder / "tokenizer.json").write_bytes(before["tokenizer.json"])
+    prepare_tokenizer(job, silent())
+    assert content(folder)["tokenizer.json"] == before["tokenizer.json"]
+
+
+def test_a_damaged_copy_in_a_checkpoint_is_not_taken(trained: Path, other_text: Path) -> None:
+    damage(trained, "tokenizer.json")
+    for path in trained.glob("runs/**/tokenizer.json"):
+        rot(path, path.stat().st_size // 2)
+    with pytest.raises(TokenizerError, match="no checkpoint in"):
+        prepared_tokenizer(other_text, trained)
+
+
+def test_a_damaged_tokenizer_with_which_nothing_was_made_is_made_anew(
+    stocked: Path, other_text: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(stocked / "shards")
+    before = damage(stocked, "tokenizer.json")
+    with caplog.at_level(logging.WARNING):
+        made = prepared_tokenizer(other_text, stocked)
+    assert "nothing was made with it, so it is made anew" in caplog.text
+    assert content(stocked / made.key)["tokenizer.json"] != before["tokenizer.json"]
+
+
+def test_a_damaged_tokenizer_is_not_loaded(data: PreparedData, stocked: Path) -> None:
+    store, key = Store(str(stocked)), data.tokenizer.key
+    load_tokenizer(store, key)
+    damage(stocked, "tokenizer.json")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json does not match its checksum .*; prepare the data again"):
+        load_tokenizer(store, key)
+    store.delete(f"{key}/tokenizer.json")
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing; prepare the data again"):
+        load_tokenizer(store, key)
+
+
+def test_a_tokenizer_that_was_taken_is_taken_again_from_the_same_file(
+    prepared: tuple[Path, PreparedData], raw: Path, tmp_path: Path
+) -> None:
+    given = str(prepared[0] / prepared[1].tokenizer.key / "tokenizer.json")
+    job: PrepareJob = small_job(raw, tmp_path / "store", data__tokenizer={"path": given}).preparation()
+    first = prepare(job, silent())
+    before = damage(tmp_path / "store", "tokenizer.json")
+    assert find_prepared(job) is None
+    again = prepare(job, silent())
+    assert again.tokenizer.key == first.tokenizer.key
+    assert again.shards[0].reused
+    assert content(tokenizer_of(tmp_path / "store"))["tokenizer.json"] == before["tokenizer.json"]

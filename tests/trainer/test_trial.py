@@ -1,0 +1,135 @@
+"""The trial that every language model passes before it is trained, and jobs whose model does not pass it."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from tests.support import SMALL_MODEL, cpu_runtime, small_job
+from trainer.config import ModelConfig
+from trainer.errors import ConfigError
+from trainer.models import build_model, load_model, resolve_config
+from trainer.places import CHECKPOINTS
+from trainer.preflight import preflight
+from trainer.preparation import PreparedData
+from trainer.progress import silent
+from trainer.tokenizer import TokenizerInfo
+from trainer.training import train
+from trainer.trial import check_causal, tried_objective
+
+VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
+BERT: dict[str, Any] = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+ROUTED: dict[str, Any] = {
+    "model_type": "deepseek_v3", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 64, "moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+    "topk_group": 1, "q_lora_rank": 8, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+def make(values: dict[str, Any]) -> PreTrainedModel:
+    options = ModelConfig(config=values)
+    return build_model(options, resolve_config(options, VOCABULARY, 32), 0)
+
+
+def refused(model: PreTrainedModel) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_causal(model, 32)
+    return str(caught.value)
+
+
+def test_a_model_that_sees_later_tokens_is_refused_with_what_to_take_instead() -> None:
+    message = refused(make(BERT))
+    assert "'bert'" in message
+    assert "sees the tokens that it is to predict" in message
+    assert "set is_decoder to true" in message
+    assert "gpt2" in message
+
+
+def test_the_same_model_as_a_decoder_passes() -> None:
+    check_causal(make({**BERT, "is_decoder": True}), 32)
+
+
+def test_a_pretrained_model_that_sees_later_tokens_is_refused(tmp_path: Path) -> None:
+    make(BERT).save_pretrained(tmp_path)
+    assert "sees the tokens" in refused(load_model(tmp_path))
+
+
+@pytest.mark.parametrize("context", [2, 3, 32, 1000])
+def test_the_trial_takes_any_context_and_leaves_the_model_as_it_was(context: int) -> None:
+    model = make({**SMALL_MODEL, "n_positions": 1024}).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    generator = torch.get_rng_state()
+    tried_objective(model, ModelConfig(config=SMALL_MODEL), context)
+    assert model.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), generator)
+
+
+def test_one_layer_that_looks_one_token_ahead_is_found() -> None:
+    model = make(dict(SMALL_MODEL))
+    model.transformer.h[1].register_forward_hook(lambda module, args, output: 0.999 * output + 0.001 * output.roll(-1, dims=1))
+    assert "sees the tokens" in refused(model)
+
+
+def noise(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    return output + 0.01 * torch.randn_like(output)
+
+
+def not_a_number(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
+    return output * float("nan")
+
+
+def failure(module: Any, args: Any) -> None:
+    raise TypeError("forward() got an unexpected keyword argument 'use_cache'")
+
+
+def test_a_model_that_draws_at_random_outside_of_training_is_refused_as_such() -> None:
+    model = make(dict(SMALL_MODEL))
+    model.transformer.h[0].register_forward_hook(noise)
+    assert "gives other logits each time for the same tokens" in refused(model)
+
+
+def test_a_model_whose_logits_are_no_numbers_is_refused() -> None:
+    model = make(dict(SMALL_MODEL))
+    model.transformer.h[0].register_forward_hook(not_a_number)
+    assert "logits are not finite before any training" in refused(model)
+
+
+def test_a_model_that_cannot_be_run_on_token_ids_is_refused_with_its_own_message() -> None:
+    model = make(dict(SMALL_MODEL))
+    model.register_forward_pre_hook(failure)
+    message = refused(model)
+    assert "a 'gpt2' model cannot be run on token ids alone" in message
+    assert "unexpected keyword argument 'use_cache'" in message
+
+
+def test_a_family_that_counts_positions_from_its_padding_token_is_told_to_have_one() -> None:
+    assert "set model.config.pad_token_id" in refused(make({**BERT, "model_type": "roberta", "is_decoder": True}))
+
+
+def test_a_loss_of_routers_that_transformers_does_not_add_is_refused() -> None:
+    options = ModelConfig(config={**ROUTED, "output_router_logits": True})
+    with pytest.raises(ConfigError, match="output_router_logits is true, but transformers adds no loss"):
+        tried_objective(make(dict(options.config or {})), options, 32)  # type: ignore[arg-type]
+    tried_objective(make(ROUTED), ModelConfig(config=ROUTED), 32)
+
+
+@pytest.mark.parametrize("look", ["preflight", "train"])
+def test_a_job_whose_model_sees_its_targets_is_refused_before_any_step(
+    look: str, raw: Path, stocked: Path, data: PreparedData
+) -> None:
+    job = small_job(raw, stocked, model__config=BERT)
+    cpu_runtime()
+    start: Callable[[], Any] = (
+        (lambda: preflight(job, silent())) if look == "preflight" else (lambda: train(job, silent(), data))
+    )
+    with pytest.raises(ConfigError, match="sees the tokens that it is to predict"):
+        start()
+    assert not list(stocked.glob(f"runs/*/{CHECKPOINTS}/*"))

@@ -1,0 +1,123 @@
+"""Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary."""
+
+import difflib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
+
+from trainer.config import ModelConfig
+from trainer.errors import ConfigError
+from trainer.tokenizer import TokenizerInfo
+from trainer.unique_keys import parse_json, parse_yaml
+
+BRIEF = 600
+"""Characters of a library's message that are passed on: some list every class that they know."""
+
+
+def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
+    """The configuration of a new model, without a padding token unless the job names one that no text holds.
+
+    A family's own padding token is a number that another tokenizer gave it: here it would be an ordinary token, whose
+    embedding never learns. Raises `ConfigError` for unknown keys and impossible values.
+    """
+    values = _read_values(options.config) if isinstance(options.config, str) else dict(options.config or {})
+    where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
+    kind = _check_family(values.pop("model_type", None), where)
+    default = _configured(where, lambda: AutoConfig.for_model(kind))
+    _check_single(default, where)
+    _check_keys(values, default, where)
+    multiple, used = options.pad_vocab_to, tokenizer.vocab_size
+    values.setdefault("vocab_size", -(-used // multiple) * multiple)
+    values = {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": None, **values}
+    _check_padding(values, tokenizer, where)
+    return _configured(where, lambda: AutoConfig.for_model(kind, **values), padding_hint(kind, values["pad_token_id"]))
+
+
+def padding_hint(kind: str, pad_id: int | None) -> str:
+    """What to do if it is for lack of a padding token that a family fails."""
+    if pad_id is not None or getattr(CONFIG_MAPPING[kind], "pad_token_id", None) is None:
+        return ""
+    return "; if it is a padding token that it misses, set model.config.pad_token_id to the first id that no text holds"
+
+
+def brief(error: Exception) -> str:
+    """The beginning of a library's message, in one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"
+
+
+def _check_family(kind: Any, where: str) -> str:
+    if kind not in CONFIG_MAPPING:
+        close = difflib.get_close_matches(str(kind), list(CAUSAL_FAMILIES), 3)
+        raise ConfigError(
+            f"{where}: model_type {kind!r} is not one that transformers knows" + (f"; did you mean {close}?" if close else "")
+        )
+    if kind not in CAUSAL_FAMILIES:
+        raise ConfigError(
+            f"{where}: transformers has no causal language model of model_type {kind!r}; take one that predicts the next "
+            "token, such as gpt2, llama or mamba"
+        )
+    return str(kind)
+
+
+def _check_single(default: PretrainedConfig, where: str) -> None:
+    """Raise `ConfigError` for a model that is made of several, of which text is one."""
+    try:
+        text = default.get_text_config()
+    except ValueError:  # there are several
+        text = None
+    if text is default and not hasattr(default, "vision_config"):
+        return
+    of_text = text.model_type if text not in (None, default) and text.model_type in CAUSAL_FAMILIES else None
+    raise ConfigError(
+        f"{where}: {default.model_type!r} is made of models of several kinds, not of text alone; "
+        + (f"take {of_text!r}, its language model" if of_text else "take a family of language models, such as llama")
+    )
+
+
+def _check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) -> None:
+    known = {*default.to_dict(), *default.attribute_map}
+    for key in values:
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
+            raise ConfigError(
+                f"{where}: unknown key {key!r} for {default.model_type!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            )
+
+
+def _check_padding(values: dict[str, Any], tokenizer: TokenizerInfo, where: str) -> None:
+    """Raise `ConfigError` if the padding token is one that texts hold: its embedding would stay at zero."""
+    pad_id, vocab_size = values["pad_token_id"], values["vocab_size"]
+    if pad_id is None:
+        return
+    added = json.loads(tokenizer.json)["added_tokens"] if tokenizer.json else []
+    unused = {token["id"] for token in added if token["special"]} - {tokenizer.eos_id}  # no text becomes one of them
+    beyond = isinstance(pad_id, int) and isinstance(vocab_size, int) and tokenizer.vocab_size <= pad_id < vocab_size
+    if pad_id not in unused and not beyond:
+        raise ConfigError(
+            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never learns; "
+            f"leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now {vocab_size!r})"
+        )
+
+
+def _configured(where: str, make: Callable[[], PretrainedConfig], hint: str = "") -> PretrainedConfig:
+    try:
+        return make()
+    except Exception as error:  # each architecture validates with errors of its own
+        raise ConfigError(f"{where}: {brief(error)}{hint if 'None' in str(error) else ''}") from error
+
+
+def _read_values(path: str) -> dict[str, Any]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        values = parse_json(text) if path.endswith(".json") else parse_yaml(text)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model config {path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"model config {path}: a mapping of keys was expected, found {type(values).__name__}")
+    ignored = {"architectures", "transformers_version", "dtype", "torch_dtype"}
+    return {key: value for key, value in values.items() if key not in ignored}
