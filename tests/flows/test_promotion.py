@@ -46,6 +46,16 @@ def run(job: PipelineJob) -> tuple[State[Outcome], Outcome]:
     return state, outcome
 
 
+def publish_model_again(store: Store, run: str) -> None:
+    """Publish the finished pipeline's model as that of another run, of which nothing else is left."""
+    (own,) = store.names("runs")
+    with store.staging() as folder:
+        for path in Path(store.path(f"runs/{own}/{FINAL}")).iterdir():
+            if path.name != MANIFEST:
+                shutil.copy(path, folder)
+        publish_folder(store, folder, f"runs/{run}/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
+
+
 def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(done: Done, store: Store) -> None:
     state, outcome = run(job(done, store, "lm", threshold=99.0))
     assert outcome.promotion is not None and outcome.promotion.passed
@@ -73,12 +83,7 @@ def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(d
 
 
 def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: Done, store: Store) -> None:
-    (own,) = store.names("runs")
-    with store.staging() as folder:
-        for path in Path(store.path(f"runs/{own}/{FINAL}")).iterdir():
-            if path.name != MANIFEST:
-                shutil.copy(path, folder)
-        publish_folder(store, folder, f"runs/earlier/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
+    publish_model_again(store, "earlier")
     promote(store, "anew", "runs/earlier", {"loss": 0.1}, "before it was recorded what figures are of")
     _, outcome = run(job(done, store, "anew", better_by=0.0))
     Path(store.path("runs/earlier")).rename(store.path("earlier"))  # other tests know one run
@@ -108,17 +113,16 @@ def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
 
 
 def test_promotion_and_rollback_by_hand(done: Done, store: Store, server: dict[str, str], tmp_path: Path) -> None:
-    names = [path.name for path in Path(store.url, "runs").iterdir()]
-    other = Path(store.url, "runs", "other")
-    shutil.copytree(Path(store.url, "runs", names[0]), other)
+    (own,) = store.names("runs")
+    publish_model_again(store, "other")
 
     def command(flow: str, **values: str) -> str:
         config = write_config(tmp_path / "job.yaml", {"store": store.url, "name": "hand", **values})
         ended = start_module(tmp_path / "said", f"flows.{flow}", config, env=server).wait()
         return ended.stdout if ended.status == 0 else f"{ended.status}: {ended.stderr}"
 
-    assert f"runs/{names[0]} since" in command("promote", run=names[0], reason="the first")
+    assert f"runs/{own} since" in command("promote", run=own, reason="the first")
     assert "runs/other since" in command("promote", run="other")
-    assert f"runs/{names[0]} since" in command("rollback", reason="worse in use")
+    assert f"runs/{own} since" in command("rollback", reason="worse in use")
     assert "2: " in (refused := command("rollback")) and "names no champion before" in refused
     assert "holds no finished model" in command("promote", run="none")

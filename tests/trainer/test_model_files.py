@@ -14,7 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.trainer.labelled_data import gpt2_folder
 from trainer.classifiers import load_classifier
-from trainer.config import ModelConfig, TokenizerConfig
+from trainer.config import CorpusConfig, DataConfig, ModelConfig, TokenizerConfig
 from trainer.errors import ArtifactError, ConfigError
 from trainer.finetune_config import FinetuneJob
 from trainer.model_files import check_settings
@@ -22,7 +22,7 @@ from trainer.models import load_model, resolve_config
 from trainer.pretrained import find_model
 from trainer.storage import Store
 from trainer.text_encoder import load_text_encoder
-from trainer.tokenizer import TokenizerInfo, _load
+from trainer.tokenizer import TokenizerInfo, preview_tokenizer
 
 NO_TOKENIZER = TokenizerInfo(json="", sha256="", eos_id=0, max_id=1)
 
@@ -78,9 +78,13 @@ def test_a_tokenizer_that_needs_code_of_its_repository_is_refused_by_name(model:
     expected = r"tokenizer_config.json of model .* has an auto_map .*evil.Tokenizer"
     with pytest.raises(ConfigError, match=expected):
         load_text_encoder(model, classification(model).data)
+    whole = json.loads((model / "tokenizer.json").read_text())["model"]
+    (model / "vocab.json").write_text(json.dumps(whole["vocab"]))
+    (model / "merges.txt").write_text("\n".join(map(" ".join, whole["merges"])))
     (model / "tokenizer.json").unlink()
+    corpora = [CorpusConfig(name="a", paths=["a.txt"])]
     with pytest.raises(ConfigError, match=expected):
-        _load(TokenizerConfig(path=str(model)))
+        preview_tokenizer(DataConfig(corpora=corpora, tokenizer=TokenizerConfig(path=str(model))))
 
 
 def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
@@ -110,14 +114,25 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
     assert not trace.exists()
 
 
+INDEX_DAMAGED = "model.safetensors.index.json is damaged"
+
+
 @pytest.mark.parametrize(
-    "file", ["../../elsewhere.safetensors", "/etc/passwd", "missing.safetensors", "tokenizer.json", "a\\b", 7]
+    ("file", "said"),
+    [
+        ("../../elsewhere.safetensors", f"{INDEX_DAMAGED} .*'../../elsewhere.safetensors' is no plain file name"),
+        ("/etc/passwd", f"{INDEX_DAMAGED} .*'/etc/passwd' is no plain file name"),
+        ("missing.safetensors", "missing.safetensors is missing"),
+        ("tokenizer.json", f"{INDEX_DAMAGED} .*'tokenizer.json' is no safetensors file"),
+        ("a\\b", f"{INDEX_DAMAGED} .* is no plain file name"),
+        (7, f"{INDEX_DAMAGED} .*7 is no safetensors file"),
+    ],
 )
-def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: object) -> None:
+def test_an_index_that_names_files_elsewhere_is_refused(model: Path, file: object, said: str) -> None:
     (model / "model.safetensors").rename(model / "model-00001-of-00001.safetensors")
     index = {"metadata": {}, "weight_map": {"transformer.wte.weight": "model-00001-of-00001.safetensors", "other": file}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ConfigError, match=r"model.safetensors.index.json names .*(elsewhere|no safetensors file)"):
+    with pytest.raises(ConfigError, match=said):
         load_model(model)
 
 
