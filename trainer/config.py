@@ -165,6 +165,9 @@ class OptimizationConfig(Schema):
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     gradient_checkpointing: bool = Field(default=False, description="recompute activations to save memory")
     compile: bool = Field(default=False, description="torch.compile the model together with its loss")
+    deterministic: bool = Field(
+        default=False, description="the same bits every time on a GPU too; an operation that cannot is an error"
+    )
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     processes: int | None = Field(
         default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"

@@ -19,8 +19,8 @@ IGNORED = -100
 ROUNDING = 1e-5
 """Difference of two means of the same losses, in nats, that is rounding."""
 
-CHUNK_ELEMENTS = 2**21
-"""Logits held at a time: 8 MiB in float32, about what a processor's cache holds."""
+CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
+"""Logits held at a time: on a processor 8 MiB in float32, about what its cache holds; on a GPU enough to fill it, 1 GiB."""
 
 
 class CausalLMLoss(nn.Module):
@@ -119,6 +119,18 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     return plain
 
 
+def losses_and_gradient(
+    logits_NV: torch.Tensor, targets_N1: torch.Tensor, wanted_N: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The sum of the wanted positions' losses, and its gradient to the logits, in their type."""
+    logits = logits_NV.float()
+    log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
+    loss = ((log_sum - logits.gather(1, targets_N1)).squeeze(1) * wanted_N).sum()
+    grad = logits.sub_(log_sum).exp_()
+    grad.scatter_(1, targets_N1, grad.gather(1, targets_N1) - 1)  # added in place, the order of sums would be free on a GPU
+    return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
+
+
 class ChunkedCrossEntropy(torch.autograd.Function):
     """sum_n -log softmax(hidden_n @ weight.T)[label_n]; shapes hidden [N, H], weight [V, H], labels [N]."""
 
@@ -128,18 +140,16 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         wanted, targets = labels != IGNORED, labels.clamp_min(0).unsqueeze(1)
         grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
-        rows_at_once = max(1, CHUNK_ELEMENTS // len(weight))
+        kind = hidden.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        states, matrix = hidden.to(dtype), weight.to(dtype)  # once, not by every product
+        rows_at_once = max(1, CHUNK_ELEMENTS[kind] // len(weight))
         for start in range(0, len(labels), rows_at_once):
             rows = slice(start, start + rows_at_once)
-            h, target, keep = hidden[rows], targets[rows], wanted[rows]
-            logits = (h @ weight.T).float()
-            log_sum = torch.logsumexp(logits, dim=1, keepdim=True)
-            total += ((log_sum - logits.gather(1, target)).squeeze(1) * keep).sum()
-            grad = logits.sub_(log_sum).exp_()
-            grad.scatter_add_(1, target, torch.full_like(log_sum, -1.0))
-            grad = (grad * keep.unsqueeze(1)).to(h.dtype)
-            grad_hidden[rows] = grad @ weight.to(h.dtype)
-            grad_weight += grad.T @ h
+            loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
+            total += loss
+            grad_hidden[rows] = grad @ matrix
+            grad_weight += grad.T @ states[rows]
         ctx.save_for_backward(grad_hidden, grad_weight)
         return total
 

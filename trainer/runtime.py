@@ -129,6 +129,16 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
     return Runtime(accelerator, control)
 
 
+def compute_deterministically() -> None:
+    """Have PyTorch take the algorithms that give the same bits every time; called before anything is computed on a GPU.
+
+    Those of cuBLAS need workspaces of their own (NVIDIA's documentation of cuBLAS, "Results reproducibility").
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # nothing here reads what was not written
+
+
 def wrap_objective(
     objective: torch.nn.Module, runtime: Runtime, read_sample: Callable[[], Mapping[str, torch.Tensor]]
 ) -> torch.nn.Module:

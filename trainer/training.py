@@ -41,7 +41,7 @@ from trainer.runs import (
     identify_run,
     note_card,
 )
-from trainer.runtime import Runtime, compile_objective, start_runtime, wrap_objective
+from trainer.runtime import Runtime, compile_objective, compute_deterministically, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
 from trainer.step import make_optimizer, make_schedule
@@ -65,6 +65,8 @@ def train(
     Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
     Raises `RunError` if the run's folder or the plan disagree with the job.
     """
+    if job.training.deterministic:
+        compute_deterministically()
     runtime = start_runtime(job.training.precision, job.training.device)
     store = Store(job.store)
     prepared = data or runtime.on_first(lambda: _prepare(job, progress))

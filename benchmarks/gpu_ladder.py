@@ -1,0 +1,260 @@
+"""How fast one GPU trains, rung by rung: `python -m benchmarks.gpu_ladder gpt2|llama [RUNG ...] [--profile FILE]`.
+
+gpt2 has 124M parameters, a context of 1,024 and a vocabulary of 50,304; llama has 1.1B and a context of 2,048. All in bf16,
+without dropout, on random tokens. Each rung takes the trainer's own step; tokens a second, MFU and the greatest memory are
+those of the steps after the warm-up. The last rungs are transformers.Trainer and a loop as nanoGPT's, with their best settings.
+"""
+
+import argparse
+import gc
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PretrainedConfig,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+import trainer.losses
+from benchmarks.measure import say
+from trainer.config import TrainingConfig
+from trainer.losses import CausalLMLoss, next_tokens
+from trainer.runtime import Runtime, seed_everything, start_runtime
+from trainer.step import Batch, make_optimizer, make_schedule, train_step
+from trainer.throughput import flops_per_token, peak_flops
+
+VOCABULARY = 50_304
+WARM_UP, STEPS = 6, 12
+KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's kernel."""
+
+    chunk: int | None = 2**28
+    compile: bool = True
+    rows: int = 32
+    accumulate: int = 2
+    attention: str | None = None
+    mode: str | None = None
+
+
+RUNGS = {
+    "eager-21": Rung(2**21, compile=False, accumulate=1),
+    "eager-26": Rung(2**26, compile=False),
+    "eager-28": Rung(2**28, compile=False),
+    "eager-plain": Rung(None, compile=False),
+    "26": Rung(2**26),
+    "28": Rung(2**28),
+    "30": Rung(2**30),
+    "plain": Rung(None),
+    "rows-16": Rung(rows=16, accumulate=4),
+    "rows-64": Rung(rows=64, accumulate=1),
+    "flash": Rung(attention="flash"),
+    "cudnn": Rung(attention="cudnn"),
+    "autotuned": Rung(mode="max-autotune-no-cudagraphs"),
+    "graphs": Rung(mode="reduce-overhead"),
+}
+
+
+def configuration(name: str) -> PretrainedConfig:
+    """The model's settings; its context is max_position_embeddings."""
+    if name == "gpt2":
+        none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        return GPT2Config(vocab_size=VOCABULARY, n_positions=1024, bos_token_id=0, eos_token_id=0, **none)
+    return LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
+        num_key_value_heads=4, max_position_embeddings=2048, bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+
+
+def new_model(config: PretrainedConfig) -> Any:
+    """A new model in float32, the same each time."""
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+
+
+def tokens(rows: int, config: PretrainedConfig) -> torch.Tensor:
+    """Random token ids of shape [rows, context]."""
+    return torch.randint(VOCABULARY, (rows, config.max_position_embeddings))
+
+
+def measured(step: Callable[[], object], in_step: int, model: Any, config: PretrainedConfig) -> dict[str, float]:
+    """Tokens a second, MFU, GiB and seconds of the warm-up of a step over so many tokens."""
+    torch.cuda.reset_peak_memory_stats()
+    started = time.perf_counter()
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    warm = time.perf_counter() - started
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        for _ in range(STEPS // 3):
+            step()
+        torch.cuda.synchronize()
+        seconds.append((time.perf_counter() - started) / (STEPS // 3))
+    return figures(in_step / statistics.median(seconds), model, config) | {"warm-up s": warm}
+
+
+def figures(rate: float, model: Any, config: PretrainedConfig) -> dict[str, float]:
+    """What is printed of a rate in tokens a second."""
+    flops = flops_per_token(model, config, config.max_position_embeddings)
+    peak = peak_flops(torch.device("cuda"), "bf16")
+    return {"tokens/s": rate, "MFU %": 100 * rate * flops / peak, "GiB": torch.cuda.max_memory_allocated() / 2**30}
+
+
+def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, profile: Path | None) -> dict[str, float]:
+    """The trainer's own step, with what a rung changes."""
+    model = new_model(config)
+    objective: Any = CausalLMLoss(model)
+    if rung.chunk is None:
+        objective._chunked = False
+    else:
+        trainer.losses.CHUNK_ELEMENTS["cuda"] = rung.chunk
+    wrapped = runtime.accelerator.prepare_model(objective)
+    if rung.compile:
+        wrapped.compile(mode=rung.mode)
+    training = TrainingConfig(max_steps=10**6, context=config.max_position_embeddings, global_batch=rung.rows)
+    optimizer = make_optimizer(wrapped, training)
+    schedule = make_schedule(optimizer, training, 10**6)
+    prepared = runtime.accelerator.prepare_optimizer(optimizer)
+    rows = rung.rows // scale
+    parts = [{"input_ids": tokens(rows, config).cuda()} for _ in range(rung.accumulate)]
+    in_step = rows * rung.accumulate * config.max_position_embeddings
+    batch = Batch(parts, in_step, in_step)
+
+    def step() -> None:
+        seed_everything(0, 0, 0)
+        train_step(wrapped, prepared, schedule, batch, 1.0, runtime)
+
+    found = measured(step, in_step, model, config)
+    if profile is not None:
+        write_profile(step, profile)
+    return found
+
+
+def write_profile(step: Callable[[], object], path: Path) -> None:
+    """What three steps spend their time on, as a table."""
+    kinds = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profile:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    path.write_text(profile.key_averages().table(sort_by="self_cuda_time_total", row_limit=40, max_name_column_width=90))
+
+
+def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:
+    """Autocast, a compiled model, plain logits, fused AdamW and clipping, as in karpathy/nanoGPT's train.py."""
+    model = new_model(config).cuda()
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
+    parts = [tokens(rows, config).cuda() for _ in range(accumulate)]
+
+    def step() -> None:
+        for input_ids in parts:
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = compiled(input_ids=input_ids, use_cache=False).logits
+                loss = cross_entropy(logits.flatten(0, 1), next_tokens(input_ids).flatten(), ignore_index=-100)
+            (loss / accumulate).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return measured(step, rows * accumulate * config.max_position_embeddings, model, config)
+
+
+class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Random rows for Trainer."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, number: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.rows[number], "labels": self.rows[number]}
+
+
+class Clock(TrainerCallback):
+    """Notes when each step ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[float] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
+        torch.cuda.synchronize()
+        self.ended.append(time.perf_counter())
+
+
+def hf_trainer(config: PretrainedConfig, rows: int, accumulate: int) -> dict[str, float]:
+    """transformers.Trainer: bf16, compiled, fused AdamW, workers that read ahead."""
+    model, clock, steps = new_model(config), Clock(), WARM_UP + STEPS
+    torch.cuda.reset_peak_memory_stats()
+    arguments = TrainingArguments(
+        output_dir="/tmp/hf", per_device_train_batch_size=rows, gradient_accumulation_steps=accumulate, max_steps=steps,
+        bf16=True, torch_compile=True, optim="adamw_torch_fused", dataloader_num_workers=4, dataloader_pin_memory=True,
+        learning_rate=6e-4, logging_steps=10, save_strategy="no", report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    dataset = Rows(tokens(rows * accumulate * steps, config))
+    Trainer(model, arguments, train_dataset=dataset, callbacks=[clock]).train()
+    seconds = [after - before for before, after in zip(clock.ended[WARM_UP - 1 :], clock.ended[WARM_UP:], strict=False)]
+    return figures(rows * accumulate * config.max_position_embeddings / statistics.median(seconds), model, config)
+
+
+def climb(name: str, wanted: list[str], profile: Path | None) -> Iterator[tuple[str, dict[str, float] | Exception]]:
+    """Each rung's figures, or what went wrong."""
+    runtime, config = start_runtime("bf16"), configuration(name)
+    scale = 1 if name == "gpt2" else 4
+    rows = Rung().rows // scale
+    ways: dict[str, Callable[[], dict[str, float]]] = {
+        title: lambda rung=rung: ours(rung, config, runtime, scale, profile) for title, rung in RUNGS.items()
+    }  # fmt: skip
+    ways |= {
+        "nanoGPT's loop": lambda: nanogpt_loop(config, rows, 2),
+        "Trainer": lambda: hf_trainer(config, rows, 2),
+    }
+    for title in wanted or ways:
+        kernel = RUNGS[title].attention if title in RUNGS else None
+        try:
+            with sdpa_kernel([KERNELS[kernel]]) if kernel else torch.enable_grad():
+                yield title, ways[title]()
+        except Exception as error:  # the other rungs are worth their time all the same
+            traceback.print_exc()
+            yield title, error
+        torch._dynamo.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def main(model: str, rungs: list[str], profile: Path | None) -> None:
+    """Print every rung as it is reached."""
+    print(f"{model} on {torch.cuda.get_device_name(0)}, torch {torch.__version__}, bf16", flush=True)
+    for title, found in climb(model, rungs, profile):
+        if isinstance(found, Exception):
+            say(title, f"{type(found).__name__}: {str(found)[:100]}")
+        else:
+            say(title, ", ".join(f"{value:,.1f} {unit}" for unit, value in found.items()))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=["gpt2", "llama"])
+    parser.add_argument("rungs", nargs="*", metavar="RUNG")
+    parser.add_argument("--profile", type=Path)
+    main(**vars(parser.parse_args()))
