@@ -1,6 +1,6 @@
 """Are fine-tuned models as good as those of the plain loop? Paired runs: the same data, the same new head, the same seed.
 
-    python -m benchmarks.paired DATA MODEL [--tasks cola mrpc stsb] [--seeds 8] [--examples N]
+    python -m benchmarks.paired DATA MODEL [--tasks cola mrpc stsb] [--seeds 8] [--first-seed 0] [--examples N]
 
 DATA holds the tasks' folders (cola, mrpc, stsb), each with train.tsv and validation.tsv; one that is not there is made of the
 standard library's documentation. MODEL is the folder of a pretrained model. Three ways, all in this process, in turn for every
@@ -32,7 +32,7 @@ WAYS = ("plain loop", "by length", "random")
 PAIRS = (("by length", "plain loop"), ("random", "plain loop"), ("by length", "random"))
 
 
-def main(data: str, model: str, tasks: list[str], seeds: int, examples: int | None) -> None:
+def main(data: str, model: str, tasks: list[str], seeds: int, first_seed: int, examples: int | None) -> None:
     """Run every task, seed and way, and print the figures and the tests."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -44,7 +44,9 @@ def main(data: str, model: str, tasks: list[str], seeds: int, examples: int | No
             source = found if found.is_dir() else make_task(task.name, folder)
             train = first_lines(source / "train.tsv", folder / "first" / task.name, examples)
             print(f"{task.name}, {'of its own' if found.is_dir() else 'made'}: {seeds} seeds of {EPOCHS} epochs", flush=True)
-            scores, seconds = run_task(task, (train, source / "validation.tsv"), model, seeds, folder)
+            scores, seconds = run_task(
+                task, (train, source / "validation.tsv"), model, range(first_seed, first_seed + seeds), folder
+            )
             for pair in PAIRS:
                 differences[pair].append(scores[pair[0]] - scores[pair[1]])
                 say(f"{METRICS[task.name]}: {pair[0]} - {pair[1]}", compared(differences[pair][-1]))
@@ -66,7 +68,7 @@ def first_lines(path: Path, folder: Path, examples: int | None) -> Path:
 
 
 def run_task(
-    task: Task, files: tuple[Path, Path], model: str, seeds: int, folder: Path
+    task: Task, files: tuple[Path, Path], model: str, seeds: range, folder: Path
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The deciding figure and the seconds of processor time of every way, by seed; `files` are train and validation."""
     paths = (str(files[0]), str(files[1]))
@@ -75,14 +77,14 @@ def run_task(
         "by length": lambda seed: run_headrace(task, paths, model, seed, folder, by_length=True),
         "random": lambda seed: run_headrace(task, paths, model, seed, folder, by_length=False),
     }
-    scores, seconds = {way: np.zeros(seeds) for way in ways}, {way: np.zeros(seeds) for way in ways}
-    for seed in range(seeds):
+    scores, seconds = {way: np.zeros(len(seeds)) for way in ways}, {way: np.zeros(len(seeds)) for way in ways}
+    for number, seed in enumerate(seeds):
         for turn in range(len(WAYS)):
             way = WAYS[(seed + turn) % len(WAYS)]
             started = time.process_time()
-            scores[way][seed] = ways[way](seed)
-            seconds[way][seed] = time.process_time() - started
-        say(f"seed {seed}: " + ", ".join(WAYS), " ".join(f"{scores[way][seed]:.4f}" for way in WAYS))
+            scores[way][number] = ways[way](seed)
+            seconds[way][number] = time.process_time() - started
+        say(f"seed {seed}: " + ", ".join(WAYS), " ".join(f"{scores[way][number]:.4f}" for way in WAYS))
     return scores, seconds
 
 
@@ -114,5 +116,6 @@ if __name__ == "__main__":
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--examples", type=int, help="training examples a task at most; default: all")
     main(**vars(parser.parse_args()))

@@ -62,6 +62,8 @@ def train_plainly(task: Task, train: str, validation: str, model_folder: str, se
     batches = DataLoader(sets["train"], batch_size=BATCH, shuffle=True, collate_fn=collate)
     torch.manual_seed(seed)  # the same new head as with any other loop that begins with this seed
     model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=task.labels, dtype=torch.float32)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
     schedule = get_scheduler("linear", optimizer, 0, EPOCHS * len(batches))
     model.train()
@@ -69,7 +71,7 @@ def train_plainly(task: Task, train: str, validation: str, model_folder: str, se
         for batch in batches:
             if task.labels == 1:
                 batch["labels"] = batch["labels"].float()
-            model(**batch).loss.backward()
+            model(**batch.to(device)).loss.backward()
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
@@ -79,7 +81,7 @@ def train_plainly(task: Task, train: str, validation: str, model_folder: str, se
     for batch in DataLoader(sets["validation"], batch_size=BATCH, collate_fn=collate):
         labels += batch.pop("labels").tolist()
         with torch.no_grad():
-            logits += model(**batch).logits.tolist()
+            logits += model(**batch.to(device)).logits.tolist()
     return figures_of(task, np.array(logits), np.array(labels))
 
 

@@ -166,6 +166,6 @@ def cpu_runtime(precision: str = "fp32") -> Runtime:
     AcceleratorState._reset_state()
     GradientState._reset_state()
     PartialState._reset_state()
-    runtime = start_runtime(precision)
+    runtime = start_runtime(precision, "cpu")
     torch.set_num_threads(1)
     return runtime

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -17,9 +17,17 @@ def describe_environment(device: torch.device, ranks: int, precision: str) -> di
     return {
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores",
         "threads": torch.get_num_threads(),
         "ranks": ranks,
         "precision": precision,
     }
+
+
+def _version(package: str) -> str | None:
+    """A package's version; None where it is not installed, as Prefect need not be on a machine that only trains."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
