@@ -18,7 +18,7 @@ def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     logger = TaskLogger()
     store, run = Store(job.store), identify_run(job, data)
     finished = finished_run(store, run)
-    if finished is not None and is_whole(store, run, job):
+    if finished is not None and is_whole(store, run, job, data):
         logger.info("reused %s: its final model is intact, made from the same data and settings", finished.key)
         return reused(finished, f"{finished.key} is finished")
     arguments = {

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from trainer.manifest import fingerprint
+from trainer.origins import without_test
 
 BITS_PER_BYTE = "bits_per_byte"
 
@@ -78,7 +79,8 @@ def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: st
     source, found = details["source"], details["splits"][split]
     read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
     told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
-    cut, content = source["validation_cut"] and split != "test", source["identity"]
+    cut = source["validation_cut"] and split != "test"
+    content = source["identity"] if split == "test" else without_test(source["identity"])
     if isinstance(content, dict):
         content = content["train" if cut else split]
     return [*told, content, data["validation_fraction"] if cut else None]

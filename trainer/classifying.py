@@ -6,7 +6,6 @@ runs/X/predictions/test.jsonl
 """
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,10 +20,10 @@ from trainer.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.classifiers import load_classifier
 from trainer.config import EvaluateJob
 from trainer.encoded import EncodedSet, open_encoded
-from trainer.errors import ConfigError, TokenizerError
+from trainer.errors import ConfigError, RunError, TokenizerError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file
-from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, identify_scoring, predictions_key
+from trainer.measured import FORMAT, PREDICTED, Scoring, encoded_of, find_scoring, identify_scoring, predictions_key
 from trainer.measures import metric_identity
 from trainer.models import check_positions
 from trainer.places import EVALUATION, FINAL
@@ -84,11 +83,11 @@ def _score(
     cast(nn.Module, model).to(runtime.device)
     scores: dict[str, dict[str, float]] = {}
     details: dict[str, Classification] = {}
-    files: dict[str, str] = {}
+    predicted: dict[str, NDArray[np.float32]] = {}
     splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
     with progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example") as bar:
         for split in splits:
-            logits = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
+            logits = predicted[split] = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
             rounds = _noting(predict(model, data.splits[split], job.evaluation.batch, runtime, bar.advance), logits)
             labels = data.splits[split].labels
             if labels is None:
@@ -98,9 +97,7 @@ def _score(
                 scores[split] = gather_scores(rounds, data, split, job, runtime)
                 if data.details["classes"]:
                     details[split] = classify(decide(logits, data), labels, data.details["classes"])
-            if named is None:
-                place = predictions_key(run, split)
-                files[place] = runtime.on_first(partial(_write, store, place, data, split, logits))
+    files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
     result = FinetuneEvaluation(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
         encoded=wanted.encoded, scores=scores, classification=details, predictions=files, measured_on=_basis(job, data),
@@ -157,6 +154,24 @@ def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Itera
     for round_ in rounds:
         logits[round_.examples] = round_.logits
         yield round_
+
+
+def _write_predictions(
+    store: Store, run: str, encoded: str, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
+) -> dict[str, str]:
+    """Write the predictions of a run's final model; those of a split that it has no more go. Returns their SHA-256.
+
+    Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions any more.
+    """
+    if (now := encoded_of(store, run)) != encoded:
+        raise RunError(
+            f"{store.path(run)} was asked for with another test split ({now}) while it was measured on {encoded}; start the "
+            "command again to have this one's figures in its place"
+        )
+    for split in set(PREDICTED) - predicted.keys():
+        store.delete(predictions_key(run, split))
+    places = {split: predictions_key(run, split) for split in predicted}
+    return {place: _write(store, place, data, split, predicted[split]) for split, place in places.items()}
 
 
 def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> str:

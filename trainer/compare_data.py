@@ -10,7 +10,9 @@ from trainer.compare_runs import ComparedRun
 from trainer.encoded import ENDING
 from trainer.finetuning_data import in_order
 from trainer.formats import NOTHING, count, plural
+from trainer.labelled_sources import TEST
 from trainer.manifest import Manifest, fingerprint
+from trainer.origins import without_test
 from trainer.preparation import SOURCES
 from trainer.seals import read_listed
 from trainer.storage import Store
@@ -51,13 +53,16 @@ def compare_corpora(store: Store, runs: Sequence[ComparedRun]) -> list[Block]:
 
 
 def compare_labelled(runs: Sequence[ComparedRun]) -> list[Block]:
-    """What the encoded sets do not have in common."""
+    """What the encoded sets do not have in common. Runs that differ in the test split alone are trained on the same."""
     if len({run.config["data"]["key"] for run in runs}) == 1:
         return []
+    if all_same([run.config["identity"].get("data") for run in runs]):
+        tests = ", ".join(f"{run.letter} {_split(run.encoded, TEST).get('examples', 'none')}" for run in runs)
+        return [Block(f"Trained and validated on the same. The test splits differ; their examples: {tests}.")]
     splits = in_order({split: 0 for run in runs for split in (run.encoded.details["splits"] if run.encoded else ())})
     rows = [
         ["encoded set", *(run.config["data"]["key"].split("/")[1] for run in runs)],
-        ["source", *(fingerprint(run.encoded.details["source"]["identity"]) if run.encoded else NOTHING for run in runs)],
+        ["source", *(_source(run.encoded) if run.encoded else NOTHING for run in runs)],
         *(row for split in splits for row in _split_rows(runs, split)),
     ]
     different = [row for row in rows if not all_same(row[1:])]
@@ -174,6 +179,11 @@ def _split_rows(runs: Sequence[ComparedRun], split: str) -> list[list[str]]:
         [f"{split}: {what}", *(each.get(what, NOTHING) for each in found)]
         for what in ("examples", "labelled", "tokens", "digest")
     ]
+
+
+def _source(encoded: Manifest) -> str:
+    """A name of what is trained and validated on; the test split has rows of its own."""
+    return fingerprint(without_test(encoded.details["source"]["identity"]))
 
 
 def _split(encoded: Manifest | None, split: str) -> dict[str, str]:

@@ -88,7 +88,6 @@ class ModelDetails(Details):
     step: Count | None = None
     context: Count | None = None
     shards: list[Key] = []
-    encoded: Key | None = None
 
 
 KINDS: dict[str, type[Details]] = {

@@ -3,21 +3,26 @@
 from collections.abc import Mapping
 
 from trainer.encoded import KIND
-from trainer.encoding import locate_encoded
+from trainer.encoding import Recipe, locate_encoded
 from trainer.finetune_config import FinetuneJob
 from trainer.foresight import Foreseen
 from trainer.formats import plural
 from trainer.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
-from trainer.manifest import Manifest
+from trainer.manifest import ArtifactRef, Manifest
 from trainer.origins import labelled_digests
 from trainer.pretrained import find_model
 from trainer.storage import Store
 
 
-def foresee_encoded(store: Store, job: FinetuneJob) -> Foreseen:
-    """Whether the labelled set is there, encoded. Raises as encoding does for input that is missing."""
-    stage, allowed = f"encoded set {job.data.name}", job.data.max_bad_records
+def foresee_encoded(store: Store, job: FinetuneJob) -> tuple[Foreseen, ArtifactRef]:
+    """Whether the labelled set is there, encoded, and what will refer to it. Raises as encoding does for missing input."""
     recipe = locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder)
+    stage = _foresee(store, job, recipe)
+    return stage, recipe.refer(0, stage.verdict == "reused")
+
+
+def _foresee(store: Store, job: FinetuneJob, recipe: Recipe) -> Foreseen:
+    stage, allowed = f"encoded set {job.data.name}", job.data.max_bad_records
     manifest, problems = look(store, recipe.key, KIND)
     bad = max(split["bad_records"] for split in manifest.details["splits"].values()) if manifest else 0
     if manifest is not None and bad <= allowed:

@@ -14,6 +14,7 @@ from trainer.holds import hold_reused
 from trainer.labelled import LabelledSet, open_labelled
 from trainer.labelled_sources import LabelledSource, find_labelled
 from trainer.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.origins import without_test
 from trainer.pretrained import find_model
 from trainer.progress import Progress
 from trainer.raw_bytes import forgetting_changed
@@ -27,16 +28,24 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 
 
 class Recipe(NamedTuple):
-    """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content."""
+    """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content.
+
+    `trained` names what training depends on: the same without the test split.
+    """
 
     source: LabelledSource
     encoder: TextEncoder
     key: str
+    trained: str
     options: dict[str, Any]
+
+    def refer(self, size: int, reused: bool = False) -> ArtifactRef:
+        """The reference to the published set, by which a run is named after what it trains on."""
+        return ArtifactRef(key=self.key, fingerprint=self.trained, size=size, reused=reused)
 
 
 def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
@@ -47,7 +56,7 @@ def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
 
 def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
     """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
-    return _find(store, job.data, locate_encoded(store, job, model_folder).key)
+    return _find(store, job.data, locate_encoded(store, job, model_folder))
 
 
 def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
@@ -57,7 +66,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
     for a length beyond the model's positions, `StorageError` if the store refuses.
     """
     data, recipe = job.data, locate_encoded(store, job, model_folder)
-    if found := _find(store, data, recipe.key):
+    if found := _find(store, data, recipe):
         return found
     store.sweep()
     encoder = recipe.encoder
@@ -79,10 +88,9 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
         told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
         details["source"] = {"identity": recipe.source.identity, **told}
-        name = recipe.key[-16:]
-        manifest = publish_folder(store, folder, recipe.key, KIND, name, details)
+        manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
     log.info("%s: %s", data.name, describe_columns(details))
-    return ArtifactRef(key=recipe.key, fingerprint=name, size=manifest.size())
+    return recipe.refer(manifest.size())
 
 
 def describe_columns(details: dict[str, Any]) -> str:
@@ -99,12 +107,16 @@ def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> 
     places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
     options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
     cut = data.validation_fraction if source.cut else None
-    name = fingerprint([FORMAT, options, source.identity, cut, encoder.digest, encoder.max_length])
+    name, trained = (
+        fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length])
+        for identity in (source.identity, without_test(source.identity))
+    )
     told = {**options, "format": FORMAT, "quoting": data.quoting, "validation_fraction": cut, "max_length": encoder.max_length}
-    return Recipe(source, encoder, f"encoded/{data.name}-{name}", {**told, "tokenizer": encoder.digest})
+    return Recipe(source, encoder, f"encoded/{data.name}-{name}", trained, {**told, "tokenizer": encoder.digest})
 
 
-def _find(store: Store, data: LabelledDataConfig, key: str) -> ArtifactRef | None:
+def _find(store: Store, data: LabelledDataConfig, recipe: Recipe) -> ArtifactRef | None:
+    key = recipe.key
     try:
         manifest = read_manifest(store, key, KIND)
     except ArtifactError as error:
@@ -118,7 +130,7 @@ def _find(store: Store, data: LabelledDataConfig, key: str) -> ArtifactRef | Non
         log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
     if damage or not hold_reused(store, key, manifest.created):
         return None
-    return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
+    return recipe.refer(manifest.size(), reused=True)
 
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:

@@ -62,7 +62,7 @@ class Finetuning:
 
     @property
     def details(self) -> dict[str, Any]:
-        return {"encoded": self._key}
+        return {}  # config.json names the encoded set, which becomes another one with another test split
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         return load_classifier(self._store, self._job, self._set.details, folder)

@@ -10,6 +10,7 @@ from trainer.facts import RunFacts
 from trainer.finetuning_data import describe_data, in_order
 from trainer.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
 from trainer.formats import count, plural, score, short
+from trainer.labelled_sources import TEST
 from trainer.measures import OF_ONE_CLASS, positive_class
 from trainer.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.places import FINAL
@@ -49,7 +50,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     return Account(
         verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
-        tiles=_tiles(facts, plan, evaluation, figures),
+        tiles=_tiles(facts, plan, evaluation, figures, details),
         curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
         results=[Section("Results by split", _results(facts, evaluation, labels, unit, details)), *_classes(evaluation)],
         samples=[],
@@ -111,11 +112,13 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
     return f"Finished model on {'; on '.join(measured)}."
 
 
-def _tiles(facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str]) -> list[Tile]:
+def _tiles(
+    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> list[Tile]:
     compared = find_comparison(facts)
     scores = evaluation.scores["validation"] if evaluation else {}
     before = compared.before if compared else {}
-    test = f", {count(plan.test_examples)} test" if plan.test_examples else ""
+    test = f", {count(details['splits'][TEST]['examples'])} test" if TEST in details["splits"] else ""
     return [
         *(
             Tile(

@@ -46,7 +46,7 @@ def foresee(job: PipelineJob | FinetuneJob) -> list[Foreseen]:
     store = LookedAt(job.store)
     stages, data = _foresee_data(store, job)
     run = foresee_run(store, job, data, stages)
-    evaluation = foresee_evaluation(store, job, run)
+    evaluation = foresee_evaluation(store, job, data, run)
     return [*stages, run, evaluation, foresee_report(store, stages, run, evaluation)]
 
 
@@ -55,8 +55,8 @@ def _foresee_data(store: Store, job: PipelineJob | FinetuneJob) -> tuple[list[Fo
     if isinstance(job, FinetuneJob):
         from trainer.encoded_foresight import foresee_encoded
 
-        encoded = foresee_encoded(store, job)
-        return [encoded], _refer(encoded)
+        encoded, ref = foresee_encoded(store, job)
+        return [encoded], ref
     from trainer.data_foresight import foresee_corpus, foresee_tokenizer
 
     tokenizer = foresee_tokenizer(store, job.data)

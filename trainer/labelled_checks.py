@@ -18,10 +18,14 @@ MOST_TOLD = 12
 
 
 def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
-    """The columns that are left out, and the data set's own class names. Raises `CorpusError` if a column is missing."""
+    """The columns that are left out, and the data set's own class names, which a test split alone does not give.
+
+    Raises `CorpusError` if a column is missing.
+    """
     wanted = columns_of(data)
     dropped: dict[str, None] = {}
     names: dict[str, list[str]] = {}
+    named: list[str] | None = None
     identified: dict[str, set[bool]] = {}
     for split, each in parts.items():
         for part in each:
@@ -33,12 +37,13 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
             dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
             if table.class_names is not None:
                 names[part.name] = table.class_names
+                named = named or (table.class_names if split != TEST else None)
     if data.id_column is not None:
         _check_ids(data, parts, identified)
     if len({tuple(each) for each in names.values()}) > 1:
         found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
         raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
-    return list(dropped), next(iter(names.values()), None)
+    return list(dropped), named
 
 
 def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identified: dict[str, set[bool]]) -> None:

@@ -74,7 +74,10 @@ class Manifest(BaseModel):
 
 
 class ArtifactRef(BaseModel):
-    """What tasks hand to each other: where an artifact is and what it holds, never its data."""
+    """What tasks hand to each other: where an artifact is and what it holds, never its data.
+
+    `fingerprint` is what names a run that is made from it: of an encoded set, that of all but its test split.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -11,10 +11,10 @@ from trainer.errors import ArtifactError, ConfigError, in_one_line
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file, fingerprint, read_manifest
 from trainer.measures import metric_identity
-from trainer.places import CONFIG, EVALUATION, FINAL, FINAL_KIND
+from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.pretrained import Checkpoint, find_model
 from trainer.results import Evaluation, FinetuneEvaluation
-from trainer.seals import read_sealed, require_sealed
+from trainer.seals import read_sealed, remedy_of, require_sealed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -73,14 +73,24 @@ class Scoring(NamedTuple):
 def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None) -> Scoring:
     """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
 
-    Raises `ArtifactError` if the model is missing or damaged.
+    Raises `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
     """
     found = find_model(store, f"{other or run}/{FINAL}")
-    manifest = read_manifest(store, f"{run}/{FINAL}", FINAL_KIND)
-    assert manifest is not None
-    encoded: str = manifest.details["encoded"]
+    encoded = encoded_of(store, run)
     name = scoring_fingerprint(job, found, encoded)
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
+
+
+def encoded_of(store: Store, run: str) -> str:
+    """The key of a fine-tuned run's encoded set, with the test split that the run was last asked for with.
+
+    Raises `ArtifactError` if its config.json does not say it.
+    """
+    key: str | None = require_sealed(store, f"{run}/{CONFIG}").get("data", {}).get("key")
+    if key is None:
+        place = f"{run}/{CONFIG}"
+        raise ArtifactError(f"{store.path(place)} is damaged: it names no encoded data set; {remedy_of(place)}")
+    return key
 
 
 def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
@@ -111,6 +121,13 @@ def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
         log.warning("%s is missing or changed: evaluating again", store.path(file))
         return None
     return earlier.model_copy(update={"reused": True})
+
+
+def forget_evaluation(store: Store, run: str) -> None:
+    """Remove what was measured of a run's final model: the record first, so that it never names predictions that are gone."""
+    store.delete(f"{run}/{EVALUATION}")
+    for split in PREDICTED:
+        store.delete(predictions_key(run, split))
 
 
 def predictions_key(run: str, split: str) -> str:

@@ -7,6 +7,9 @@ from typing import Any
 Pieces = list[tuple[int, int, str]]
 """A file's pieces in order: each its begin, its end and its digest."""
 
+SEVERAL = "dataset_dict.json"
+"""What `save_to_disk` writes beside the folders of several splits."""
+
 
 def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str, Pieces]:
     """The pieces of a set's sources.json of each file, by its key or its `path`."""
@@ -31,6 +34,27 @@ def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str,
         return {key: sha256 for key, sha256 in identity[0]}
     path, subset, prints = identity
     return {f"{path}{f'/{subset}' if subset else ''}: {split}": "/".join(found) for split, found in prints.items()}
+
+
+def without_test(identity: Any) -> Any:
+    """A labelled set's identity as far as its training and validation splits are read.
+
+    Of a folder that `save_to_disk` wrote with several splits, each lies in a folder of its name.
+    """
+    if isinstance(identity, dict):
+        return _but_test(identity)
+    if len(identity) == 2:
+        files, splits = identity[0], _but_test(identity[1])
+        if SEVERAL in (key for key, _ in files):
+            read = {name for names in splits.values() for name in names}
+            files = [[key, sha256] for key, sha256 in files if key.split("/")[0] in read]
+        return [files, splits]
+    path, subset, prints = identity
+    return [path, subset, _but_test(prints)]
+
+
+def _but_test(splits: Mapping[str, Any]) -> dict[str, Any]:
+    return {split: value for split, value in splits.items() if split != "test"}
 
 
 def describe_file(path: str, pieces: Pieces) -> dict[str, Any]:

@@ -58,11 +58,10 @@ class StepPlan(Plan):
 
 
 class FinetunePlan(Plan):
-    """Fine-tuning: the same for a labelled set."""
+    """Fine-tuning: the same for a labelled set, but for its test split, which is no part of the run."""
 
     examples: int
     validation_examples: int
-    test_examples: int
 
 
 def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) -> StepPlan:
@@ -115,7 +114,6 @@ def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ran
     return FinetunePlan(
         examples=splits["train"],
         validation_examples=splits.get("validation", 0),
-        test_examples=splits.get("test", 0),
         **plan_batches(training, splits["train"], ranks).model_dump(),
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
+from trainer.config import PipelineJob
 from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.facts import read_facts
 from trainer.finetune_config import FinetuneJob
@@ -13,8 +14,8 @@ from trainer.foresight import Foreseen
 from trainer.jobs import measurement
 from trainer.lease import is_held
 from trainer.likeness import NONE_YET, UNRECORDED, look
-from trainer.manifest import read_manifest
-from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
+from trainer.manifest import ArtifactRef, read_manifest
+from trainer.measured import encoded_of, find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.measures import metric_identity
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
@@ -52,15 +53,16 @@ def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, befor
     return _continue(store, run, work)
 
 
-def foresee_evaluation(store: Store, job: TrainingJob, run: Foreseen) -> Foreseen:
+def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None, run: Foreseen) -> Foreseen:
     """Whether the final model was measured in the same way."""
     if not isinstance(job, FinetuneJob) and job.data.validation_fraction == 0:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     if run.verdict != "reused" or run.key is None:
         return Foreseen("evaluation", "depends", reasons=(run.later,))
     own = _intact(store, f"{run.key}/{EVALUATION}")
-    if isinstance(job, FinetuneJob):
-        return _foresee_scoring(store, job, run.key, own)
+    if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
+        return _foresee_scoring(store, job, data, run.key, own)
+    assert isinstance(job, PipelineJob)
     plan = _intact(store, f"{run.key}/{PLAN}")  # a damaged one is written anew
     if plan is not None and not StepPlan(**plan).holds_out:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
@@ -121,8 +123,10 @@ def _continue(store: Store, run: Run, work: str) -> Foreseen:
     return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
 
 
-def _foresee_scoring(store: Store, job: FinetuneJob, run: str, own: dict[str, Any] | None) -> Foreseen:
+def _foresee_scoring(store: Store, job: FinetuneJob, data: ArtifactRef, run: str, own: dict[str, Any] | None) -> Foreseen:
     """Whether a fine-tuned model's figures and predictions are there."""
+    if (encoded := encoded_of(store, run)) != data.key:
+        return Foreseen("evaluation", "made", f"{run}/{EVALUATION}", (f"another test split: {encoded} -> {data.key}",))
     wanted = identify_scoring(store, job, run)
     key = wanted.key
     if find_scoring(store, wanted) is not None:

@@ -12,6 +12,7 @@ from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.holds import is_being_removed
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.measured import forget_evaluation
 from trainer.measures import metric_identity
 from trainer.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.pointers import read_pointer
@@ -23,7 +24,7 @@ from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 
 TrainingJob = PipelineJob | FinetuneJob
 TrainingData = PreparedData | ArtifactRef
@@ -118,26 +119,53 @@ def claim_run(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
             "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
-    write_sealed(
-        store,
-        f"{run.key}/{CONFIG}",
-        {
-            "fingerprint": run.fingerprint,
-            "identity": run.identity,
-            "job": job.model_dump(mode="json"),
-            "data": _without_reused(data.model_dump()),
-            "fork": earlier["fork"] if earlier else find_fork(),
-            "start": run.start,
-            "base": run.base,
-        },
-    )
+    config = {
+        "fingerprint": run.fingerprint,
+        "identity": run.identity,
+        "job": job.model_dump(mode="json"),
+        "data": _without_reused(data.model_dump()),
+        "fork": earlier["fork"] if earlier else find_fork(),
+        "start": run.start,
+        "base": run.base,
+    }
+    _write_config(store, run.key, earlier, config)
 
 
-def note_card(store: Store, run: Run, job: TrainingJob) -> None:
-    """Write into a finished run's config.json what the job says of the model card now: that is no reason to train again."""
-    earlier, card = read_sealed(store, f"{run.key}/{CONFIG}"), job.card.model_dump(mode="json")
-    if earlier is not None and earlier["job"].get("card") != card:
-        write_sealed(store, f"{run.key}/{CONFIG}", {**earlier, "job": {**earlier["job"], "card": card}})
+def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+    """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
+
+    Raises `ArtifactError` if the data is removed at the same time.
+    """
+    earlier = read_sealed(store, f"{run.key}/{CONFIG}")
+    if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
+        return
+    _write_config(store, run.key, earlier, config)
+    check_begun(store, run, job, data)
+
+
+def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData) -> dict[str, Any]:
+    """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
+    said = job.model_dump(mode="json")
+    noted = {**config, "job": {**config["job"], "card": said["card"]}}
+    if isinstance(data, ArtifactRef) and _encoded_of(config) != data.key:
+        noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
+    return noted
+
+
+def _write_config(store: Store, run: str, earlier: dict[str, Any] | None, config: dict[str, Any]) -> None:
+    """Write a run's config.json. What was measured on another test split goes before, so that it is never taken for this one's.
+
+    A process that is killed between has the run evaluated anew at the next start, on whichever test split that has.
+    """
+    if earlier is not None and _encoded_of(earlier) != _encoded_of(config):
+        forget_evaluation(store, run)
+    write_sealed(store, f"{run}/{CONFIG}", config)
+
+
+def _encoded_of(config: dict[str, Any]) -> str | None:
+    """The key of the encoded set that a fine-tuning run's config.json names."""
+    key: str | None = config.get("data", {}).get("key")
+    return key
 
 
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
@@ -168,7 +196,7 @@ def finished_run(store: Store, run: Run) -> ArtifactRef | None:
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
 
 
-def is_whole(store: Store, run: Run, job: TrainingJob) -> bool:
+def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bool:
     """Whether a finished run's records can all be read and say what the job says now; else training it again sees to them."""
     pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
     try:
@@ -177,7 +205,7 @@ def is_whole(store: Store, run: Run, job: TrainingJob) -> bool:
             read_pointer(store, f"{run.key}/{pointer}")
     except ArtifactError:
         return False
-    return config is not None and plan is not None and config["job"].get("card") == job.card.model_dump(mode="json")
+    return config is not None and plan is not None and _with_untrained(config, job, data) == config
 
 
 def final_manifest(store: Store, run_key: str) -> Manifest | None:

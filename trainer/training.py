@@ -39,7 +39,7 @@ from trainer.runs import (
     difference,
     finished_run,
     identify_run,
-    note_card,
+    note_untrained,
 )
 from trainer.runtime import Runtime, compile_objective, compute_deterministically, start_runtime, wrap_objective
 from trainer.saver import Saver
@@ -74,7 +74,7 @@ def train(
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
         runtime.on_first(lambda: _tidy(job, store, run, prepared, runtime.ranks))
-        runtime.on_first(lambda: note_card(store, run, job))
+        runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
     workload = _open(job, store, prepared, runtime.ranks)
     if expected is not None and workload.plan != expected:

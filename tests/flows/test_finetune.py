@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -74,6 +75,28 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     }  # fmt: skip
     assert f"{outcome.run}/predictions/test.jsonl" in ended.stdout
     assert "validation accuracy 0." in ended.stdout
+
+
+def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pairs: Path, model: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(tuned, tmp_path / "store"))
+    other = tmp_path / "other.jsonl"
+    other.write_text(
+        "".join((pairs / "test.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)[:5]), encoding="utf-8"
+    )
+    job = finetune_job(pairs, store, model, training__epochs=1, run="pairs", data__test=[str(other)])
+    trained = digests(store / "runs" / "pairs", "checkpoints", "metrics.jsonl")
+    for said in ("Completed", "Reused"):
+        with cores(1):
+            state = finetune(job, return_state=True)
+        names = {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()}
+        assert names == {
+            "preflight": "Completed", "encode": said, "plan-steps": "Completed", "train": "Reused", "evaluate": said,
+            "report": said,
+        }  # fmt: skip
+        assert state.result().run == "runs/pairs"
+    assert digests(store / "runs" / "pairs", "checkpoints", "metrics.jsonl") == trained
+    predicted = (store / "runs" / "pairs" / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(predicted) == 5
 
 
 @pytest.fixture(scope="module")

@@ -240,15 +240,15 @@ def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, g
     job = finetune_job(raw, tmp_path / "store", gpt2)
     prepare_encoded(Store(job.store), job, gpt2, silent())
     store = LookedAt(job.store)
-    assert foresee_encoded(store, job).verdict == "reused"
-    shorter = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
+    assert foresee_encoded(store, job)[0].verdict == "reused"
+    shorter, _ = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
     assert set(shorter.reasons) >= {"data.max_length: 32 -> 24"} and all("tokenizer" in each for each in shorter.reasons[1:])
-    swapped = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
+    swapped, _ = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
     assert swapped.reasons == ("data.text_columns: ['summary', 'code'] -> ['code', 'summary']",)
     lines = (raw / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     write_old(raw / "train.jsonl", "".join(lines[:-1]))
     before = stamps(Path(job.store))
-    assert foresee_encoded(store, job).reasons == (f"files: 1 changed ({raw / 'train.jsonl'})",)
+    assert foresee_encoded(store, job)[0].reasons == (f"files: 1 changed ({raw / 'train.jsonl'})",)
     assert stamps(Path(job.store)) == before
 
 

@@ -108,7 +108,7 @@ def finetune(
     publish_checkpoint(store, steps, scores(after), ("checkpoint-last",))
     config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 320}
     weights = safetensors({"wte": [320, 8], "classifier": [len(classes or [0]), 8]})
-    final = {"run": run.fingerprint, "step": best, "encoded": data.key}
+    final = {"run": run.fingerprint, "step": best}
     publish(store, f"{RUN}/final", "model", {"config.json": json.dumps(config).encode(), "model.safetensors": weights}, final)
     labelled = ["validation", *(["test"] if test else [])]
     confusion = [[9 if a == b else 1 for b in range(len(classes or []))] for a in range(len(classes or []))]
