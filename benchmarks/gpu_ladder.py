@@ -93,11 +93,12 @@ def tokens(rows: int, config: PretrainedConfig) -> torch.Tensor:
     return torch.randint(VOCABULARY, (rows, config.max_position_embeddings))
 
 
-def measured(step: Callable[[], object], in_step: int, model: Any, config: PretrainedConfig) -> dict[str, float]:
-    """Tokens a second, MFU, GiB and seconds of the warm-up of a step over so many tokens."""
+def measured(step: Callable[[], torch.Tensor], in_step: int, model: Any, config: PretrainedConfig) -> dict[str, float]:
+    """The figures of a step over so many tokens, which returns its loss. The same tokens come every time: it must fall."""
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    for _ in range(WARM_UP):
+    first = float(step())
+    for _ in range(WARM_UP - 1):
         step()
     torch.cuda.synchronize()
     warm = time.perf_counter() - started
@@ -105,10 +106,13 @@ def measured(step: Callable[[], object], in_step: int, model: Any, config: Pretr
     for _ in range(3):
         started = time.perf_counter()
         for _ in range(STEPS // 3):
-            step()
+            last = step()
         torch.cuda.synchronize()
         seconds.append((time.perf_counter() - started) / (STEPS // 3))
-    return figures(in_step / statistics.median(seconds), model, config) | {"warm-up s": warm}
+    return figures(in_step / statistics.median(seconds), model, config) | {
+        "s warm-up": warm,
+        "nats less": first - float(last),
+    }
 
 
 def figures(rate: float, model: Any, config: PretrainedConfig) -> dict[str, float]:
@@ -138,9 +142,9 @@ def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, pro
     in_step = rows * rung.accumulate * config.max_position_embeddings
     batch = Batch(parts, in_step, in_step)
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         seed_everything(0, 0, 0)
-        train_step(wrapped, prepared, schedule, batch, 1.0, runtime)
+        return train_step(wrapped, prepared, schedule, batch, 1.0, runtime).loss
 
     found = measured(step, in_step, model, config)
     if profile is not None:
@@ -165,7 +169,7 @@ def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[s
     optimizer = torch.optim.AdamW(model.parameters(), lr=6e-4, betas=(0.9, 0.95), fused=True)
     parts = [tokens(rows, config).cuda() for _ in range(accumulate)]
 
-    def step() -> None:
+    def step() -> torch.Tensor:
         for input_ids in parts:
             with torch.autocast("cuda", torch.bfloat16):
                 logits = compiled(input_ids=input_ids, use_cache=False).logits
@@ -174,6 +178,7 @@ def nanogpt_loop(config: PretrainedConfig, rows: int, accumulate: int) -> dict[s
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
 
     return measured(step, rows * accumulate * config.max_position_embeddings, model, config)
 
