@@ -19,6 +19,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
 from trainer.batches import batches_from
 from trainer.checkpoint import Criterion, TrainState
+from trainer.compiling import compile_objective
 from trainer.config import PipelineJob
 from trainer.dataset import Dataset, open_dataset, read_batch
 from trainer.loop import Session, run_loop
@@ -27,7 +28,7 @@ from trainer.models import build_model, resolve_config
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import Bar, silent
-from trainer.runtime import compile_objective, start_runtime
+from trainer.runtime import start_runtime
 from trainer.step import make_optimizer, make_schedule
 from trainer.stopping import StopSignal
 from trainer.storage import Store
@@ -62,7 +63,8 @@ class Ours:
         self.model = build_model(bench.model, config, training.seed)
         objective = runtime.accelerator.prepare_model(CausalLMLoss(self.model))
         if training.compile:
-            compile_objective(objective, runtime)
+            sample = read_batch(0, plan, dataset.order, dataset.windows, 0).micro_batches[0]
+            compile_objective(objective, runtime, lambda: sample)
         optimizer = make_optimizer(objective, training)
         self.clock = Clock()
         self.session = Session(

@@ -138,19 +138,20 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar. The gradient of the sum to a logit is its probability, less one at the label."""
         wanted, targets = labels != IGNORED, labels.clamp_min(0).unsqueeze(1)
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
-        total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         kind = hidden.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
         states, matrix = hidden.to(dtype), weight.to(dtype)  # once, not by every product
         rows_at_once = max(1, CHUNK_ELEMENTS[kind] // len(weight))
+        # Nothing that is kept is written in place: compiled by torch 2.11, its backward pass would read what was there before.
+        total = torch.zeros((), device=hidden.device, dtype=torch.float32)
+        grad_weight, grads = torch.zeros_like(weight), []
         for start in range(0, len(labels), rows_at_once):
             rows = slice(start, start + rows_at_once)
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
-            total += loss
-            grad_hidden[rows] = grad @ matrix
-            grad_weight += grad.T @ states[rows]
-        ctx.save_for_backward(grad_hidden, grad_weight)
+            total = total + loss
+            grads.append(grad @ matrix)
+            grad_weight = grad_weight + grad.T @ states[rows]
+        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight)
         return total
 
     @staticmethod

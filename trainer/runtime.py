@@ -169,14 +169,6 @@ def seed_everything(seed: int, attempt: int, rank: int) -> None:
     torch.manual_seed(key % 2**63)
 
 
-def compile_objective(objective: torch.nn.Module, runtime: Runtime) -> None:
-    """Compile a model and its loss, in place.
-
-    On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
-    """
-    objective.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
-
-
 def leave_group() -> None:
     """Leave the other ranks, if there are any."""
     if dist.is_initialized():

@@ -1,14 +1,17 @@
 """Training a run, from its data or from its newest checkpoint to its published final model."""
 
 import logging
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from trainer.batches import batches_from
 from trainer.checkpoint import TrainState, find_checkpoint, read_computed, restore
+from trainer.compiling import compile_objective
 from trainer.config import PipelineJob
 from trainer.encoding import encode
 from trainer.environment import describe_environment
@@ -41,7 +44,7 @@ from trainer.runs import (
     identify_run,
     note_untrained,
 )
-from trainer.runtime import Runtime, compile_objective, compute_deterministically, start_runtime, wrap_objective
+from trainer.runtime import Runtime, compute_deterministically, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
 from trainer.step import make_optimizer, make_schedule
@@ -138,11 +141,13 @@ def _train(
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-    objective = wrap_objective(
-        workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
-    )
+
+    def read_sample() -> Mapping[str, Tensor]:
+        return workload.read_batch(0, runtime.rank).micro_batches[0]
+
+    objective = wrap_objective(workload.make_objective(model), runtime, read_sample)
     if training.compile:
-        compile_objective(objective, runtime)
+        compile_objective(objective, runtime, read_sample)
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()

@@ -1,0 +1,43 @@
+"""A compiled model is compared with the plain one before it is trained."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.support import cpu_runtime
+from trainer.compiling import compile_objective
+from trainer.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
+
+
+class Loss(nn.Module):
+    """A sum of two products; compiled, it takes them times these factors, and keeps their gradients if told so."""
+
+    def __init__(self, compiled: tuple[float, float]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 1), nn.Linear(4, 1)
+        self.compiled = compiled
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        one, two = self.compiled if torch.compiler.is_compiling() else (1.0, 1.0)
+        return (one * self.first(values) + two * self.second(values)).sum()
+
+
+def compile_with(*compiled: float) -> Loss:
+    objective = Loss((compiled[0], compiled[1]))
+    compile_objective(objective, cpu_runtime(), lambda: {"values": torch.ones(2, 4)})
+    return objective
+
+
+def test_a_compiled_model_that_learns_the_same_is_taken_and_no_gradient_is_left() -> None:
+    assert all(parameter.grad is None for parameter in compile_with(1.0, 1.0).parameters())
+
+
+@pytest.mark.parametrize(
+    ("compiled", "said"),
+    [((0.0, 0.0), "norm is 0, and 6.32"), ((2.0, 2.0), "norm is 12.6"), ((1.0, 0.0), "second.weight gets")],
+)
+def test_one_that_learns_nothing_or_something_else_is_refused(compiled: tuple[float, float], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"training.compile: compiled by torch .*{said}.*training.compile to false"):
+        compile_with(*compiled)
