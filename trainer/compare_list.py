@@ -17,7 +17,7 @@ from trainer.formats import count, plural, score, short
 from trainer.lease import LEASE, is_held
 from trainer.manifest import read_manifest
 from trainer.places import BEST, CHAMPION, CONFIG, EVALUATION, FINAL, FINAL_KIND, LAST, METRICS, PLAN
-from trainer.seals import is_sealed_line, read_sealed, unseal_line
+from trainer.seals import read_sealed, sealed_number, unseal_line
 from trainer.storage import Store
 from trainer.tables import Table, text_table
 
@@ -144,8 +144,8 @@ def _last_recorded(store: Store, key: str) -> int:
         lines = store.read_bytes(f"{key}/{METRICS}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
     except FileNotFoundError:
         return 0
-    whole = [line for line in lines if is_sealed_line(f"{key}/{METRICS}", line)]
-    return int(unseal_line(whole[-1])["step"]) if whole else 0
+    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS}", line))}
+    return int(unseal_line(whole[max(whole)])["step"]) if whole else 0
 
 
 def _describe_corpora(plan: dict[str, Any]) -> str:

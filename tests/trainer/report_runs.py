@@ -4,8 +4,9 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
+from tests.support import sealed_lines
 from trainer.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
-from trainer.seals import seal_line, write_sealed
+from trainer.seals import write_sealed
 from trainer.storage import Store
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
@@ -54,7 +55,7 @@ def step_record(step: int) -> dict:
 
 
 def write_records(store: Store, records: list[dict[str, Any]]) -> None:
-    store.write_bytes(f"{RUN}/metrics.jsonl", b"".join(seal_line(f"{RUN}/metrics.jsonl", record) for record in records))
+    store.write_bytes(f"{RUN}/metrics.jsonl", sealed_lines(f"{RUN}/metrics.jsonl", records))
 
 
 def publish_checkpoint(store: Store, step: int, scores: dict[str, float], pointers: tuple[str, ...]) -> None:

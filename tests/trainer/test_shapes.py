@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.errors import ArtifactError
 from trainer.records import read_records
-from trainer.seals import read_sealed, seal_line, write_sealed
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 DIGEST, PRINT = "0" * 64, "0" * 16
@@ -72,7 +73,7 @@ def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Stor
     key = "runs/a/metrics.jsonl"
     train = step_record(1)
     lines = [train, {**train, "loss": "x"}, {**train, "step": -1}, {"step": 1}, {"kind": "commit", "step": 1, "seconds": 1.0}]
-    empty_store.write_bytes(key, b"".join(seal_line(key, line) for line in lines))
+    empty_store.write_bytes(key, sealed_lines(key, lines))
     with caplog.at_level(logging.WARNING):
         assert [record["kind"] for record in read_records(empty_store, "runs/a")] == ["train", "commit"]
     assert len([record for record in caplog.records if "cannot be one" in record.getMessage()]) == 3
@@ -81,13 +82,12 @@ def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Stor
 def test_records_that_were_lost_as_a_whole_are_told_of_a_finished_run(
     empty_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_sealed(empty_store, "runs/a/checkpoint-last", {"checkpoint": "checkpoints/step-00000004", "step": 4, "scores": None})
     empty_store.write_bytes("runs/a/final/manifest.json", b"{}")
-    for lines in (0, 2, 4):
-        records = [{"kind": "checkpoint", "step": step} for step in range(1, lines + 1)]
-        key = "runs/a/metrics.jsonl"
-        empty_store.write_bytes(key, b"".join(seal_line(key, record) for record in records))
+    records = [{"kind": "checkpoint", "step": 1}, {"kind": "checkpoint", "step": 2}, {"kind": "end", "step": 2}]
+    key = "runs/a/metrics.jsonl"
+    for kept in range(len(records) + 1):
+        empty_store.write_bytes(key, sealed_lines(key, records[:kept]))
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert read_records(empty_store, "runs/a") == records
-        assert ("records are missing" in caplog.text) == (lines < 4)
+            assert read_records(empty_store, "runs/a") == records[:kept]
+        assert ("records are missing" in caplog.text) == (kept < len(records))
