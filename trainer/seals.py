@@ -15,7 +15,7 @@ from typing import Any
 from trainer.errors import ArtifactError
 from trainer.manifest import seal, unseal
 from trainer.shapes import require_evaluation, require_shape
-from trainer.storage import Store
+from trainer.storage import Store, json_bytes
 
 REMEDIES = {
     r"runs/[^/]+/config\.json": "put back a copy of it, or move the run's folder away and train it anew",
@@ -103,7 +103,7 @@ def write_sealed(store: Store, key: str, values: dict[str, Any], indent: int | N
 def sealed_bytes(key: str, values: dict[str, Any], indent: int | None = 2) -> bytes:
     """A sealed JSON file's bytes, for one that is replaced only by who has read it as it is."""
     plain = json.loads(json.dumps(values))  # as it is read back: names are texts
-    return (json.dumps(seal(plain, key), indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    return json_bytes(seal(plain, key), indent)
 
 
 def remedy_of(key: str) -> str:

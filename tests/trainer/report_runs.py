@@ -19,8 +19,12 @@ DETAILS: dict[str, dict[str, Any]] = {
         "corpus": "code", "dtype": "<u2", "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
         "tokenizer_sha256": "0" * 64, "num_shards": 1, "shard_tokens": [0],
         "totals": dict.fromkeys(
-            ("raw_bytes", "documents", "tokens", "validation_documents", "validation_tokens", "bad_records"), 0
+            (
+                "raw_bytes", "documents", "tokens", "text_bytes", "validation_documents", "validation_tokens",
+                "validation_bytes", "validation_token_bytes", "bad_records",
+            ), 0,
         ),
+        "keeps_text": True, "validation_digest": "0" * 32,
     },
     "encoded": {
         "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,

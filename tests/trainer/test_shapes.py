@@ -9,6 +9,7 @@ import pytest
 from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.errors import ArtifactError
+from trainer.manifest import fingerprint
 from trainer.records import read_records
 from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
@@ -20,7 +21,7 @@ MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"lo
 PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST}
 RECORDS: dict[str, dict[str, Any]] = {
     "runs/a/config.json": {
-        "fingerprint": PRINT, "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
+        "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
         "start": None,
     },
     "runs/a/checkpoint-best": {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None},
@@ -35,6 +36,9 @@ RECORDS: dict[str, dict[str, Any]] = {
 Change = Callable[[dict[str, Any]], object]
 IMPOSSIBLE: list[tuple[str, Change]] = [
     ("runs/a/config.json", lambda record: record.update(identity=7)),
+    ("runs/a/config.json", lambda record: record.update(identity={"model": {}})),
+    ("runs/a/config.json", lambda record: record.update(fingerprint=PRINT)),
+    ("runs/a/config.json", lambda record: record.pop("identity")),
     ("runs/a/config.json", lambda record: record.update(job=[])),
     ("runs/a/config.json", lambda record: record["data"]["shards"][0].update(key="../../outside")),
     ("runs/a/config.json", lambda record: record.update(fork={"run": "runs/..", "checkpoint": "x"})),
