@@ -11,7 +11,7 @@ from tests.trainer.report_runs import step_record
 from trainer.errors import ArtifactError
 from trainer.manifest import fingerprint
 from trainer.records import read_records
-from trainer.seals import read_sealed, write_sealed
+from trainer.seals import read_evaluation, read_sealed, write_sealed
 from trainer.storage import Store
 
 DIGEST, PRINT = "0" * 64, "0" * 16
@@ -71,6 +71,28 @@ def test_a_sealed_record_that_cannot_be_is_damage(empty_store: Store, key: str, 
     with pytest.raises(ArtifactError, match=rf"{key} is damaged: ") as told:
         read_sealed(empty_store, key)
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("figure", "value"), [("f1", -1.75), ("recall", 1.5), ("precision", True), ("support", -1)])
+def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure: str, value: object) -> None:
+    key = "runs/a/eval.json"
+    a_class = {"name": "no", "precision": 1.0, "recall": 0.5, "f1": 0.75, "support": 3}
+    measured: dict[str, Any] = {
+        "format": 3, "fingerprint": PRINT, "key": key, "checkpoint": "runs/a/final", "encoded": "encoded/a", "predictions": {},
+        "scores": {"validation": {"accuracy": 1.0}},
+        "classification": {"validation": {"confusion": [[3]], "classes": [a_class]}},
+    }  # fmt: skip
+    write_sealed(empty_store, key, measured)
+    assert read_evaluation(empty_store, key) == measured
+    a_class[figure] = value
+    write_sealed(empty_store, key, measured)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: classification\.validation\.classes\.0\.{figure}"):
+        read_evaluation(empty_store, key)
+    measured["classification"] = {}
+    measured["scores"]["validation"]["accuracy"] = True
+    write_sealed(empty_store, key, measured)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: scores\.validation\.accuracy"):
+        read_evaluation(empty_store, key)
 
 
 def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
