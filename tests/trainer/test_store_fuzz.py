@@ -1,6 +1,7 @@
-"""Every file of a store that is read back, damaged: repaired to the same bits, or refused with one message.
+"""Every file of a store that is read back, damaged: repaired to the same bits, refused with one message, or told of by name.
 
-Never another outcome without a word, and never a traceback.
+What nothing can tell is shown as it is; the judge says what counts as which. Never another outcome without a word, and never a
+traceback.
 """
 
 import os
@@ -16,7 +17,7 @@ from tests.trainer.fuzz.cases import Case, make_cases, sample
 from tests.trainer.fuzz.judge import Judge, Result, table
 from tests.trainer.fuzz.world import World, build, in_process
 
-FEWEST, SAMPLED = 2000, 100
+FEWEST, SAMPLED = 2500, 100
 WRONG = ("silent", "traceback")
 
 
