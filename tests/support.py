@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -152,8 +153,12 @@ def seal_copy(source: Store, origin: str, store: Store, run: str) -> None:
     for name in [CONFIG, PLAN, ENVIRONMENT, EVALUATION, LINEAGE, *pointers]:
         if (values := read_sealed(source, f"{origin}/{name}")) is not None:
             write_sealed(store, f"{run}/{name}", values)
-    lines = [seal_line(f"{run}/{METRICS}", record) for record in read_records(source, origin)]
-    store.write_bytes(f"{run}/{METRICS}", b"".join(lines))
+    store.write_bytes(f"{run}/{METRICS}", sealed_lines(f"{run}/{METRICS}", read_records(source, origin)))
+
+
+def sealed_lines(key: str, records: Sequence[dict[str, Any]]) -> bytes:
+    """A file of records, in their order."""
+    return b"".join(seal_line(key, number, record) for number, record in enumerate(records, start=1))
 
 
 def cpu_runtime(precision: str = "fp32") -> Runtime:

@@ -13,7 +13,7 @@ from transformers import logging as transformers_logging
 from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import FinetuneJob
 from trainer.model_files import check_settings
-from trainer.models import fuse_activations
+from trainer.models import fuse_activations, keep_fixed
 from trainer.pretrained import find_model
 from trainer.storage import Store
 from trainer.weights import check_weights
@@ -115,7 +115,7 @@ def _load(
             )
     except Exception as error:  # hub, file system, format and architecture errors alike
         raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {error}") from error
-    return model, report
+    return keep_fixed(model), report
 
 
 def _not_loaded(report: dict[str, Any]) -> list[str]:

@@ -16,8 +16,8 @@ from trainer.errors import ArtifactError, StorageError
 from trainer.formats import count, plural, score, short
 from trainer.lease import LEASE, is_held
 from trainer.manifest import read_manifest
-from trainer.places import BEST, CHAMPION, CONFIG, EVALUATION, FINAL, FINAL_KIND, LAST, METRICS, PLAN
-from trainer.seals import is_sealed_line, read_sealed, unseal_line
+from trainer.places import BEST, CHAMPION, CHECKPOINTS, CONFIG, EVALUATION, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.seals import read_sealed, remedy_of, sealed_number, unseal_line
 from trainer.storage import Store
 from trainer.tables import Table, text_table
 
@@ -103,8 +103,13 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
     try:
         config = read_sealed(store, f"{key}/{CONFIG}")
         if config is None:
+            if store.names(f"{key}/{CHECKPOINTS}"):
+                log.warning("%s is missing; %s", store.path(f"{key}/{CONFIG}"), remedy_of(f"{key}/{CONFIG}"))
+                return RunLine(name)
             return None
         plan, last, best, evaluation = (read_sealed(store, f"{key}/{file}") or {} for file in (PLAN, LAST, BEST, EVALUATION))
+        if last and not plan:
+            log.warning("%s is missing; %s", store.path(f"{key}/{PLAN}"), remedy_of(f"{key}/{PLAN}"))
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
@@ -144,8 +149,8 @@ def _last_recorded(store: Store, key: str) -> int:
         lines = store.read_bytes(f"{key}/{METRICS}", max(0, size - TAIL_BYTES), size).split(b"\n") if size else []
     except FileNotFoundError:
         return 0
-    whole = [line for line in lines if is_sealed_line(f"{key}/{METRICS}", line)]
-    return int(unseal_line(whole[-1])["step"]) if whole else 0
+    whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS}", line))}
+    return int(unseal_line(whole[max(whole)])["step"]) if whole else 0
 
 
 def _describe_corpora(plan: dict[str, Any]) -> str:

@@ -124,7 +124,7 @@ def _draw(curve: Curve, points: dict[Line, list[tuple[int, float]]], total_steps
 
 
 def _set_axes(axes: Any, curve: Curve, total_steps: int) -> None:
-    axes.set_xlim(0, total_steps)
+    axes.set_xlim(0, max(1, total_steps))  # where only the untrained model's figures are left
     axes.set_xlabel("step")
     axes.set_ylabel(curve.unit)
     if curve.from_zero:

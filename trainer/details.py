@@ -25,8 +25,11 @@ class Totals(Details):
     raw_bytes: Count
     documents: Count
     tokens: Count
+    text_bytes: Count
     validation_documents: Count
     validation_tokens: Count
+    validation_bytes: Count
+    validation_token_bytes: Count
     bad_records: Count
 
 
@@ -42,6 +45,8 @@ class ShardsDetails(Details):
     num_shards: Count
     shard_tokens: list[Count]
     totals: Totals
+    keeps_text: bool
+    validation_digest: str
 
 
 class SplitDetails(Details):

@@ -58,7 +58,7 @@ def open_held_out(store: Store, shards: ShardSet, context: int, max_windows: int
     byte-level tokenizer this changes nothing.
     """
     totals, token_bytes = shards.details["totals"], None
-    if known := totals.get("validation_token_bytes"):
+    if known := totals["validation_token_bytes"]:
         lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]))
         token_bytes = lengths * (totals["validation_bytes"] / known)
     return held_out_windows(shards.corpus, shards.validation, context, max_windows, token_bytes)

@@ -16,6 +16,7 @@ from trainer.divergence import Divergence
 from trainer.errors import Preempted
 from trainer.plan import Plan
 from trainer.progress import Bar
+from trainer.records import ENDED
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
 from trainer.saver import Commit, Saver
@@ -98,6 +99,8 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     finish_saving(session)
     if session.runtime.any(session.stop.requested):
         raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
+    if session.log is not None:
+        session.log.write(ENDED, state.step)
 
 
 def end_step(session: Session, outcome: Outcome) -> bool:
@@ -179,6 +182,7 @@ def save_now(session: Session, epoch: int | None) -> None:
     if session.saver is None or session.log is None:
         return
     state = session.state
+    session.log.write("save", state.step)  # so that a run that goes on from here can tell whether it has all records up to here
     session.log.publish()  # before the commit: what is continued from there begins with the records up to there
     started = time.perf_counter()
     committed = session.saver.save(partial(

@@ -68,7 +68,7 @@ def load_model(path: str | Path, attention: str | None = None) -> PreTrainedMode
         )
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {error}") from error
-    return _made_ready(model)
+    return _made_ready(keep_fixed(model))
 
 
 def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
@@ -81,6 +81,19 @@ def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> 
 
 def _made_ready(model: PreTrainedModel) -> PreTrainedModel:
     return fuse_activations(let_padding_learn(model))
+
+
+def keep_fixed(model: PreTrainedModel) -> PreTrainedModel:
+    """Keep fixed what an architecture does not train (positions made of sines, biases that choose experts).
+
+    Loading forgets that of a parameter, and a run that goes on would train what it did not before.
+    """
+    with torch.device("meta"):
+        built = type(model)(model.config)
+    fixed = {name for name, parameter in built.named_parameters() if not parameter.requires_grad}
+    for name in fixed:
+        model.get_parameter(name).requires_grad_(False)
+    return model
 
 
 def let_padding_learn(model: PreTrainedModel) -> PreTrainedModel:

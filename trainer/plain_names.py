@@ -61,3 +61,6 @@ RunKey = Annotated[Key, Field(pattern=r"^runs/[^/]+$")]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, strict=True)]
 """How many of something there are: bytes, tokens, steps."""
+Figure = Annotated[float, Field(strict=True)]
+"""A number that was measured."""
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]

@@ -1,50 +1,41 @@
 """The records of a run, as its metrics.jsonl holds them, a line each. Readable without the libraries that wrote them."""
 
 import logging
-from contextlib import suppress
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
-from trainer.errors import ArtifactError
 from trainer.formats import plural
 from trainer.manifest import MANIFEST
-from trainer.places import FINAL, LAST, METRICS
-from trainer.pointers import read_pointer
-from trainer.seals import is_sealed_line, unseal_line
+from trainer.places import FINAL, METRICS
+from trainer.seals import sealed_number, unseal_line
 from trainer.shapes import require_record
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
+ENDED = "end"
+"""The kind of the last record of a run that was trained to its end."""
+
 NAMED = 5
-"""Damaged lines that are named."""
+"""Damaged and missing lines that are named."""
 
 
 def read_records(store: Store, run: str) -> list[dict[str, Any]]:
-    """All intact records of a run, in order; damaged ones are left out, with a warning."""
+    """All intact records of a run, in order; damaged and missing ones are warned of."""
     try:
         content = store.read_bytes(f"{run}/{METRICS}")
     except FileNotFoundError:
         content = b""
     lines = intact_lines(store, run, content)
-    records = [record for line in lines if (record := _meaning(store, run, line)) is not None]
-    _tell_missing(store, run, records)
+    records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
+    if (not records or records[-1]["kind"] != ENDED) and store.exists(f"{run}/{FINAL}/{MANIFEST}"):
+        place, last = store.path(f"{run}/{METRICS}"), max((record["step"] for record in records), default=0)
+        log.warning("%s ends with step %d, before the end of its run, which is finished: records are missing", place, last)
     return records
 
 
-def _tell_missing(store: Store, run: str, records: list[dict[str, Any]]) -> None:
-    """Warn if a finished run's records end before its last checkpoint: whole lines are lost, which no checksum tells."""
-    if not store.exists(f"{run}/{FINAL}/{MANIFEST}"):
-        return
-    with suppress(ArtifactError):  # a damaged pointer is told of elsewhere
-        pointer, last = read_pointer(store, f"{run}/{LAST}"), max((record["step"] for record in records), default=0)
-        if pointer is not None and last < pointer.step:
-            place = store.path(f"{run}/{METRICS}")
-            log.warning(
-                "%s ends with step %d, and the run was saved at step %d: records are missing", place, last, pointer.step
-            )
-
-
-def _meaning(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
+def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
     """What an intact line says; None, with a warning, if that is none of the records that are written."""
     record = unseal_line(line)
     try:
@@ -55,16 +46,41 @@ def _meaning(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
     return record
 
 
-def intact_lines(store: Store, run: str, content: bytes) -> list[bytes]:
-    """The lines of a run's records that match their checksums, without their ends; the others are told of by their numbers.
+def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
+    """The lines of a run's records that match their checksums, without their ends, by the numbers that were written with them.
 
-    A last line that a kill or a power loss cut short is left out without a word.
+    They are in the order of those numbers; of two with the same number the later one counts. What is damaged is told of by its
+    place in the file, what is missing by the number of the record after it. A last line that a kill or a power loss cut short
+    is left out without a word.
     """
     key = f"{run}/{METRICS}"
     *lines, rest = content.split(b"\n")
-    lines += [last for last in (rest, rest[:-1]) if is_sealed_line(key, last)]  # only its end is missing, or another character
-    intact = [is_sealed_line(key, line) for line in lines]
-    if damaged := [str(number) for number, whole in enumerate(intact, start=1) if not whole]:
-        named = f"line{'s' if len(damaged) > 1 else ''} {', '.join(damaged[:NAMED])}{', ...' if len(damaged) > NAMED else ''}"
-        log.warning("%s: %s left out, as not matching the checksum: %s", store.path(key), plural(len(damaged), "record"), named)
-    return [line for line, whole in zip(lines, intact, strict=True) if whole]
+    lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]  # only its end is missing, or another character
+    numbers = [sealed_number(key, line) for line in lines]
+    if damaged := [str(place) for place, number in enumerate(numbers, start=1) if number is None]:
+        log.warning(
+            "%s: %s left out, as not matching the checksum: %s",
+            store.path(key), plural(len(damaged), "record"), _name("line", damaged),
+        )  # fmt: skip
+    _tell_missing(store.path(key), numbers)
+    found = {number: line for number, line in zip(numbers, lines, strict=True) if number is not None}
+    if others := {str(number) for number, line in zip(numbers, lines, strict=True) if line != found.get(number or 0, line)}:
+        log.warning("%s: %s left out, as there is another of the same number", store.path(key), _name("record", sorted(others)))
+    return dict(sorted(found.items()))
+
+
+def _tell_missing(place: str, numbers: list[int | None]) -> None:
+    """Warn of gaps between the numbers of lines that are larger than the damaged lines in them, None, explain."""
+    damaged_after: Counter[int] = Counter()
+    before = 0
+    for number in numbers:
+        before = before if number is None else number
+        damaged_after[before] += number is None
+    intact = sorted({0, *filter(None, numbers)})
+    gaps = [str(after) for before, after in pairwise(intact) if after - before - 1 > damaged_after[before]]
+    if gaps:
+        log.warning("%s: records are missing, before %s", place, _name("record", gaps))
+
+
+def _name(noun: str, names: list[str]) -> str:
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}"

@@ -3,6 +3,7 @@
 from pydantic import BaseModel, ConfigDict
 
 from trainer.basis import ExamplesBasis, TextBasis
+from trainer.plain_names import Count, Figure, Share
 from trainer.plan import FinetunePlan, StepPlan
 
 
@@ -43,12 +44,12 @@ class CorpusScore(Result):
     `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
     """
 
-    loss: float
-    perplexity: float
-    tokens: int
-    windows: int
-    bits_per_byte: float | None = None
-    text_bytes: int | None = None
+    loss: Figure
+    perplexity: Figure
+    tokens: Count
+    windows: Count
+    bits_per_byte: Figure | None = None
+    text_bytes: Count | None = None
 
     def describe(self) -> str:
         """The figures in one line."""
@@ -92,16 +93,16 @@ class ClassScore(Result):
     """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
 
     name: str
-    precision: float
-    recall: float
-    f1: float
-    support: int
+    precision: Share
+    recall: Share
+    f1: Share
+    support: Count
 
 
 class Classification(Result):
     """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
 
-    confusion: list[list[int]]
+    confusion: list[list[Count]]
     classes: list[ClassScore]
 
 
@@ -113,7 +114,7 @@ class FinetuneEvaluation(Result):
     key: str
     checkpoint: str
     encoded: str
-    scores: dict[str, dict[str, float]]
+    scores: dict[str, dict[str, Figure]]
     classification: dict[str, Classification]
     predictions: dict[str, str]
     measured_on: ExamplesBasis | None = None

@@ -13,8 +13,8 @@ from torch.utils.tensorboard import SummaryWriter
 
 from trainer.errors import StorageError
 from trainer.places import LOGS, METRICS, TENSORBOARD
-from trainer.records import intact_lines
-from trainer.seals import seal_line, unseal_line
+from trainer.records import ENDED, intact_lines, open_line
+from trainer.seals import seal_line
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -25,43 +25,49 @@ NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 class RunLog:
     """Appends records to a run's metrics.jsonl, and the same figures to TensorBoard's files.
 
-    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew.
+    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. They
+    end with a checkpoint's step when it is saved. If they do not when a run resumes there, some are lost: then a number is left
+    out, so that every reader can tell.
     """
 
     def __init__(self, store: Store, run: str, step: int) -> None:
-        self._store, self._run = store, run
-        kept = self._up_to(step, _read(store, f"{run}/{METRICS}")) if step else b""
-        store.write_bytes(f"{run}/{METRICS}", kept)
-        self._path = store.fetch(f"{run}/{METRICS}")
+        self._store, self._run, self._key = store, run, f"{run}/{METRICS}"
+        self._keep(step, _read(store, self._key) if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
-        if not kept:
+        if not self._written:
             store.delete(f"{run}/{TENSORBOARD}")
             shutil.rmtree(self._events, ignore_errors=True)
         self._board = SummaryWriter(str(self._events), purge_step=step + 1)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
-        line = seal_line(f"{self._run}/{METRICS}", {"kind": kind, "step": step, **values})
-        with self._store.explained_when_full(f"{self._run}/{METRICS}", needed=len(line)):
+        line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
+        with self._store.explained_when_full(self._key, needed=len(line)):
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._written += 1
         with _only_warned():
             self._show(kind, step, **values)
 
     def rewind(self, step: int) -> None:
         """Drop the records from after a step that training goes back to."""
         self._file.close()
-        self._store.write_bytes(f"{self._run}/{METRICS}", self._up_to(step, self._path.read_bytes()))
-        self._path = self._store.fetch(f"{self._run}/{METRICS}")
+        self._keep(step, self._path.read_bytes())
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
 
-    def _up_to(self, step: int, content: bytes) -> bytes:
-        """The intact records up to a step. Steps are looked for from the end, so that the time hardly grows with the run."""
+    def _keep(self, step: int, content: bytes) -> None:
+        """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the run."""
         lines = intact_lines(self._store, self._run, content)
-        while lines and unseal_line(lines[-1])["step"] > step:
-            del lines[-1]
-        return b"".join(line + b"\n" for line in lines)
+        last: dict[str, Any] | None = None
+        while lines and ((last := open_line(self._store, self._run, lines[max(lines)])) is None or _is_after(step, last)):
+            del lines[max(lines)]
+        self._written = max(lines, default=0)
+        if step and not (lines and last and last["step"] == step):
+            log.warning("%s ends before step %d, which was saved: records are missing", self._store.path(self._key), step)
+            self._written += 1
+        self._store.write_bytes(self._key, b"".join(line + b"\n" for line in lines.values()))
+        self._path = self._store.fetch(self._key)
 
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong.
@@ -106,6 +112,11 @@ class RunLog:
         for name, value in values.items():
             if isinstance(value, int | float):
                 self._board.add_scalar(f"{kind}/{name}", value, step)
+
+
+def _is_after(step: int, record: dict[str, Any]) -> bool:
+    """Whether a record is of a later step, or of the training's end, which a run that goes on comes to again."""
+    return bool(record["step"] > step or record["kind"] == ENDED)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Sealed files: what is read back of a store and listed in no manifest carries a checksum of its own.
 
     a JSON object       has it under the key `checksum`
-    metrics.jsonl       has one at the end of each line
+    metrics.jsonl       has one at the end of each line, after the line's number, so that lines that are lost can be told
 
 What is summed is the content and the place, that is the key in the store: what was copied there from another run is told from
 the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what was lost.
@@ -15,7 +15,7 @@ from typing import Any
 from trainer.errors import ArtifactError
 from trainer.manifest import seal, unseal
 from trainer.shapes import require_evaluation, require_shape
-from trainer.storage import Store
+from trainer.storage import Store, json_bytes
 
 REMEDIES = {
     r"runs/[^/]+/config\.json": "put back a copy of it, or move the run's folder away and train it anew",
@@ -34,8 +34,8 @@ REMEDIES = {
 }
 """What to do about a damaged file, by its key."""
 
-LINE_END = re.compile(rb', "checksum": "([0-9a-f]{16})"\}')
-LINE_END_BYTES = 33
+NUMBER = b', "record": '
+LINE_END = re.compile(NUMBER + rb'([1-9][0-9]{0,11}), "checksum": "([0-9a-f]{16})"\}')
 
 
 def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
@@ -103,7 +103,7 @@ def write_sealed(store: Store, key: str, values: dict[str, Any], indent: int | N
 def sealed_bytes(key: str, values: dict[str, Any], indent: int | None = 2) -> bytes:
     """A sealed JSON file's bytes, for one that is replaced only by who has read it as it is."""
     plain = json.loads(json.dumps(values))  # as it is read back: names are texts
-    return (json.dumps(seal(plain, key), indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode()
+    return json_bytes(seal(plain, key), indent)
 
 
 def remedy_of(key: str) -> str:
@@ -111,21 +111,24 @@ def remedy_of(key: str) -> str:
     return next((remedy for pattern, remedy in REMEDIES.items() if re.fullmatch(pattern, key)), "put back a copy of it")
 
 
-def seal_line(key: str, values: dict[str, Any]) -> bytes:
-    """A line of a file of records, with its checksum and its end."""
-    text = json.dumps(values).encode()
-    return b'%s, "checksum": "%s"}\n' % (text[:-1], _line_sum(key, text))
+def seal_line(key: str, number: int, values: dict[str, Any]) -> bytes:
+    """A line of a file of records, with its number (counted from 1), its checksum and its end."""
+    text = b"%s%s%d" % (json.dumps(values).encode()[:-1], NUMBER, number)
+    return b'%s, "checksum": "%s"}\n' % (text, _line_sum(key, text))
 
 
-def is_sealed_line(key: str, line: bytes) -> bool:
-    """Whether a line, given without its end, is one that was written there. Its values are not looked at, which is fast."""
-    end = LINE_END.fullmatch(line, max(0, len(line) - LINE_END_BYTES))
-    return end is not None and end[1] == _line_sum(key, line[:-LINE_END_BYTES] + b"}")
+def sealed_number(key: str, line: bytes) -> int | None:
+    """The number of a line, given without its end, that was written there; None of any other.
+
+    The line's values are not looked at, which is fast.
+    """
+    end = LINE_END.fullmatch(line, max(0, line.rfind(NUMBER)))
+    return int(end[1]) if end is not None and end[2] == _line_sum(key, line[: end.end(1)]) else None
 
 
 def unseal_line(line: bytes) -> dict[str, Any]:
     """The values of a line that is sealed."""
-    values: dict[str, Any] = json.loads(line[:-LINE_END_BYTES] + b"}")
+    values: dict[str, Any] = json.loads(line[: line.rfind(NUMBER)] + b"}")
     return values
 
 

@@ -6,18 +6,18 @@ from a record has the type that is said here; what else it holds is left alone.
 
 import re
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from trainer.basis import ExamplesBasis, TextBasis
 from trainer.errors import in_one_line
-from trainer.manifest import FileRecord
-from trainer.plain_names import Count, Digest, Key, RunKey
+from trainer.manifest import FileRecord, fingerprint
+from trainer.plain_names import Count, Digest, Figure, Key, RunKey
 from trainer.plan import FinetunePlan, StepPlan
 from trainer.results import Evaluation, FinetuneEvaluation
 
-Number = Annotated[float, Strict()] | None
+Number = Figure | None
 
 
 class Shape(BaseModel):
@@ -53,12 +53,18 @@ class Start(Shape):
 class Config(Shape):
     """config.json; its job is looked at by who needs more than its parts."""
 
-    fingerprint: str = ""
-    identity: dict[str, Any] = {}
+    fingerprint: str
+    identity: dict[str, Any]
     job: dict[str, Any] = {}
     data: Data = Data()
     fork: Fork | None = None
     start: Start | None = None
+
+    @model_validator(mode="after")
+    def _is_named_by_its_identity(self) -> Self:
+        if self.fingerprint != fingerprint(self.identity):
+            raise ValueError("its fingerprint is not that of its identity")
+        return self
 
 
 class Pointing(Shape):
@@ -84,7 +90,7 @@ class Moved(Shape):
     action: Literal["promote", "roll back"]
     run: RunKey
     fingerprint: str
-    scores: dict[str, Annotated[float, Strict()]]
+    scores: dict[str, Figure]
     time: str
     reason: str
     measured_on: TextBasis | ExamplesBasis | None = None

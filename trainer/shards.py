@@ -27,7 +27,7 @@ from trainer.plain_names import Count
 from trainer.readers import Document, read_documents
 from trainer.shard_files import ShardFiles
 from trainer.sources import Piece, blocks_of
-from trainer.storage import Store
+from trainer.storage import Store, json_bytes
 from trainer.token_bytes import HeldOutText, byte_lengths
 from trainer.tokenizer import TokenizerInfo
 
@@ -91,15 +91,21 @@ def record_file(number: int) -> str:
 
 def write_record(store: Store, key: str, record: ShardRecord) -> None:
     """Write a shard's record, with a checksum of its own, because it counts before any manifest lists it."""
-    store.write_json(f"{key}/{record_file(record.number)}", seal(record.model_dump()))
+    store.write_bytes(f"{key}/{record_file(record.number)}", _record_bytes(record))
 
 
 def read_record(store: Store, key: str) -> ShardRecord | None:
-    """The record in a file, or None if there is none or it is damaged."""
+    """The record in a file; None if there is none or it is damaged, if only by a blank: a set is the same to the last byte."""
     try:
-        return ShardRecord.model_validate(unseal(json.loads(store.read_bytes(key))))
+        raw = store.read_bytes(key)
+        record = ShardRecord.model_validate(unseal(json.loads(raw)))
     except (FileNotFoundError, AttributeError, RecursionError, ValueError):
         return None
+    return record if raw == _record_bytes(record) else None
+
+
+def _record_bytes(record: ShardRecord) -> bytes:
+    return json_bytes(seal(record.model_dump()))
 
 
 def token_dtype(max_id: int) -> np.dtype[Any]:

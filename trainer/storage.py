@@ -117,7 +117,7 @@ class Store:
             path.write_bytes(data)
 
     def write_json(self, key: str, value: Any, indent: int | None = 2) -> None:
-        self.write_bytes(key, (json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode())
+        self.write_bytes(key, json_bytes(value, indent))
 
     @contextmanager
     def writing(self, key: str, needed: int | None = None) -> Iterator[Path]:
@@ -310,3 +310,8 @@ def _number_of(error: Exception) -> int | None:
     """An error's number; safetensors has an error of its own, which only spells it out."""
     spelt = re.search(r"\(os error (\d+)\)", str(error))
     return getattr(error, "errno", None) or (int(spelt[1]) if spelt else None)
+
+
+def json_bytes(value: Any, indent: int | None = 2) -> bytes:
+    """A JSON file's bytes, the same for equal values."""
+    return (json.dumps(value, indent=indent, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -18,6 +18,7 @@ from tests.flows.conftest import pipeline_job
 from trainer.config import PipelineJob
 from trainer.errors import RunError, StorageError
 from trainer.lease import Lease
+from trainer.manifest import fingerprint
 from trainer.pointers import write_pointer
 from trainer.seals import write_sealed
 from trainer.standing import Standing, find_standing
@@ -60,7 +61,8 @@ def begun(job: PipelineJob) -> Path:
     """The folder of the job's run, as a process leaves it that has just claimed it."""
     run = Path(job.store) / "runs" / f"{job.name}-01234567"
     run.mkdir(parents=True)
-    write_sealed(Store(job.store), f"runs/{run.name}/config.json", {"job": job.model_dump(mode="json")})
+    config = {"fingerprint": fingerprint({}), "identity": {}, "job": job.model_dump(mode="json")}
+    write_sealed(Store(job.store), f"runs/{run.name}/config.json", config)
     return run
 
 

@@ -4,8 +4,9 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
+from tests.support import sealed_lines
 from trainer.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
-from trainer.seals import seal_line, write_sealed
+from trainer.seals import write_sealed
 from trainer.storage import Store
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
@@ -18,8 +19,12 @@ DETAILS: dict[str, dict[str, Any]] = {
         "corpus": "code", "dtype": "<u2", "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
         "tokenizer_sha256": "0" * 64, "num_shards": 1, "shard_tokens": [0],
         "totals": dict.fromkeys(
-            ("raw_bytes", "documents", "tokens", "validation_documents", "validation_tokens", "bad_records"), 0
+            (
+                "raw_bytes", "documents", "tokens", "text_bytes", "validation_documents", "validation_tokens",
+                "validation_bytes", "validation_token_bytes", "bad_records",
+            ), 0,
         ),
+        "keeps_text": True, "validation_digest": "0" * 32,
     },
     "encoded": {
         "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,
@@ -54,7 +59,7 @@ def step_record(step: int) -> dict:
 
 
 def write_records(store: Store, records: list[dict[str, Any]]) -> None:
-    store.write_bytes(f"{RUN}/metrics.jsonl", b"".join(seal_line(f"{RUN}/metrics.jsonl", record) for record in records))
+    store.write_bytes(f"{RUN}/metrics.jsonl", sealed_lines(f"{RUN}/metrics.jsonl", records))
 
 
 def publish_checkpoint(store: Store, step: int, scores: dict[str, float], pointers: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 from tests.trainer.report_runs import publish
 from trainer.config import GarbageJob
 from trainer.garbage import Garbage, collect
+from trainer.manifest import fingerprint as name_of
 from trainer.seals import write_sealed
 from trainer.storage import Store
 
@@ -55,8 +56,9 @@ def add_run(store: Store, name: str, data: str, final: bool = True, **config: An
     ref: dict[str, Any] = {"key": data, "fingerprint": OLD, "size": 1}
     if data.startswith("shards/"):
         ref = {"tokenizer": {"key": data.replace("shards/", "tokenizers/").replace(f"-{OLD}", f"-0-{OLD}")}, "shards": [ref]}
-    record = {"fingerprint": name, "identity": {}, "job": {}, "data": ref, "fork": None, "start": None, **config}
-    write_sealed(store, f"runs/{name}/config.json", record)
+    identity = {"name": name}
+    record = {"fingerprint": name_of(identity), "identity": identity, "job": {}, "data": ref, "fork": None, "start": None}
+    write_sealed(store, f"runs/{name}/config.json", {**record, **config})
     store.write_bytes(f"runs/{name}/metrics.jsonl", b"{}\n")
     publish(store, f"runs/{name}/checkpoints/step-00000001", "checkpoint", {"model.safetensors": b"weights"}, {"step": 1})
     if final:

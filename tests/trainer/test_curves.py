@@ -51,6 +51,10 @@ def test_names_of_figures_are_text() -> None:
     assert ElementTree.fromstring(svg).get("aria-label") == f"Validation {name}"
 
 
+def test_a_run_of_which_only_the_first_evaluation_is_left_has_a_curve() -> None:
+    assert list(draw_curves(CURVES, [{"kind": "evaluation", "step": 0, "loss": 2.0}], 0)) == ["Loss"]
+
+
 def test_run_without_records_has_no_curves() -> None:
     assert draw_curves(CURVES, [], 10) == {}
 

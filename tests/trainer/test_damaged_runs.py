@@ -11,6 +11,7 @@ import pytest
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import LONG, Finished
 from trainer.compare import main as compare
+from trainer.compare_list import find_runs
 from trainer.errors import ArtifactError, PipelineError, RunError
 from trainer.explain import main as explain
 from trainer.jobs import measurement
@@ -22,7 +23,7 @@ from trainer.promotion import find_measured, promote
 from trainer.records import read_records
 from trainer.report import make_report
 from trainer.runs import claim_run, identify_run
-from trainer.seals import read_sealed, sealed_bytes, write_sealed
+from trainer.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.standing import Standing, find_standing, is_alive
 from trainer.storage import Store
 from trainer.training import train
@@ -186,6 +187,16 @@ def test_a_damaged_lineage_is_made_again_with_the_report(
     assert make_report(store, finished.run).reused
 
 
+@pytest.mark.parametrize(("name", "state"), [("config.json", "unreadable"), ("plan.json", "finished")])
+def test_the_list_of_runs_tells_what_a_run_has_lost(
+    name: str, state: str, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.delete(f"{finished.run}/{name}")
+    lines = {f"runs/{line.name}": line for line in find_runs(store)}
+    assert lines[finished.run].state == state
+    assert f"{store.path(f'{finished.run}/{name}')} is missing; " in caplog.text
+
+
 @pytest.mark.parametrize("name", ["config.json", "plan.json", "eval.json", "checkpoint-last"])
 def test_the_list_of_runs_says_which_one_cannot_be_told_of_and_shows_the_others(
     name: str, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
@@ -215,7 +226,8 @@ def test_the_watchdogs_look_passes_over_what_is_not_of_its_job(
     raw: Path, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = small_job(raw, store.url, **LONG)
-    write_sealed(store, f"{finished.run}/{CONFIG}", {"job": job.model_dump(mode="json")})
+    config = require_sealed(store, f"{finished.run}/{CONFIG}")
+    write_sealed(store, f"{finished.run}/{CONFIG}", {**config, "job": job.model_dump(mode="json")})
     store.write_bytes(f"{OTHER}/{CONFIG}", b"{half")
     assert find_standing(job) == Standing(find_standing(job).shard_files, 64)
     assert not is_alive(job)

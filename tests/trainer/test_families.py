@@ -10,7 +10,7 @@ from tests.family_table import read_table
 
 FAST = {
     "gpt2", "llama", "olmo2", "opt", "gemma2", "cohere", "phi3", "glm", "smollm3", "mixtral", "deepseek_v3", "mamba", "bert",
-    "roberta", "gemma3", "llama4_text",
+    "roberta", "gemma3", "llama4_text", "marian", "afmoe",
 }  # fmt: skip
 """Those that stand for the others in every run of the tests."""
 

@@ -26,7 +26,7 @@ from trainer.errors import ArtifactError, ConfigError, PipelineError, RunError
 from trainer.garbage import main
 from trainer.jobs import measurement
 from trainer.lease import Lease
-from trainer.manifest import MANIFEST, find_damage, read_manifest
+from trainer.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.pins import pin, pinned, unpin
 from trainer.preparation import STARTED
@@ -102,8 +102,8 @@ def test_runs_go_only_if_they_are_old_and_neither_needed_nor_at_work(any_store: 
 
 
 def test_the_young_and_the_newest_set_of_each_corpus_stay(empty_store: Store) -> None:
-    for fingerprint in (NEW, "1" * 16, OLD):
-        add_shards(empty_store, "code", fingerprint)
+    for name in (NEW, "1" * 16, OLD):
+        add_shards(empty_store, "code", name)
     add_tokenizer(empty_store, "young")
     for key, days in {f"code-{NEW}": 30, "code-1111111111111111": 20, f"code-{OLD}": 10}.items():
         age(Path(empty_store.url), f"shards/{key}", days)
@@ -171,7 +171,12 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
             lambda store: store.write_bytes("runs/a/config.json", b"{half"),
             "runs/a needs .*/config.json is damaged",
         ),
-        (lambda store: write_sealed(store, "runs/a/config.json", {"data": {}}), "runs/a needs .* config.json names no data"),
+        (
+            lambda store: write_sealed(
+                store, "runs/a/config.json", {"fingerprint": fingerprint({}), "identity": {}, "data": {}}
+            ),
+            "runs/a needs .* config.json names no data",
+        ),
         (lambda store: store.delete("runs/a/config.json"), "runs/a needs .* config.json is missing"),
         (
             lambda store: store.write_bytes("runs/a/eval.json", b"{half"),

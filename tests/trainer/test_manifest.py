@@ -1,10 +1,12 @@
 """Manifests: whatever happens to an artifact's files is found and said."""
 
+import math
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.trainer.report_runs import DETAILS, publish
 from trainer.errors import ArtifactError
 from trainer.manifest import (
     MANIFEST,
@@ -81,6 +83,16 @@ def test_an_artifact_that_must_be_intact_is_refused_by_the_name_of_the_damaged_f
 def test_a_folder_without_a_manifest_does_not_exist(empty_store: Store, artifact: Manifest) -> None:
     empty_store.delete(f"things/a/{MANIFEST}")
     assert read_manifest(empty_store, "things/a", "thing") is None
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, True, math.nan, math.inf, "7"])
+@pytest.mark.parametrize("name", ["text_bytes", "validation_bytes", "validation_token_bytes"])
+def test_a_count_of_bytes_that_cannot_be_is_damage(empty_store: Store, name: str, value: object) -> None:
+    details = DETAILS["shards"]
+    key, totals = f"shards/code-{'0' * 16}", {**details["totals"], name: value}
+    publish(empty_store, key, "shards", {"sources.json": b"[]"}, {"totals": totals})
+    with pytest.raises(ArtifactError, match=rf"{key}/manifest\.json is damaged .*: totals\.{name}"):
+        read_manifest(empty_store, key, "shards")
 
 
 def test_an_artifact_of_another_kind_or_format_is_refused(empty_store: Store, artifact: Manifest) -> None:

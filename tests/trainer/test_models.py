@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedModel
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from tests.tiny_models import tiny_config
+from trainer.classifiers import load_finished
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.losses import CausalLMLoss
 from trainer.models import (
@@ -135,6 +136,22 @@ def test_a_pretrained_models_padding_token_learns_where_the_data_holds_it(tmp_pa
     CausalLMLoss(model)(torch.zeros(1, 8, dtype=torch.long)).backward()
     assert model.get_input_embeddings().weight.grad[0].abs().max() > 0
     assert model.config.pad_token_id == 0, "what padding is in batches of texts stays as it was"
+
+
+def test_positions_that_an_architecture_fixes_stay_fixed_in_models_that_are_loaded(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "vocab_size": 300}
+    config = AutoConfig.for_model("roformer", **sizes, embedding_size=8, is_decoder=True)
+    for kind, load in (
+        (AutoModelForCausalLM, load_model),
+        (AutoModelForSequenceClassification, lambda folder: load_finished(str(folder), 0)),
+    ):
+        new = kind.from_config(config)
+        fixed = {name for name, parameter in new.named_parameters() if not parameter.requires_grad}
+        new.save_pretrained(tmp_path / kind.__name__)
+        state = torch.get_rng_state()
+        loaded = load(tmp_path / kind.__name__)
+        assert fixed == {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad} != set()
+        assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("shard_size", ["5GB", "20KB"])

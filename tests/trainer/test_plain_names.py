@@ -97,6 +97,8 @@ def test_a_shard_record_lists_its_own_four_files_and_no_others(empty_store: Stor
     write_record(empty_store, "shards/a", record)
     key = "shards/a/shard-00000.json"
     assert read_record(empty_store, key) == record
+    empty_store.write_bytes(key, empty_store.read_bytes(key) + b"\n")
+    assert read_record(empty_store, key) is None, "which a set made anew would not have"
     for change in ({"name": "sources.json"}, {"name": "../../x-00000.bin"}, {"size": -1}, {"sha256": "x"}):
         values = record.model_dump()
         values["files"][0].update(change)

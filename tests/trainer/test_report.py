@@ -36,7 +36,8 @@ FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json"
 
 def publish_shards(store: Store, corpus: str, tokens: int) -> ArtifactRef:
     totals = {"raw_bytes": 4 * tokens, "documents": 10, "tokens": tokens}
-    totals |= {"validation_documents": 1, "validation_tokens": tokens // 10, "bad_records": 3}
+    totals |= {"validation_documents": 1, "validation_tokens": tokens // 10, "bad_records": 3, "text_bytes": 4 * tokens}
+    totals |= {"validation_bytes": 4 * tokens // 10, "validation_token_bytes": 4 * tokens // 10}
     pieces = [{"path": f"/raw/{corpus}.txt", "key": f"{corpus}.txt", "index": index, "shard": 0} for index in range(2)]
     details = {"corpus": corpus, "num_shards": 1, "shard_tokens": [tokens], "totals": totals, "vocab_size": 300}
     return publish(store, f"shards/{corpus}-00{corpus}", "shards", {"sources.json": json.dumps(pieces).encode()}, details)

@@ -7,8 +7,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.report_runs import step_record
-from trainer.records import read_records
+from trainer.records import ENDED, read_records
 from trainer.runlog import RunLog
+from trainer.seals import seal_line
 from trainer.storage import Store
 
 RUN = "runs/tiny"
@@ -30,7 +31,14 @@ def test_each_record_is_a_line_of_json_with_its_kind_and_step(empty_store: Store
         line = empty_store.read_bytes(f"{RUN}/metrics.jsonl")
         assert line.endswith(b"\n"), "readable while the run goes on"
     found = json.loads(line)
-    assert found == {"kind": "train", "step": 1, "loss": 2.5, "corpora": {"code": 1.0}, "checksum": found["checksum"]}
+    assert found == {
+        "kind": "train",
+        "step": 1,
+        "loss": 2.5,
+        "corpora": {"code": 1.0},
+        "record": 1,
+        "checksum": found["checksum"],
+    }
 
 
 def test_a_run_without_records_has_none(empty_store: Store) -> None:
@@ -73,6 +81,86 @@ def test_damaged_records_are_dropped_when_a_run_resumes_or_goes_back(
         path.write_bytes(path.read_bytes().replace(b'"step": 1', b'"step": 0'))
         log.rewind(3)
     assert empty_store.read_bytes(key) == lines[2]
+
+
+def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(empty_store, 0, *range(1, 10))
+    key = f"{RUN}/metrics.jsonl"
+    lines = empty_store.read_bytes(key).splitlines(keepends=True)
+    for left, gone, told in (
+        ([0, 1, 2, 5, 6, 8], 3, "records are missing, before records 6, 9"),
+        ([3, 4, 5, 6, 7, 8], 3, "records are missing, before record 4"),
+        ([0, 2, 1, 4, 3, 5, 7, 8], 1, "records are missing, before record 8"),
+    ):
+        empty_store.write_bytes(key, b"".join(lines[place] for place in left))
+        for resumed_at in (None, 9, 9):
+            caplog.clear()
+            if resumed_at is not None:
+                write(empty_store, resumed_at, 10)
+            assert steps(empty_store) == sorted(place + 1 for place in left) + [10] * (resumed_at is not None)
+            assert f"{key}: {told}" in caplog.text
+        assert empty_store.read_bytes(key).count(b"\n") == len(lines) - gone + 1
+    empty_store.write_bytes(key, b"".join([*lines[:2], b"{}\n", *lines[4:]]))
+    caplog.clear()
+    assert steps(empty_store) == [1, 2, 5, 6, 7, 8, 9]
+    assert "line 3" in caplog.text and "records are missing, before record 5" in caplog.text
+
+
+def test_records_in_another_order_or_twice_are_read_in_theirs(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    write(empty_store, 0, 1, 2, 3)
+    key = f"{RUN}/metrics.jsonl"
+    lines = empty_store.read_bytes(key).splitlines(keepends=True)
+    for order in itertools.permutations([*lines, lines[0]]):
+        empty_store.write_bytes(key, b"".join(order))
+        assert steps(empty_store) == [1, 2, 3]
+    assert caplog.text == ""
+    other = seal_line(key, 2, {**step_record(7)})
+    empty_store.write_bytes(key, b"".join([*lines, other]))
+    assert steps(empty_store) == [1, 7, 3]
+    assert f"{key}: record 2 left out, as there is another of the same number" in caplog.text
+
+
+def test_a_last_record_that_cannot_be_is_dropped_when_a_run_resumes(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(empty_store, 0, 1, 2)
+    key, kept = f"{RUN}/metrics.jsonl", empty_store.read_bytes(f"{RUN}/metrics.jsonl")
+    for record in ({"kind": "train"}, {"kind": "commit", "step": "x"}, {"step": 3}):
+        empty_store.write_bytes(key, kept + seal_line(key, 3, record))
+        caplog.clear()
+        write(empty_store, 2, 3)
+        assert steps(empty_store) == [1, 2, 3]
+        assert f"{key}: a record is left out, as it cannot be one" in caplog.text
+
+
+def test_the_record_of_the_end_is_written_anew_by_a_run_that_goes_on(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(empty_store, 0, 1, 2)
+    for _ in range(2):
+        with RunLog(empty_store, RUN, 2) as log:
+            log.write(ENDED, 2)
+    assert [record["kind"] for record in read_records(empty_store, RUN)] == ["train", "train", ENDED]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then_on(
+    empty_store: Store, caplog: pytest.LogCaptureFixture, kept: int
+) -> None:
+    write(empty_store, 0, 1, 2, 3)
+    key = f"{RUN}/metrics.jsonl"
+    empty_store.write_bytes(key, b"".join(empty_store.read_bytes(key).splitlines(keepends=True)[:kept]))
+    write(empty_store, 3, 4)
+    assert (f"{key} ends before step 3, which was saved: records are missing" in caplog.text) == (kept < 3)
+    for resumed_at in (None, 4):
+        if resumed_at:
+            write(empty_store, resumed_at, 5)
+        caplog.clear()
+        assert steps(empty_store) == [*range(1, kept + 1), 4, *([5] if resumed_at else [])]
+        assert (f"{key}: records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
 
 
 def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not_warned_of(

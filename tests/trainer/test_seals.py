@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainer.errors import ArtifactError
-from trainer.seals import is_sealed_line, read_sealed, remedy_of, seal_line, unseal_line, write_sealed
+from trainer.seals import read_sealed, remedy_of, seal_line, sealed_number, unseal_line, write_sealed
 from trainer.storage import Store
 
 KEY, NOTES = "runs/one/plan.json", "runs/one/notes.json"
@@ -63,19 +63,21 @@ def test_what_is_no_sealed_object_is_refused_by_its_path(sealed: Store, content:
         read_sealed(sealed, KEY)
 
 
-def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_and_its_place() -> None:
-    line = seal_line("runs/one/metrics.jsonl", VALUES).removesuffix(b"\n")
-    assert {**VALUES, "checksum": json.loads(line)["checksum"]} == json.loads(line)
-    assert is_sealed_line("runs/one/metrics.jsonl", line)
+def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_its_number_and_its_place() -> None:
+    line = seal_line("runs/one/metrics.jsonl", 12, VALUES).removesuffix(b"\n")
+    assert {**VALUES, "record": 12, "checksum": json.loads(line)["checksum"]} == json.loads(line)
+    assert sealed_number("runs/one/metrics.jsonl", line) == 12
     assert unseal_line(line) == VALUES
-    assert not is_sealed_line("runs/two/metrics.jsonl", line)
+    assert sealed_number("runs/two/metrics.jsonl", line) is None
+    for other in (b"2", b"13", b"112", b"012", b"0", b"-12", b"1" * 5000):
+        assert sealed_number("runs/one/metrics.jsonl", line.replace(b'"record": 12', b'"record": ' + other)) is None
     for bit in range(8 * len(line)):
         flipped = bytearray(line)
         flipped[bit // 8] ^= 1 << bit % 8
-        assert not is_sealed_line("runs/one/metrics.jsonl", bytes(flipped))
+        assert sealed_number("runs/one/metrics.jsonl", bytes(flipped)) is None
     for end in range(len(line)):
-        assert not is_sealed_line("runs/one/metrics.jsonl", line[:end])
-    assert not is_sealed_line("runs/one/metrics.jsonl", json.dumps(VALUES).encode())
+        assert sealed_number("runs/one/metrics.jsonl", line[:end]) is None
+    assert sealed_number("runs/one/metrics.jsonl", json.dumps(VALUES).encode()) is None
 
 
 def test_every_file_that_is_sealed_has_a_remedy_of_its_own() -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.errors import ArtifactError
+from trainer.manifest import fingerprint
 from trainer.records import read_records
-from trainer.seals import read_sealed, seal_line, write_sealed
+from trainer.seals import read_evaluation, read_sealed, write_sealed
 from trainer.storage import Store
 
 DIGEST, PRINT = "0" * 64, "0" * 16
@@ -19,7 +21,7 @@ MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"lo
 PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST}
 RECORDS: dict[str, dict[str, Any]] = {
     "runs/a/config.json": {
-        "fingerprint": PRINT, "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
+        "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
         "start": None,
     },
     "runs/a/checkpoint-best": {"checkpoint": "checkpoints/step-00000001", "step": 1, "scores": None},
@@ -34,6 +36,9 @@ RECORDS: dict[str, dict[str, Any]] = {
 Change = Callable[[dict[str, Any]], object]
 IMPOSSIBLE: list[tuple[str, Change]] = [
     ("runs/a/config.json", lambda record: record.update(identity=7)),
+    ("runs/a/config.json", lambda record: record.update(identity={"model": {}})),
+    ("runs/a/config.json", lambda record: record.update(fingerprint=PRINT)),
+    ("runs/a/config.json", lambda record: record.pop("identity")),
     ("runs/a/config.json", lambda record: record.update(job=[])),
     ("runs/a/config.json", lambda record: record["data"]["shards"][0].update(key="../../outside")),
     ("runs/a/config.json", lambda record: record.update(fork={"run": "runs/..", "checkpoint": "x"})),
@@ -68,11 +73,33 @@ def test_a_sealed_record_that_cannot_be_is_damage(empty_store: Store, key: str, 
     assert "\n" not in str(told.value)
 
 
+@pytest.mark.parametrize(("figure", "value"), [("f1", -1.75), ("recall", 1.5), ("precision", True), ("support", -1)])
+def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure: str, value: object) -> None:
+    key = "runs/a/eval.json"
+    a_class = {"name": "no", "precision": 1.0, "recall": 0.5, "f1": 0.75, "support": 3}
+    measured: dict[str, Any] = {
+        "format": 3, "fingerprint": PRINT, "key": key, "checkpoint": "runs/a/final", "encoded": "encoded/a", "predictions": {},
+        "scores": {"validation": {"accuracy": 1.0}},
+        "classification": {"validation": {"confusion": [[3]], "classes": [a_class]}},
+    }  # fmt: skip
+    write_sealed(empty_store, key, measured)
+    assert read_evaluation(empty_store, key) == measured
+    a_class[figure] = value
+    write_sealed(empty_store, key, measured)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: classification\.validation\.classes\.0\.{figure}"):
+        read_evaluation(empty_store, key)
+    measured["classification"] = {}
+    measured["scores"]["validation"]["accuracy"] = True
+    write_sealed(empty_store, key, measured)
+    with pytest.raises(ArtifactError, match=rf"{key} is damaged: scores\.validation\.accuracy"):
+        read_evaluation(empty_store, key)
+
+
 def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
     key = "runs/a/metrics.jsonl"
     train = step_record(1)
     lines = [train, {**train, "loss": "x"}, {**train, "step": -1}, {"step": 1}, {"kind": "commit", "step": 1, "seconds": 1.0}]
-    empty_store.write_bytes(key, b"".join(seal_line(key, line) for line in lines))
+    empty_store.write_bytes(key, sealed_lines(key, lines))
     with caplog.at_level(logging.WARNING):
         assert [record["kind"] for record in read_records(empty_store, "runs/a")] == ["train", "commit"]
     assert len([record for record in caplog.records if "cannot be one" in record.getMessage()]) == 3
@@ -81,13 +108,12 @@ def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Stor
 def test_records_that_were_lost_as_a_whole_are_told_of_a_finished_run(
     empty_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_sealed(empty_store, "runs/a/checkpoint-last", {"checkpoint": "checkpoints/step-00000004", "step": 4, "scores": None})
     empty_store.write_bytes("runs/a/final/manifest.json", b"{}")
-    for lines in (0, 2, 4):
-        records = [{"kind": "checkpoint", "step": step} for step in range(1, lines + 1)]
-        key = "runs/a/metrics.jsonl"
-        empty_store.write_bytes(key, b"".join(seal_line(key, record) for record in records))
+    records = [{"kind": "checkpoint", "step": 1}, {"kind": "checkpoint", "step": 2}, {"kind": "end", "step": 2}]
+    key = "runs/a/metrics.jsonl"
+    for kept in range(len(records) + 1):
+        empty_store.write_bytes(key, sealed_lines(key, records[:kept]))
         caplog.clear()
         with caplog.at_level(logging.WARNING):
-            assert read_records(empty_store, "runs/a") == records
-        assert ("records are missing" in caplog.text) == (lines < 4)
+            assert read_records(empty_store, "runs/a") == records[:kept]
+        assert ("records are missing" in caplog.text) == (kept < len(records))

@@ -3,35 +3,43 @@
 import random
 import re
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.trainer.fuzz.damage import BYTES, DAMAGES
+from tests.trainer.fuzz.damage import ANY_FILE, OF_CHAMPIONS, OF_LINES, OF_VALUES, suits
 
 SEED = 20_260_501
 
 
 class Kind(NamedTuple):
-    """A kind of file: the keys that are of it, what reads it, in that order, and how many cases there are."""
+    """A kind of file: the keys that are of it, what reads it, in that order, how many cases there are, and of which damage."""
 
     name: str
     keys: str
     readers: str
     count: int
-    values: bool = True
+    ways: tuple[str, ...] = OF_VALUES
 
 
-class Case(NamedTuple):
-    """One file damaged in one way."""
+class Harm(NamedTuple):
+    """A file, and a way to damage it."""
 
-    number: int
-    kind: Kind
     key: str
     damage: str
 
-    @property
-    def draw(self) -> random.Random:
-        return random.Random(f"{SEED}/{self.number}/{self.key}/{self.damage}")
+
+class Case(NamedTuple):
+    """What is damaged, one file or two, and what reads them."""
+
+    number: int
+    kind: str
+    readers: str
+    harms: tuple[Harm, ...]
+
+    def draw(self, harm: Harm) -> random.Random:
+        """Decides how one of the files is damaged."""
+        return random.Random(f"{SEED}/{self.number}/{harm.key}/{harm.damage}")
 
 
 RUN = "runs/(finished|stopped|tuned)"
@@ -40,38 +48,44 @@ KINDS = (
     Kind("tokenizers: tokenizer.json", r"tokenizers/.*/tokenizer\.json", "measure prepare", 50),
     Kind("tokenizers: tokenizer_config.json", r"tokenizers/.*/tokenizer_config\.json", "measure prepare", 40),
     Kind("shards: manifest.json", r"shards/.*/manifest\.json", "compare explain lineage measure prepare", 100),
-    Kind("shards: .bin and .idx", r"shards/.*\.(bin|idx)", "measure prepare", 160, values=False),
-    Kind("shards: .bin, trained on as it is", r"shards/.*/shard-.*\.bin", "go_on", 24, values=False),
+    Kind("shards: .bin and .idx", r"shards/.*\.(bin|idx)", "measure prepare", 160, ANY_FILE),
+    Kind("shards: .bin, trained on as it is", r"shards/.*/shard-.*\.bin", "go_on", 24, ANY_FILE),
     Kind("shards: shard-N.json", r"shards/.*/shard-\d+\.json", "prepare", 70),
     Kind("shards: sources.json", r"shards/.*/sources\.json", "compare lineage prepare", 70),
     Kind("a set that was interrupted", r"shards/lines-.*/(shard-\d+\.json|started\.json|.*\.bin)", "interrupted", 60),
     Kind("cache: sources-*.json", r"cache/.*\.json", "explain prepare", 100),
     Kind("encoded: manifest.json", r"encoded/.*/manifest\.json", "score_anew prepare tune lineage", 60),
-    Kind("encoded: .arrow", r"encoded/.*\.arrow", "score_anew prepare", 90, values=False),
+    Kind("encoded: .arrow", r"encoded/.*\.arrow", "score_anew prepare", 90, ANY_FILE),
     Kind("encoded: tokenizer files", r"encoded/.*/tokenizer.*\.json", "prepare tune", 50),
     Kind("config.json of a run", rf"{RUN}/config\.json", "list compare garbage lineage evaluate score report", 110),
     Kind("plan.json", rf"{RUN}/plan\.json", "list compare explain take tune report", 90),
     Kind("environment.json", rf"{RUN}/environment\.json", "compare report", 60),
-    Kind("metrics.jsonl", r"runs/(finished|tuned)/metrics\.jsonl", "list compare lineage draw", 90),
+    Kind("metrics.jsonl", r"runs/(finished|tuned)/metrics\.jsonl", "list compare lineage draw", 100, OF_LINES),
+    Kind("metrics.jsonl, to go on", r"runs/stopped/metrics\.jsonl", "finish", 60, OF_LINES),
     Kind("checkpoint-last, checkpoint-best", rf"{RUN}/checkpoint-(last|best)", "list evaluate take tune report", 100),
     Kind("epochs/*", r"runs/tuned/epochs/.*", "list tune report", 50),
     Kind("checkpoints: manifest.json", r"runs/finished/checkpoints/.*/manifest\.json", "evaluate take report", 60),
     Kind("checkpoints: other files", r"runs/finished/checkpoints/.*/(?!manifest).*", "evaluate take", 80),
-    Kind("what an interrupted run goes on from", r"runs/stopped/(?!lease|environment).*", "finish", 150),
+    Kind("what an interrupted run goes on from", r"runs/stopped/(?!lease|environment|metrics).*", "finish", 150),
     Kind("final: manifest.json", r"runs/(finished|tuned)/final/manifest\.json", "list gate lineage evaluate score report", 70),
     Kind("final: model files", r"runs/(finished|tuned)/final/(?!manifest|README).*", "gate lineage measure score_anew", 100),
     Kind("final: lost and published anew", r"runs/finished/final/(?!README).*", "take", 30),
-    Kind("final: README.md", r"runs/(finished|tuned)/final/README\.md", "lineage report", 40, values=False),
+    Kind("final: README.md", r"runs/(finished|tuned)/final/README\.md", "lineage report", 40, ANY_FILE),
     Kind("eval.json", r"runs/(finished|tuned)/eval\.json", "list compare gate garbage lineage evaluate score report", 110),
-    Kind("predictions/*.jsonl", r"runs/tuned/predictions/.*", "score", 60, values=False),
+    Kind("predictions/*.jsonl", r"runs/tuned/predictions/.*", "score", 60, OF_LINES),
     Kind("evaluations/*.json", r"evaluations/.*", "garbage evaluate", 70),
-    Kind("models/*/champion", r"models/.*", "list gate garbage lineage", 80),
+    Kind("models/*/champion", r"models/.*", "list gate garbage lineage", 110, OF_CHAMPIONS),
+    Kind("what a champion is of", r"runs/another/(config|plan|eval|final/manifest)\.json", "list gate garbage", 50),
     Kind("lease.json", r"runs/stopped/lease\.json", "list garbage explain", 60),
     Kind("lease.json, to go on", r"runs/stopped/lease\.json", "finish", 24),
-    Kind("pins and holds", r"pins/.*", "garbage prepare", 30, values=False),
+    Kind("pins and holds", r"pins/.*", "garbage prepare", 30, ANY_FILE),
     Kind("lineage.json", r"runs/(finished|tuned)/lineage\.json", "lineage report", 90),
-    Kind("report.html", r"runs/(finished|tuned)/report\.html", "report", 40, values=False),
+    Kind("report.html", r"runs/(finished|tuned)/report\.html", "report", 40, ANY_FILE),
 )
+
+
+TWO = "two files at once"
+PAIRS = 120
 
 
 def make_cases(store: Path) -> list[Case]:
@@ -81,23 +95,34 @@ def make_cases(store: Path) -> list[Case]:
     for kind in KINDS:
         fitting = [key for key in keys if re.fullmatch(kind.keys, key) and not re.search(r"/(logs|tensorboard)/", key)]
         assert fitting, kind
-        ways = _ways(kind)
+        ways = cycle(kind.ways)
         draw = random.Random(f"{SEED}/{kind.name}")
-        cases += [Case(len(cases) + n, kind, draw.choice(fitting), next(ways)) for n in range(kind.count)]
-    return cases
+        for key in draw.choices(fitting, k=kind.count):
+            harm = Harm(key, next(way for way in ways if suits(way, key)))
+            cases.append(Case(len(cases), kind.name, kind.readers, (harm,)))
+    return [*cases, *_pairs(cases)]
+
+
+def _pairs(cases: list[Case]) -> Iterator[Case]:
+    """Two of the cases at once, by chance, which a reader has in common; all readers of both read them."""
+    draw = random.Random(f"{SEED}/{TWO}")
+    for number in range(len(cases), len(cases) + PAIRS):
+        one = draw.choice(cases)
+        others = [case for case in cases if _shares(one, case)]
+        other = draw.choice(others)
+        readers = dict.fromkeys([*one.readers.split(), *other.readers.split()])
+        harms = sorted((*one.harms, *other.harms), key=lambda harm: harm.damage != "reseal")  # while the manifest can be read
+        yield Case(number, TWO, " ".join(readers), tuple(harms))
+
+
+def _shares(one: Case, other: Case) -> bool:
+    return one.harms[0].key != other.harms[0].key and not set(one.readers.split()).isdisjoint(other.readers.split())
 
 
 def sample(cases: list[Case], count: int) -> list[Case]:
     """A fixed choice of cases: some of each kind, as many as its share."""
     chosen = [cases[int(place * len(cases) / count)] for place in range(count)]
-    missing = {case.kind.name: case for case in reversed(cases)}
+    missing = {case.kind: case for case in reversed(cases)}
     for case in chosen:
-        missing.pop(case.kind.name, None)
+        missing.pop(case.kind, None)
     return sorted([*chosen[: count - len(missing)], *missing.values()])
-
-
-def _ways(kind: Kind) -> Iterator[str]:
-    """Each way in turn; values are changed more often than bytes, where there are any."""
-    ways = list(BYTES) if not kind.values else [*DAMAGES, "change", "reseal", "reseal", "flip"]
-    while True:
-        yield from ways

@@ -13,13 +13,23 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from tests.trainer.fuzz.cases import Case
-from tests.trainer.fuzz.damage import DAMAGES
-from tests.trainer.fuzz.readers import READERS, TELLING
+from tests.trainer.fuzz.damage import DAMAGES, LEFT_AS_POSSIBLE
+from tests.trainer.fuzz.readers import READERS, SHOWING, TELLING
 from tests.trainer.fuzz.world import World, copy
 from trainer.errors import PipelineError
 
-VERDICTS = ("repaired", "refused", "told", "silent", "traceback")
-"""The best first; the worst of a case's readers counts. `silent` and `traceback` must not be."""
+VERDICTS = ("repaired", "refused", "told", "shown", "silent", "traceback")
+"""What a reader did, the best first; the worst of a case's readers counts. `silent` and `traceback` must not be.
+
+    repaired    its outcome is the one of the undamaged store
+    refused     it ended with one message, on one line, which names the file, its folder or its run
+    told        its outcome is another one, and a warning names the file or its folder; or the reader is one that people read,
+                and a line of what it says names the file or its folder and says what is the matter
+    shown       its outcome is another one, and it is one that hands on what is recorded, to people or to the gate: a file was
+                deleted, or sealed again, by a bug or by hand, with values that can be, and nothing tells that there were others
+    silent      its outcome is another one, and none of these holds
+    traceback   it ended with anything else
+"""
 
 
 class Result(NamedTuple):
@@ -51,12 +61,12 @@ class Judge:
 
     def judge(self, case: Case) -> Result | None:
         """None if there was nothing to damage."""
-        names = case.kind.readers.split()
+        names = case.readers.split()
         expected = self._undamaged(tuple(names))
         place = self._folder / f"case-{case.number:05d}"
         damaged = copy(self._world, place)
         try:
-            if not DAMAGES[case.damage](place, case.key, case.draw):
+            if not all(DAMAGES[harm.damage](place, harm.key, case.draw(harm)) for harm in case.harms):
                 return None
             results = [self._read(case, name, damaged, expected[name]) for name in names]
             return max(results, key=lambda result: VERDICTS.index(result.verdict))
@@ -80,19 +90,20 @@ class Judge:
                 return Result(case, _judge_refusal(case, str(error)), name, str(error))
             except Exception as error:
                 return Result(case, "traceback", name, "".join(traceback.format_exception(error)[-4:]))
-        expected, found = (_without_own_digest(case, outcome) for outcome in (expected, found))
+        expected, found = (_without_own_digests(case, outcome) for outcome in (expected, found))
         if found == expected:
             return Result(case, "repaired", name, "")
-        news = "; ".join([*heard.messages, *(_new_words(expected, found) if name in TELLING else [])])
-        told = _names(case, "; ".join(heard.messages)) or (name in TELLING and (_tells(case, news) or _is_shown(case)))
-        verdict = "told" if told or (name == "gate" and case.damage == "delete") else "silent"
+        news = [*heard.messages, *(_news(expected, found) if name in TELLING else [])]
+        told = any(_names(case, message) for message in heard.messages) or any(_tells(case, line) for line in news)
+        shown = name in SHOWING and any(harm.damage in LEFT_AS_POSSIBLE for harm in case.harms)
+        verdict = "told" if told else "shown" if shown else "silent"
         return Result(case, verdict, name, f"{news} -- {_difference(expected, found)}")
 
 
 def table(results: Sequence[Result]) -> str:
     """Counts by kind of file and verdict."""
-    counts = Counter((result.case.kind.name, result.verdict) for result in results)
-    kinds = list(dict.fromkeys(result.case.kind.name for result in results))
+    counts = Counter((result.case.kind, result.verdict) for result in results)
+    kinds = list(dict.fromkeys(result.case.kind for result in results))
     rows = [["file", "cases", *VERDICTS]]
     for kind in [*kinds, "all"]:
         each = [sum(n for (name, verdict), n in counts.items() if kind in (name, "all") and verdict == v) for v in VERDICTS]
@@ -101,53 +112,56 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _judge_refusal(case: Case, message: str) -> str:
-    """A refusal is one message on one line that names the file, its folder or its run."""
-    return "refused" if _names(case, message) and "\n" not in message else "silent"
+    runs = ["/".join(harm.key.split("/")[:2]) for harm in case.harms]
+    named = _names(case, message) or any(run in message for run in runs)
+    return "refused" if named and "\n" not in message else "silent"
 
 
 def _names(case: Case, message: str) -> bool:
-    parts = case.key.split("/")
-    return parts[-1] in message or "/".join(parts[:2]) in message or "/".join(parts[:-1]) in message
+    """Whether a message names one of the files, its digest or, unless that is all of a run, the folder that it is in."""
+    for folder, _, name in (harm.key.rpartition("/") for harm in case.harms):
+        digest = f"{name.removesuffix('.json')}_sha256"
+        if name in message or digest in message or (folder in message and not re.fullmatch("runs/[^/]+", folder)):
+            return True
+    return False
 
 
-def _is_shown(case: Case) -> bool:
-    """Whether people are shown what is there: no file where there is none, or what a record with right checksums says."""
-    return case.damage in ("delete", "reseal")
-
-
-def _tells(case: Case, news: str) -> bool:
-    words = (
-        r"damaged|unreadable|changed|missing|gone|made anew|left out|cannot be|not known|no checkpoint|refused|made|continued"
-    )
-    return _names(case, news) or re.search(words, news) is not None
+def _tells(case: Case, line: str) -> bool:
+    words = r"damaged|unreadable|changed|missing|gone|left out|cannot be|not known|no checkpoint|refused|made|continued"
+    return _names(case, line) and re.search(words, line) is not None
 
 
 def _plain(outcome: Any, world: World) -> str:
-    return repr(_ordered(outcome)).replace(str(world.store), "STORE")
+    """An outcome as lines: every text and number of it, and what they are called."""
+    return "\n".join(_lines(outcome)).replace(str(world.store), "STORE")
 
 
-def _ordered(outcome: Any) -> Any:
-    """The same without the order of keys, which files do not keep."""
+def _lines(outcome: Any) -> Iterator[str]:
     if isinstance(outcome, BaseModel):
-        return _ordered(dict(outcome))
+        outcome = dict(outcome)
     if isinstance(outcome, dict):
-        return {key: _ordered(outcome[key]) for key in sorted(outcome, key=str)}
-    if isinstance(outcome, list | tuple):
-        return [_ordered(each) for each in outcome]
+        for key in sorted(outcome, key=str):  # files do not keep their order
+            yield f"{key}:"
+            yield from _lines(outcome[key])
+    elif isinstance(outcome, list | tuple):
+        yield f"{len(outcome)} of"
+        for each in outcome:
+            yield from _lines(each)
+    else:
+        yield from str(outcome).splitlines() or [""]
+
+
+def _without_own_digests(case: Case, outcome: str) -> str:
+    """Of files whose every checksum was made right again: that they are other files is no news."""
+    for harm in case.harms:
+        if harm.damage == "reseal":
+            outcome = re.sub(rf"^{re.escape(harm.key.rpartition('/')[2])}:\n[0-9a-f]{{64}}$", "", outcome, flags=re.MULTILINE)
     return outcome
 
 
-def _without_own_digest(case: Case, outcome: str) -> str:
-    """Of a file whose every checksum was made right again: that it is another file is no news."""
-    return (
-        re.sub(rf"'{re.escape(case.key.rsplit('/', 1)[-1])}': '[0-9a-f]{{64}}'", "", outcome)
-        if case.damage == "reseal"
-        else outcome
-    )
-
-
-def _new_words(expected: str, found: str) -> list[str]:
-    return sorted(set(re.split(r"[\s,'()]+", found)) - set(re.split(r"[\s,'()]+", expected)))
+def _news(expected: str, found: str) -> list[str]:
+    """The lines of an outcome that are not in the expected one."""
+    return sorted(set(found.splitlines()) - set(expected.splitlines()))
 
 
 def _difference(expected: str, found: str) -> str:

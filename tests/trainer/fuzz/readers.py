@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from tests.trainer.fuzz.world import CHAMPION, FINISHED, STOPPED, TUNED, World
+from tests.trainer.fuzz.world import CHAMPION, FINISHED, RIVAL, STOPPED, TUNED, World
 from trainer.ancestry import trace
 from trainer.classifying import evaluate_run
 from trainer.compare import compare
@@ -53,18 +53,18 @@ def gate(world: World) -> Any:
     assert options is not None
     found = find_measured(store, FINISHED)
     scores, basis = figures(found), found and found.measured_on
-    history = [move.model_dump() for move in moves(store, CHAMPION)]
-    return (
-        scores,
-        look(store, options, FINISHED, scores, basis),
-        history,
-        find_model(store, f"models/{CHAMPION}/champion").files,
-    )
+    told = []
+    for name in (CHAMPION, RIVAL):
+        verdict = found and look(store, options.model_copy(update={"name": name}), FINISHED, scores, basis)
+        history = [move.model_dump() for move in moves(store, name)]
+        told.append((verdict, history, find_model(store, f"models/{name}/champion").files))
+    return scores, told
 
 
 def explain(world: World) -> Any:
     jobs = (world.pretraining(FINISHED), world.pretraining(STOPPED, learning_rate=LEARNING_RATE), world.tuning())
-    return [(stage.stage, stage.verdict, stage.key, stage.reasons) for job in jobs for stage in foresee(job)]
+    stages = [stage for job in jobs for stage in foresee(job)]
+    return [f"{stage.stage} {stage.verdict} {stage.key}: {'; '.join(stage.reasons)}" for stage in stages]
 
 
 def lineage(world: World) -> Any:
@@ -72,7 +72,7 @@ def lineage(world: World) -> Any:
     for run in (FINISHED, TUNED):
         traced = trace(store, run)
         told.append((traced["raw_files"], traced["scores"], traced["promotions"], traced["training"]["steps"]))
-        told.append([finding for finding in check(store, traced) if finding.state != "same"])
+        told.append([" ".join(finding) for finding in check(store, traced) if finding.state != "same"])
     return told
 
 
@@ -177,6 +177,9 @@ READERS: dict[str, Reader] = {
 
 TELLING = frozenset(("list", "compare", "garbage", "explain", "lineage", "report", "draw"))
 """Readers that people read: their outcome may differ if it says of the damaged file that it is damaged, or left out."""
+
+SHOWING = TELLING | {"gate", "evaluate", "score"}
+"""Readers that hand on what is recorded; an evaluation that was made already is."""
 
 
 def digests(store: Store, key: str) -> dict[str, str]:

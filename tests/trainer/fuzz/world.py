@@ -1,4 +1,4 @@
-"""A small store with everything in it: a finished, an interrupted and a fine-tuned run, a champion, a pin and a hold."""
+"""A small store with everything in it: a finished, an interrupted and a fine-tuned run, champions, a pin and a hold."""
 
 import json
 import os
@@ -15,6 +15,7 @@ import pytest
 
 import trainer.loop
 import trainer.runlog
+import trainer.verified
 from trainer import shard_workers
 from trainer.classifying import evaluate_run
 from trainer.config import EvaluateJob, EvaluationConfig, PipelineJob
@@ -35,8 +36,9 @@ from trainer.seals import write_sealed
 from trainer.storage import Store
 from trainer.training import train
 
-FINISHED, STOPPED, TUNED = "runs/finished", "runs/stopped", "runs/tuned"
-CHAMPION = "best"
+FINISHED, STOPPED, TUNED, ANOTHER = "runs/finished", "runs/stopped", "runs/tuned", "runs/another"
+CHAMPION, RIVAL = "best", "rival"
+"""The finished run is champion under one name, and another one, which it is held against, under the other."""
 STOPS_AFTER = 3
 TEXT = "the quick brown fox jumps over a lazy dog and then one more time it runs away from all of them"
 WORDS = TEXT.split()
@@ -122,7 +124,10 @@ def build(folder: Path) -> World:
     evaluate_checkpoint(EvaluateJob(store=store.url, checkpoint=f"{FINISHED}/checkpoint-best", evaluation=options), quiet)
     promote(store, CHAMPION, FINISHED, figures(measured), "by hand", measured.measured_on)
     make_report(store, FINISHED)
-    train(world.pretraining("runs/another", learning_rate=1e-3), quiet)
+    another = world.pretraining(ANOTHER, learning_rate=1e-3)
+    train(another, quiet)
+    its = evaluate_checkpoint(measurement(another, ANOTHER), quiet)
+    promote(store, RIVAL, ANOTHER, figures(its), "by hand", its.measured_on)
     _stop_in_time(world.pretraining(STOPPED, learning_rate=2e-2))
     tuning = world.tuning()
     train(tuning, quiet, encode(tuning, quiet))
@@ -177,6 +182,7 @@ def in_process() -> Iterator[None]:
         patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
         patch.setattr(trainer.runlog, "SummaryWriter", _Board)
         patch.setattr(os, "fsync", lambda descriptor: None)
+        patch.setattr(trainer.verified, "RACY_SECONDS", -1.0)  # files that are minutes old are remembered, and these are not
         yield
 
 
