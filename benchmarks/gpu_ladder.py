@@ -32,6 +32,7 @@ import trainer.losses
 from benchmarks.measure import say
 from trainer.config import TrainingConfig
 from trainer.losses import CausalLMLoss, next_tokens
+from trainer.plain_attention import leave_out_masks
 from trainer.runtime import Runtime, seed_everything, start_runtime
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.throughput import flops_per_token, peak_flops
@@ -43,12 +44,13 @@ KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENT
 
 @dataclass(frozen=True)
 class Rung:
-    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's kernel."""
+    """One way to train: logits at a time (None: all), compiled or not, rows a micro-batch, the attention's masks and kernel."""
 
     chunk: int | None = 2**28
     compile: bool = True
     rows: int = 32
     accumulate: int = 2
+    masks: bool = False
     attention: str | None = None
     mode: str | None = None
 
@@ -64,6 +66,7 @@ RUNGS = {
     "plain": Rung(None),
     "rows-16": Rung(rows=16, accumulate=4),
     "rows-64": Rung(rows=64, accumulate=1),
+    "with-masks": Rung(masks=True),
     "flash": Rung(attention="flash"),
     "cudnn": Rung(attention="cudnn"),
     "autotuned": Rung(mode="max-autotune-no-cudagraphs"),
@@ -132,6 +135,8 @@ def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, pro
         trainer.losses.CHUNK_ELEMENTS["cuda"] = rung.chunk
     wrapped = runtime.accelerator.prepare_model(objective)
     if rung.compile:
+        if not rung.masks:
+            leave_out_masks(model, tokens(1, config).cuda())
         wrapped.compile(mode=rung.mode)
     training = TrainingConfig(max_steps=10**6, context=config.max_position_embeddings, global_batch=rung.rows)
     optimizer = make_optimizer(wrapped, training)

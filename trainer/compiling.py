@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from trainer.errors import ConfigError
+from trainer.plain_attention import leave_out_masks
 from trainer.runtime import Runtime
 
 log = logging.getLogger(__name__)
@@ -18,14 +20,18 @@ FAR_OFF = 1.5
 Inputs = Mapping[str, torch.Tensor]
 
 
-def compile_objective(objective: nn.Module, runtime: Runtime, read_sample: Callable[[], Inputs]) -> None:
-    """Compile a model and its loss, in place, and compare the gradient of a micro-batch with that of the plain one.
+def compile_objective(
+    objective: nn.Module, model: PreTrainedModel, runtime: Runtime, read_sample: Callable[[], Inputs]
+) -> None:
+    """Compile a model with its loss, in place, and compare the gradient of a micro-batch with that of the plain one.
 
     On a CPU the compiler's own generator for dropout is several times slower than PyTorch's, which is used instead.
     Raises `ConfigError` if the gradients are not about the same: torch 2.11 once gave zeros, and nothing was learnt.
     """
-    objective.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
     inputs = {name: value.to(runtime.device) for name, value in read_sample().items()}
+    if inputs.keys() == {"input_ids"}:  # rows of text without padding
+        leave_out_masks(model, inputs["input_ids"])
+    objective.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
     compiled = _gradient_norms(objective, inputs, runtime)
     try:
         with torch.compiler.set_stance("force_eager"):

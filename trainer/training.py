@@ -147,7 +147,7 @@ def _train(
 
     objective = wrap_objective(workload.make_objective(model), runtime, read_sample)
     if training.compile:
-        compile_objective(objective, runtime, read_sample)
+        compile_objective(objective, model, runtime, read_sample)
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from tests.support import cpu_runtime
 from trainer.compiling import compile_objective
@@ -26,7 +27,7 @@ class Loss(nn.Module):
 
 def compile_with(*compiled: float) -> Loss:
     objective = Loss((compiled[0], compiled[1]))
-    compile_objective(objective, cpu_runtime(), lambda: {"values": torch.ones(2, 4)})
+    compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), lambda: {"values": torch.ones(2, 4)})
     return objective
 
 
