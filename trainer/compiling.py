@@ -10,12 +10,15 @@ from transformers import PreTrainedModel
 
 from trainer.errors import ConfigError
 from trainer.plain_attention import leave_out_masks
-from trainer.runtime import Runtime
+from trainer.runtime import Runtime, seed_everything
 
 log = logging.getLogger(__name__)
 
-FAR_OFF = 1.5
+FAR_OFF = 3.0
 """Ratio of two gradients' norms that no other order of sums, and no other mask of dropout, explains."""
+
+NOTABLE = 0.1
+"""Share of the gradient's norm above which one parameter's part of it cannot be lost by chance, as an expert's could."""
 
 Inputs = Mapping[str, torch.Tensor]
 
@@ -50,6 +53,7 @@ def _gradient_norms(objective: nn.Module, inputs: Inputs, runtime: Runtime) -> d
     """The norm of every parameter's gradient over one micro-batch; leaves no gradients."""
     was_training = objective.training
     objective.train()
+    seed_everything(0, 0, runtime.rank)
     with runtime.accelerator.no_sync(objective):
         runtime.accelerator.backward(objective(**inputs))
     gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
@@ -66,5 +70,5 @@ def _difference(compiled: dict[str, float], plain: dict[str, float]) -> str | No
         return None  # a matter of the model: training tells of it
     if max(whole) > FAR_OFF * min(whole):
         return f"its gradient's norm is {whole[0]:.3g}, and {whole[1]:.3g} without training.compile"
-    lost = [name for name, norm in plain.items() if norm > 0 and not compiled.get(name)]
+    lost = [name for name, norm in plain.items() if norm > NOTABLE * whole[1] and not compiled.get(name)]
     return f"{lost[0]} gets no gradient" if lost else None

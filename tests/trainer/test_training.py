@@ -162,6 +162,20 @@ def test_another_way_to_compute_trains_about_the_same(
         assert loss == pytest.approx(expected, abs=tolerance)
 
 
+def test_a_deterministic_run_is_the_same_and_takes_no_algorithm_that_is_not(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    plain, other = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("plain", "other"))
+    train_here(raw, plain, prepared[1], **PLAIN)
+    try:
+        train_here(raw, other, prepared[1], **PLAIN, training__deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert final_bytes(other) == final_bytes(plain)
+
+
 @pytest.mark.long
 @pytest.mark.slow
 def test_a_compiled_run_trains_about_the_same(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
