@@ -130,9 +130,9 @@ def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, pro
     model = new_model(config)
     objective: Any = CausalLMLoss(model)
     if rung.chunk is None:
-        objective._chunked = False
+        objective._in_pieces = False
     else:
-        trainer.losses.CHUNK_ELEMENTS["cuda"] = rung.chunk
+        trainer.losses.LOGITS_AT_ONCE["cuda"] = rung.chunk
     wrapped = runtime.accelerator.prepare_model(objective)
     if rung.compile:
         if not rung.masks:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainer.losses import IGNORED, next_tokens, token_losses
+from trainer.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.results import CorpusScore, Scores
 from trainer.runtime import Runtime
 from trainer.shards import ShardSet
@@ -126,7 +126,7 @@ def _window_sums(
             if corpus.token_bytes is not None:
                 sums[first + row, 1] = float(corpus.token_bytes[window[1:]].sum())
         with runtime.accelerator.autocast():
-            each = token_losses(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
+            each = token_losses_in_pieces(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
         sums[first : first + len(chosen), 0] = each.view(len(chosen), context).double().sum(dim=1).cpu()
         advance(len(chosen) * runtime.ranks)
     return runtime.sum(sums)

@@ -5,6 +5,7 @@ computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,8 +20,14 @@ IGNORED = -100
 ROUNDING = 1e-5
 """Difference of two means of the same losses, in nats, that is rounding."""
 
-CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**28}
+LOGITS_AT_ONCE = {"cpu": 2**21, "cuda": 2**28}
 """Logits held at a time: on a processor 8 MiB in float32, about what its cache holds; on a GPU enough to fill it, 1 GiB."""
+
+GPU_SHARE = 2**8
+"""Of a small GPU's memory, bytes for each logit held at a time: with its gradient and its copies it takes some 12 of them."""
+
+UNROLLED = 16
+"""Pieces at most while compiling, as the compiler writes each of them out."""
 
 
 class CausalLMLoss(nn.Module):
@@ -30,7 +37,7 @@ class CausalLMLoss(nn.Module):
         super().__init__()
         self.model = model
         self.adds = adds_to_loss(model)
-        self._chunked = not self.adds and has_plain_head(model)
+        self._in_pieces = has_plain_head(model) and not self.adds
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted.
@@ -42,11 +49,11 @@ class CausalLMLoss(nn.Module):
         if self.adds:
             mean: torch.Tensor = self.model(input_ids=input_ids, labels=input_ids, use_cache=False).loss
             return mean * (labels != IGNORED).sum()
-        if not self._chunked:
+        if not self._in_pieces:
             return token_losses(self.model, input_ids, labels).sum()
         hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         weight = self.model.get_output_embeddings().weight
-        loss: torch.Tensor = ChunkedCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
             hidden.flatten(0, 1), weight, labels.flatten()
         )
         return loss
@@ -60,6 +67,18 @@ def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
 def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
     return cross_entropies(model(input_ids=input_ids, use_cache=False).logits, labels)
+
+
+@torch.no_grad()
+def token_losses_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The same without gradients, and without ever holding all logits if the head is plain."""
+    if not has_plain_head(model):
+        return token_losses(model, input_ids, labels)
+    hidden_NH = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+    matrix = model.get_output_embeddings().weight.to(matmul_dtype(hidden_NH))
+    at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
+    pieces = zip(hidden_NH.to(matrix.dtype).split(at_once), labels.flatten().split(at_once), strict=True)
+    return torch.cat([cross_entropies((states @ matrix.T)[None], targets[None]) for states, targets in pieces])
 
 
 def cross_entropies(logits_BTV: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
@@ -98,12 +117,22 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
     return True
 
 
-@torch.no_grad()
 def has_plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits are just the last hidden states times the output embeddings; some families scale or cap them.
 
-    It is tried with large output embeddings, because a cap hardly shows in the small logits of a new model.
+    It is tried once: a model that is being trained must not be touched.
     """
+    if model not in _plain_heads:
+        _plain_heads[model] = _try_plain_head(model)
+    return _plain_heads[model]
+
+
+_plain_heads: WeakKeyDictionary[PreTrainedModel, bool] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def _try_plain_head(model: PreTrainedModel) -> bool:
+    """Tried with large output embeddings, because a cap hardly shows in the small logits of a new model."""
     output = model.get_output_embeddings()
     if not isinstance(output, nn.Linear) or output.bias is not None:
         return False
@@ -119,6 +148,27 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     return plain
 
 
+def matmul_dtype(values: torch.Tensor) -> torch.dtype:
+    """The type that a product with these values is computed in."""
+    kind = values.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
+
+
+def rows_at_once(rows: int, vocabulary: int, device: torch.device) -> int:
+    """Of so many rows of logits, those that are held at a time; the device alone decides, as the last bits depend on it."""
+    at_once: int = max(1, logits_at_once(device.type) // vocabulary)
+    return max(at_once, -(-rows // UNROLLED)) if torch.compiler.is_compiling() else at_once
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def logits_at_once(kind: str) -> int:
+    """Logits that are held at a time on this process's device of a kind."""
+    if kind != "cuda":
+        return LOGITS_AT_ONCE[kind]
+    memory = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
+    return min(LOGITS_AT_ONCE[kind], int(memory) // GPU_SHARE)
+
+
 def losses_and_gradient(
     logits_NV: torch.Tensor, targets_N1: torch.Tensor, wanted_N: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,22 +181,21 @@ def losses_and_gradient(
     return loss, (grad * wanted_N.unsqueeze(1)).to(logits_NV.dtype)
 
 
-class ChunkedCrossEntropy(torch.autograd.Function):
+class PiecewiseCrossEntropy(torch.autograd.Function):
     """sum_n -log softmax(hidden_n @ weight.T)[label_n]; shapes hidden [N, H], weight [V, H], labels [N]."""
 
     @staticmethod
     def forward(ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """The loss, a scalar. The gradient of the sum to a logit is its probability, less one at the label."""
         wanted, targets = labels != IGNORED, labels.clamp_min(0).unsqueeze(1)
-        kind = hidden.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden.dtype
+        dtype = matmul_dtype(hidden)
         states, matrix = hidden.to(dtype), weight.to(dtype)  # once, not by every product
-        rows_at_once = max(1, CHUNK_ELEMENTS[kind] // len(weight))
+        at_once = rows_at_once(len(labels), len(weight), hidden.device)
         # Nothing that is kept is written in place: compiled by torch 2.11, its backward pass would read what was there before.
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         grad_weight, grads = torch.zeros_like(weight), []
-        for start in range(0, len(labels), rows_at_once):
-            rows = slice(start, start + rows_at_once)
+        for start in range(0, len(labels), at_once):
+            rows = slice(start, start + at_once)
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
             total = total + loss
             grads.append(grad @ matrix)

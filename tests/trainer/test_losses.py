@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 import trainer.losses
@@ -12,7 +13,14 @@ from tests.support import NO_DROPOUT, SMALL_MODEL
 from tests.tiny_models import tiny_config
 from trainer.config import ModelConfig
 from trainer.errors import ConfigError
-from trainer.losses import CausalLMLoss, next_tokens, token_losses
+from trainer.losses import (
+    CausalLMLoss,
+    has_plain_head,
+    next_tokens,
+    rows_at_once,
+    token_losses,
+    token_losses_in_pieces,
+)
 from trainer.models import build_model, resolve_config
 from trainer.tokenizer import TokenizerInfo
 
@@ -119,14 +127,49 @@ def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
         CausalLMLoss(model)
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 7, 48, 1000])
-def test_the_size_of_the_chunks_changes_nothing(
-    rows_at_once: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("rows", [1, 7, 48, 1000])
+def test_the_size_of_the_pieces_changes_nothing(rows: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("tied")
     expected = plain(model, windows_BT)
-    monkeypatch.setitem(trainer.losses.CHUNK_ELEMENTS, "cpu", rows_at_once * 320)
+    monkeypatch.setitem(trainer.losses.LOGITS_AT_ONCE, "cpu", rows * 320)
     assert_same(ours(model, windows_BT), expected)
+
+
+class Products(TorchDispatchMode):
+    """Notes the most rows that a matrix product with so many columns has."""
+
+    def __init__(self, columns: int) -> None:
+        super().__init__()
+        self.columns, self.rows = columns, 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = call(*args, **(kwargs or {}))
+        if call is torch.ops.aten.mm.default and made.shape[1] == self.columns:
+            self.rows = max(self.rows, len(made))
+        return made
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_in_pieces_are_those_of_all_logits(
+    family: str, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, labels = make(family).eval(), next_tokens(windows_BT)
+    expected = token_losses(model, windows_BT, labels)
+    is_plain = has_plain_head(model)
+    columns = len(model.get_output_embeddings().weight)
+    monkeypatch.setitem(trainer.losses.LOGITS_AT_ONCE, "cpu", 7 * columns)
+    with Products(columns) as logits:
+        found = token_losses_in_pieces(model, windows_BT, labels)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert (logits.rows == 7) == is_plain, "all logits are held only where the head is not plain"
+
+
+def test_while_compiling_there_are_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert rows_at_once(10**6, 2**15, cpu) == 64
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert rows_at_once(10**6, 2**15, cpu) == 62_500
+    assert rows_at_once(100, 2**15, cpu) == 64
 
 
 def test_the_label_of_each_position_is_the_token_after_it() -> None:
