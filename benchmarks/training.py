@@ -71,7 +71,7 @@ class Ours:
             training, plan, runtime, self.model, objective, runtime.accelerator.prepare_optimizer(optimizer),
             make_schedule(optimizer, training, FAR), TrainState(), lambda: None, Criterion("loss", False),
             None, None,
-            Meter(runtime.device, 1.0, 1.0), self.clock, StopSignal(), lambda: None,
+            Meter(runtime.device, 1.0, 1.0), self.clock, StopSignal(), lambda session: None,
         )  # fmt: skip
         self.batches = batches_from(
             0, lambda number: read_batch(number, plan, dataset.order, dataset.windows, 0), runtime.device

@@ -55,7 +55,7 @@ class Session:
     meter: Meter
     bar: Bar
     stop: StopSignal
-    roll_back: Callable[[], None]
+    roll_back: Callable[["Session"], None]
 
     @property
     def bare_optimizer(self) -> Any:
@@ -87,7 +87,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
         if divergence.note(outcome.skipped, state):
             log.warning("%s: going back to the last checkpoint, past them", divergence.describe())
-            session.roll_back()
+            session.roll_back(session)
             meter.reset()
             saved = state.step
         if not outcome.skipped and end_step(session, outcome):

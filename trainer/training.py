@@ -172,7 +172,7 @@ def _train(
             training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
             lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
             Meter(runtime.device, workload.flops_per_token(model), peak), bar, stop,
-            lambda: roll_back(session, store, run.key, workload),
+            partial(roll_back, store=store, run=run.key, workload=workload),
         )  # fmt: skip
         run_loop(session, batches)
     return model, state

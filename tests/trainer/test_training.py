@@ -1,5 +1,6 @@
 """Training as a whole: what a run leaves behind, what it reports, and the ways to set it up."""
 
+import gc
 import itertools
 import json
 import shutil
@@ -10,7 +11,7 @@ import fsspec
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.processes import cores, start_warm
 from tests.support import (
@@ -174,6 +175,22 @@ def test_a_deterministic_run_is_the_same_and_takes_no_algorithm_that_is_not(
     finally:
         torch.use_deterministic_algorithms(False)
     assert final_bytes(other) == final_bytes(plain)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.distributed.reduce_op:FutureWarning")  # looked at like all else
+def test_what_was_trained_is_let_go_at_once(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
+    def alive() -> set[int]:
+        return {id(found) for found in gc.get_objects() if isinstance(found, PreTrainedModel | torch.optim.Optimizer)}
+
+    store = Path(shutil.copytree(prepared[0], tmp_path / "store"))
+    gc.collect()
+    before = alive()
+    gc.disable()
+    try:
+        train_here(raw, store, prepared[1], **PLAIN)
+        assert alive() <= before, "without waiting for the garbage collector, as an evaluation may follow"
+    finally:
+        gc.enable()
 
 
 @pytest.mark.long
