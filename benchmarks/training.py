@@ -63,8 +63,7 @@ class Ours:
         self.model = build_model(bench.model, config, training.seed)
         objective = runtime.accelerator.prepare_model(CausalLMLoss(self.model))
         if training.compile:
-            sample = read_batch(0, plan, dataset.order, dataset.windows, 0).micro_batches[0]
-            compile_objective(objective, self.model, runtime, lambda: sample)
+            compile_objective(objective, self.model, runtime, read_batch(0, plan, dataset.order, dataset.windows, 0))
         optimizer = make_optimizer(objective, training)
         self.clock = Clock()
         self.session = Session(

@@ -72,7 +72,7 @@ def _score(
     store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
 ) -> FinetuneEvaluation:
     """Score a model on a run's data: the final one as the run's own evaluation, or another that is `named` so."""
-    runtime = start_runtime(job.training.precision, job.training.device)
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     earlier = runtime.on_first(lambda: find_scoring(store, wanted))
     if earlier is not None:
         return earlier

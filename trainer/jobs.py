@@ -38,7 +38,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     if not logging.root.handlers:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
-    runtime = start_runtime(job.training.precision, job.training.device)
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     progress = for_people() if runtime.rank == 0 else silent()
     runtime.on_first(lambda: check(job))  # however long it takes, the others wait
     run = train_run(job, progress)

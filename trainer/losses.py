@@ -191,7 +191,6 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
         dtype = matmul_dtype(hidden)
         states, matrix = hidden.to(dtype), weight.to(dtype)  # once, not by every product
         at_once = rows_at_once(len(labels), len(weight), hidden.device)
-        # Nothing that is kept is written in place: compiled by torch 2.11, its backward pass would read what was there before.
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
         grad_weight, grads = torch.zeros_like(weight), []
         for start in range(0, len(labels), at_once):
@@ -199,7 +198,10 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
             total = total + loss
             grads.append(grad @ matrix)
-            grad_weight = grad_weight + grad.T @ states[rows]
+            if torch.compiler.is_compiling():  # by torch 2.11, the backward pass would read what was there before any `+=`
+                grad_weight = grad_weight + grad.T @ states[rows]
+            else:
+                grad_weight += grad.T @ states[rows]
         ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight)
         return total
 

@@ -18,9 +18,9 @@ WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_note
 
 @torch.no_grad()
 def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
-    """Have a model rely on `is_causal` alone if, not compiled, it does so on one row as long as all; returns whether it does.
+    """Have a model make no masks if, not compiled, it makes none for one row as long as all; returns whether that is so.
 
-    A window that slides, or a loss that reads in both directions, needs its masks and keeps them. Shape of `input_ids` [B, T].
+    A window that slides needs its masks, and keeps them. Shape of `input_ids` [B, T].
     """
     if model.config._attn_implementation != WITH_MASKS:
         return False
@@ -35,7 +35,7 @@ def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
     AttentionMaskInterface.register(NOTED, noted)
     was_training = model.training
     model.eval().set_attn_implementation(NOTED)
-    model(input_ids=input_ids[:1], use_cache=False)
+    model.base_model(input_ids=input_ids[:1], use_cache=False)
     plain = bool(masks) and all(mask is None for mask in masks)
     model.train(was_training).set_attn_implementation(WITHOUT_MASKS if plain else WITH_MASKS)
     return plain

@@ -64,8 +64,12 @@ def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
         )  # fmt: skip
     _tell_missing(store.path(key), numbers)
     found = {number: line for number, line in zip(numbers, lines, strict=True) if number is not None}
-    if others := {str(number) for number, line in zip(numbers, lines, strict=True) if line != found.get(number or 0, line)}:
-        log.warning("%s: %s left out, as there is another of the same number", store.path(key), _name("record", sorted(others)))
+    if others := {number for number, line in zip(numbers, lines, strict=True) if number and line != found[number]}:
+        log.warning(
+            "%s: %s left out, as there is another of the same number",
+            store.path(key),
+            _name("record", [str(each) for each in sorted(others)]),
+        )
     return dict(sorted(found.items()))
 
 

@@ -25,9 +25,9 @@ NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
 class RunLog:
     """Appends records to a run's metrics.jsonl, and the same figures to TensorBoard's files.
 
-    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. They
-    end with a checkpoint's step when it is saved. If they do not when a run resumes there, some are lost: then a number is left
-    out, so that every reader can tell.
+    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. A save
+    is told before it begins. If that is not among them when a run resumes there, some are lost: then a number is left out, so
+    that every reader can tell.
     """
 
     def __init__(self, store: Store, run: str, step: int) -> None:
@@ -59,15 +59,28 @@ class RunLog:
     def _keep(self, step: int, content: bytes) -> None:
         """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the run."""
         lines = intact_lines(self._store, self._run, content)
-        last: dict[str, Any] | None = None
-        while lines and ((last := open_line(self._store, self._run, lines[max(lines)])) is None or _is_after(step, last)):
-            del lines[max(lines)]
+        while lines:
+            number, line = lines.popitem()
+            record = open_line(self._store, self._run, line)
+            if record is not None and not _is_after(step, record):
+                lines[number] = line
+                break
         self._written = max(lines, default=0)
-        if step and not (lines and last and last["step"] == step):
-            log.warning("%s ends before step %d, which was saved: records are missing", self._store.path(self._key), step)
+        if step and not self._tells_save(lines, step):
+            log.warning("%s ends before step %d was saved: records are missing", self._store.path(self._key), step)
             self._written += 1
         self._store.write_bytes(self._key, b"".join(line + b"\n" for line in lines.values()))
         self._path = self._store.fetch(self._key)
+
+    def _tells_save(self, lines: dict[int, bytes], step: int) -> bool:
+        """Whether records end with the save of a step, which is told before it begins, and what else came of that step."""
+        for line in reversed(lines.values()):
+            record = open_line(self._store, self._run, line)
+            if record is None or record["step"] < step:
+                return False
+            if record["kind"] == "save":
+                return True
+        return False
 
     def publish(self) -> None:
         """Bring a remote store up to date; in a local one the files are already where they belong.

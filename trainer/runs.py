@@ -32,7 +32,7 @@ TrainingData = PreparedData | ArtifactRef
 
 OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "processes", "device", "micro_batch", "compile",
-    "gradient_checkpointing",
+    "gradient_checkpointing", "deterministic",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 

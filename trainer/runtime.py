@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -89,12 +90,13 @@ def planned_ranks(processes: int | None, device: str = "auto") -> int:
     return processes or max(1, count_gpus(device))
 
 
-def start_runtime(precision: str, device: str = "auto") -> Runtime:
+def start_runtime(precision: str, device: str = "auto", deterministic: bool = False) -> Runtime:
     """Join the other ranks, if a launcher started several, and compute with as many threads as there are cores for each.
 
     OMP_NUM_THREADS says otherwise. Raises `ConfigError` if it is no number, or if accelerate's configuration contradicts the
     precision or the device, `DeviceError` if it started fewer processes than it was asked for.
     """
+    choose_algorithms(deterministic)
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION")
     if launched and launched != MIXED_PRECISION[precision]:
         raise ConfigError(
@@ -129,15 +131,29 @@ def start_runtime(precision: str, device: str = "auto") -> Runtime:
     return Runtime(accelerator, control)
 
 
-def compute_deterministically() -> None:
-    """Have PyTorch take the algorithms that give the same bits every time; called before anything is computed on a GPU.
+def choose_algorithms(deterministic: bool) -> None:
+    """Have PyTorch take the algorithms that give the same bits every time, or the fastest; before a GPU computes anything.
 
     Those of cuBLAS need workspaces of their own (NVIDIA's documentation of cuBLAS, "Results reproducibility").
     """
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(deterministic)
     # Nothing here reads what was not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@contextmanager
+def explained_algorithms(deterministic: bool) -> Iterator[None]:
+    """Say which setting asks for it where an operation has no algorithm that gives the same bits: a `ConfigError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if deterministic and "deterministic" in str(error):
+            raise ConfigError(
+                f"training.deterministic is true, and the model needs what cannot be so: {str(error).splitlines()[0]}"
+            ) from error
+        raise
 
 
 def wrap_objective(

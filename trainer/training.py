@@ -1,12 +1,10 @@
 """Training a run, from its data or from its newest checkpoint to its published final model."""
 
 import logging
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from trainer.batches import batches_from
@@ -44,7 +42,7 @@ from trainer.runs import (
     identify_run,
     note_untrained,
 )
-from trainer.runtime import Runtime, compute_deterministically, start_runtime, wrap_objective
+from trainer.runtime import Runtime, explained_algorithms, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
 from trainer.step import make_optimizer, make_schedule
@@ -68,9 +66,7 @@ def train(
     Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
     Raises `RunError` if the run's folder or the plan disagree with the job.
     """
-    if job.training.deterministic:
-        compute_deterministically()
-    runtime = start_runtime(job.training.precision, job.training.device)
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
     prepared = data or runtime.on_first(lambda: _prepare(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
@@ -90,6 +86,7 @@ def train(
         stack.enter_context(store.explained_when_full(run.key))
         runtime.on_first(lambda: _claim(store, run, job, prepared, workload))
         stack.enter_context(kept_log(store, run.key, runtime.rank))
+        stack.enter_context(explained_algorithms(job.training.deterministic))
         model, state = _train(job, store, run, workload, runtime, progress, lease)
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
@@ -141,16 +138,14 @@ def _train(
     model = workload.load_model(folder or fork_weights(store, run.key))
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-
-    def read_sample() -> Mapping[str, Tensor]:
-        return workload.read_batch(0, runtime.rank).micro_batches[0]
-
-    objective = wrap_objective(workload.make_objective(model), runtime, read_sample)
-    if training.compile:
-        compile_objective(objective, model, runtime, read_sample)
+    objective = wrap_objective(
+        workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
+    )
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
+    if training.compile:
+        compile_objective(objective, model, runtime, workload.read_batch(state.attempts, runtime.rank))
     if checkpoint:
         store.release(f"{run.key}/{checkpoint}")
         log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)

@@ -8,8 +8,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from tests.support import cpu_runtime
 from trainer.compiling import compile_objective
 from trainer.errors import ConfigError
+from trainer.step import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
+
+
+BATCH = Batch([{"values": torch.ones(2, 4)}], targets=2, tokens=2)
 
 
 class Loss(nn.Module):
@@ -27,7 +31,7 @@ class Loss(nn.Module):
 
 def compile_with(*compiled: float) -> Loss:
     objective = Loss((compiled[0], compiled[1]))
-    compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), lambda: {"values": torch.ones(2, 4)})
+    compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), BATCH)
     return objective
 
 
@@ -37,8 +41,34 @@ def test_a_compiled_model_that_learns_the_same_is_taken_and_no_gradient_is_left(
 
 @pytest.mark.parametrize(
     ("compiled", "said"),
-    [((0.0, 0.0), "norm is 0, and 6.32"), ((4.0, 4.0), "norm is 25.3"), ((1.0, 0.0), "second.weight gets")],
+    [((0.0, 0.0), "norm is 0, and 3.16"), ((0.001, 0.001), "norm is 0.00316"), ((1.0, 0.0), "second.weight gets")],
 )
 def test_one_that_learns_nothing_or_something_else_is_refused(compiled: tuple[float, float], said: str) -> None:
     with pytest.raises(ConfigError, match=rf"training.compile: compiled by torch .*{said}.*training.compile to false"):
         compile_with(*compiled)
+
+
+class Wide(nn.Module):
+    """Not compiled, it finds no memory when half of its gradients are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(values)
+        if not torch.compiler.is_compiling():
+            hidden.register_hook(_no_memory)
+        return self.second(hidden).sum()
+
+
+def _no_memory(gradient: torch.Tensor) -> None:
+    raise torch.OutOfMemoryError("none left")
+
+
+def test_without_memory_for_the_plain_gradient_none_is_left_and_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    objective = Wide().eval()
+    compile_objective(objective, PreTrainedModel(PretrainedConfig()), cpu_runtime(), BATCH)
+    assert all(parameter.grad is None for parameter in objective.parameters())
+    assert not objective.training
+    assert "gradient is not compared: there is no memory for that of the plain one" in caplog.text

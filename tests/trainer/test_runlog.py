@@ -15,10 +15,10 @@ from trainer.storage import Store
 RUN = "runs/tiny"
 
 
-def write(store: Store, resumed_at: int, *steps: int) -> None:
+def write(store: Store, resumed_at: int, *steps: int, kind: str = "train") -> None:
     with RunLog(store, RUN, resumed_at) as log:
         for step in steps:
-            log.write(**{**step_record(step), "loss": float(step)})
+            log.write(**{**step_record(step), "loss": float(step), "kind": kind})
 
 
 def steps(store: Store) -> list[int]:
@@ -86,7 +86,7 @@ def test_damaged_records_are_dropped_when_a_run_resumes_or_goes_back(
 def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
     empty_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(empty_store, 0, *range(1, 10))
+    write(empty_store, 0, *range(1, 10), kind="save")
     key = f"{RUN}/metrics.jsonl"
     lines = empty_store.read_bytes(key).splitlines(keepends=True)
     for left, gone, told in (
@@ -98,7 +98,7 @@ def test_records_that_are_missing_are_told_by_their_numbers_also_after_a_resume(
         for resumed_at in (None, 9, 9):
             caplog.clear()
             if resumed_at is not None:
-                write(empty_store, resumed_at, 10)
+                write(empty_store, resumed_at, 10, kind="save")
             assert steps(empty_store) == sorted(place + 1 for place in left) + [10] * (resumed_at is not None)
             assert f"{key}: {told}" in caplog.text
         assert empty_store.read_bytes(key).count(b"\n") == len(lines) - gone + 1
@@ -138,11 +138,11 @@ def test_a_last_record_that_cannot_be_is_dropped_when_a_run_resumes(
 def test_the_record_of_the_end_is_written_anew_by_a_run_that_goes_on(
     empty_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(empty_store, 0, 1, 2)
+    write(empty_store, 0, 1, 2, kind="save")
     for _ in range(2):
         with RunLog(empty_store, RUN, 2) as log:
             log.write(ENDED, 2)
-    assert [record["kind"] for record in read_records(empty_store, RUN)] == ["train", "train", ENDED]
+    assert [record["kind"] for record in read_records(empty_store, RUN)] == ["save", "save", ENDED]
     assert caplog.text == ""
 
 
@@ -150,17 +150,33 @@ def test_the_record_of_the_end_is_written_anew_by_a_run_that_goes_on(
 def test_records_that_are_missing_before_the_step_of_a_resume_are_told_from_then_on(
     empty_store: Store, caplog: pytest.LogCaptureFixture, kept: int
 ) -> None:
-    write(empty_store, 0, 1, 2, 3)
+    write(empty_store, 0, 1, 2, 3, kind="save")
     key = f"{RUN}/metrics.jsonl"
     empty_store.write_bytes(key, b"".join(empty_store.read_bytes(key).splitlines(keepends=True)[:kept]))
-    write(empty_store, 3, 4)
-    assert (f"{key} ends before step 3, which was saved: records are missing" in caplog.text) == (kept < 3)
+    write(empty_store, 3, 4, kind="save")
+    assert (f"{key} ends before step 3 was saved: records are missing" in caplog.text) == (kept < 3)
     for resumed_at in (None, 4):
         if resumed_at:
-            write(empty_store, resumed_at, 5)
+            write(empty_store, resumed_at, 5, kind="save")
         caplog.clear()
         assert steps(empty_store) == [*range(1, kept + 1), 4, *([5] if resumed_at else [])]
         assert (f"{key}: records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
+
+
+def test_what_is_missing_of_the_step_of_a_resume_itself_is_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    key = f"{RUN}/metrics.jsonl"
+    with RunLog(empty_store, RUN, 0) as log:
+        for kind in ("train", "evaluation", "save", "checkpoint"):
+            log.write(**{**step_record(10), "kind": kind})
+    lines = empty_store.read_bytes(key).splitlines(keepends=True)
+    for kept in range(5):
+        empty_store.write_bytes(key, b"".join(lines[:kept]))
+        caplog.clear()
+        write(empty_store, 10, 11)
+        assert ("ends before step 10 was saved" in caplog.text) == (kept < 3)
+        caplog.clear()
+        steps(empty_store)
+        assert (f"records are missing, before record {kept + 2}" in caplog.text) == (kept < 3)
 
 
 def test_a_last_record_without_its_end_of_line_is_whole_and_one_cut_short_is_not_warned_of(

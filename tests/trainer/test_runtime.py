@@ -12,7 +12,7 @@ from tests.processes import start_warm
 from tests.support import cpu_runtime, small_values, write_config
 from tests.trainer.test_refusals import message_of
 from trainer.errors import ConfigError, DeviceError
-from trainer.runtime import Runtime, seed_everything, start_runtime
+from trainer.runtime import Runtime, choose_algorithms, explained_algorithms, seed_everything, start_runtime
 
 
 def draws() -> tuple[float, float, float]:
@@ -69,3 +69,16 @@ def test_a_job_on_the_gpu_is_refused_without_one_and_by_a_launcher_on_the_cpu(mo
     monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
     with pytest.raises(ConfigError, match=r"configuration says use_cpu, the job's training\.device is 'gpu'"):
         start_runtime("fp32", "gpu")
+
+
+def test_what_cannot_be_deterministic_is_told_with_the_setting() -> None:
+    choose_algorithms(True)
+    try:
+        with (
+            pytest.raises(ConfigError, match=r"training.deterministic is true, and the model needs .*put_"),
+            explained_algorithms(True),
+        ):
+            torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+    finally:
+        choose_algorithms(False)
+    assert not torch.are_deterministic_algorithms_enabled()
