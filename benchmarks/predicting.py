@@ -147,6 +147,7 @@ def main(model: str, count: int = 10_000, pairs: int = 3) -> None:
         for turn in range(pairs):
             ours.append(sides.ours(turn))
             theirs.append(sides.theirs(best))
+            say(f"pair {turn}: headrace, pipeline", f"{ours[-1].whole:.0f} s, {theirs[-1].whole:.0f} s")
         for who, each in (("headrace", ours), (f"transformers.pipeline, batch size {best}", theirs)):
             say(
                 f"{who}: texts a second, start and imports apart",
