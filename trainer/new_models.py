@@ -10,12 +10,10 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
 
 from trainer.config import ModelConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, brief, reason_of
+from trainer.problems import shown
 from trainer.tokenizer import TokenizerInfo
 from trainer.unique_keys import parse_json, parse_yaml
-
-BRIEF = 600
-"""Characters of a library's message that are passed on: some list every class that they know."""
 
 
 def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
@@ -42,12 +40,6 @@ def padding_hint(kind: str, pad_id: int | None) -> str:
     if pad_id is not None or getattr(CONFIG_MAPPING[kind], "pad_token_id", None) is None:
         return ""
     return "; if it is a padding token that it misses, set model.config.pad_token_id to the first id that no text holds"
-
-
-def brief(error: Exception) -> str:
-    """The beginning of a library's message, in one line."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"
 
 
 def _check_family(kind: Any, where: str) -> str:
@@ -116,8 +108,8 @@ def _read_values(path: str) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
         values = parse_json(text) if path.endswith(".json") else parse_yaml(text)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model config {path} cannot be read: {error}") from error
+        raise ConfigError(f"model config {path} cannot be read: {reason_of(error)}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"model config {path}: a mapping of keys was expected, found {type(values).__name__}")
+        raise ConfigError(f"model config {path}: expected keys with values, found {shown(values)}")
     ignored = {"architectures", "transformers_version", "dtype", "torch_dtype"}
     return {key: value for key, value in values.items() if key not in ignored}
