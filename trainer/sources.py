@@ -314,18 +314,38 @@ def boundary(corpus: CorpusConfig) -> Cuts:
 def text_cuts(block: bytes, start: int) -> Iterator[int]:
     """The places between a letter, of any script, and a line end; before any line end if there is no letter at one."""
     found = False
-    for match in LINE_END.finditer(block, start):
-        if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha():
-            found = True
-            yield match.start()
+    for cut in _after_letters(block, start):
+        found = True
+        yield cut
     if not found:
-        yield from (match.start() for match in LINE_END.finditer(block, start) if match.start() > start)
+        yield from _line_ends(block, start)
+
+
+def _after_letters(block: bytes, start: int) -> Iterator[int]:
+    return (
+        match.start()
+        for match in LINE_END.finditer(block, start)
+        if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha()
+    )
+
+
+def _line_ends(block: bytes, start: int) -> Iterator[int]:
+    return (match.start() for match in LINE_END.finditer(block, start) if match.start() > start)
 
 
 def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
-    """A text in blocks of at least so many bytes, cut where byte-level pre-tokenizers cut as well."""
-    start = 0
-    while len(text) - start > 2 * block_bytes and (at := next(text_cuts(text, start + block_bytes), None)) is not None:
+    """A text in blocks of at least so many bytes, cut at the first of its `text_cuts` after these.
+
+    No line end is looked at more than twice, also where no letter stands before any of them.
+    """
+    start, letter = 0, -1
+    while len(text) - start > 2 * block_bytes:
+        least = start + block_bytes
+        if letter < least:
+            letter = next(_after_letters(text, least), len(text))
+        at = letter if letter < len(text) else next(_line_ends(text, least), len(text))
+        if at == len(text):
+            break
         yield text[start:at]
         start = at
     yield text[start:]
