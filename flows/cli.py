@@ -16,7 +16,7 @@ from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, Pro
 from trainer.config_file import Job, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
-from trainer.formats import plural
+from trainer.formats import plural, size
 from trainer.garbage import Garbage, collect, tell
 from trainer.gate import Move
 from trainer.manifest import ArtifactRef
@@ -96,7 +96,7 @@ def dry_run(job: Any) -> None:
 
         for corpus in job.data.corpora:
             files = find_sources(corpus)
-            print(f"{corpus.name}: {len(files)} files, {sum(file.size for file in files) / 1e6:.1f} MB")
+            print(f"{corpus.name}: {len(files)} files, {size(sum(file.size for file in files))}")
     elif isinstance(job, FinetuneJob):
         from trainer.finetune_preflight import finetune_preflight
 
@@ -115,21 +115,21 @@ def dry_run(job: Any) -> None:
 
 def show_preflight(found: Preflight) -> None:
     """Print the plan of a pipeline that is not started."""
-    print(f"{'corpus':<16}{'files':>9}{'raw MB':>10}{'documents':>12}{'tokens':>14}")
+    print(f"{'corpus':<16}{'files':>9}{'raw':>12}{'documents':>12}{'tokens':>14}")
     for corpus in found.corpora:
         documents, tokens = (("?" if n is None else f"{n:,}") for n in (corpus.documents, corpus.tokens))
-        print(f"{corpus.name:<16}{corpus.files:>9,}{corpus.raw_bytes / 1e6:>10.1f}{documents:>12}{tokens:>14}")
+        print(f"{corpus.name:<16}{corpus.files:>9,}{size(corpus.raw_bytes):>12}{documents:>12}{tokens:>14}")
     about = "" if found.plan else "about "
     rows = [
         ("vocabulary", f"{found.vocab_size:,} tokens"),
         ("model", f"{found.parameters:,} parameters"),
         ("windows", f"{about}{found.about_windows:,}"),
         ("steps", f"{about}{found.about_steps:,} on {found.ranks} rank{'s' if found.ranks > 1 else ''}"),
-        ("memory", f"about {found.about_memory_bytes / 1e9:.2f} GB a rank"),
-        ("disk", f"about {found.about_disk_bytes / 1e9:.2f} GB"),
+        ("memory", f"about {size(found.about_memory_bytes)} a rank"),
+        ("disk", f"about {size(found.about_disk_bytes)}"),
     ]
     if found.free_disk_bytes is not None:
-        rows.append(("free disk", f"{found.free_disk_bytes / 1e9:.1f} GB"))
+        rows.append(("free disk", size(found.free_disk_bytes)))
     for name, value in rows:
         print(f"{name:<16}{value}")
     if not found.plan:
@@ -140,7 +140,7 @@ def show_finetune_preflight(found: FinetunePreflight) -> None:
     """Print the plan of a fine-tuning that is not started."""
     rows = [("model", f"{found.model}, {found.parameters:,} parameters"), ("metrics", ", ".join(found.metrics))]
     rows.append(("looked at", found.looked_at))
-    rows += [(name, f"{size:,} examples") for name, size in (found.splits or {}).items()]
+    rows += [(name, f"{count:,} examples") for name, count in (found.splits or {}).items()]
     if found.plan is not None:
         rows.append(("steps", f"{found.plan.total_steps:,}, of {found.plan.global_batch} examples on {found.ranks} ranks"))
     for name, value in rows:

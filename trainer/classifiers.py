@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 
-from trainer.errors import ConfigError, TokenizerError
+from trainer.errors import ConfigError, TokenizerError, brief
 from trainer.finetune_config import FinetuneJob
 from trainer.model_files import check_settings
 from trainer.models import fuse_activations, keep_fixed
@@ -93,7 +93,7 @@ def _read_config(source: str) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded: {error}") from error
+        raise ConfigError(f"model {source!r} cannot be loaded: {brief(error)}") from error
     return config
 
 
@@ -114,7 +114,7 @@ def _load(
                 trust_remote_code=False,
             )
     except Exception as error:  # hub, file system, format and architecture errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {error}") from error
+        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {brief(error)}") from error
     return keep_fixed(model), report
 
 

@@ -6,7 +6,20 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.plain_names import Key
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)]
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
+LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$"
+SHARD_SET = r"^shards/[^/]+$"
+
+SPELLINGS = {
+    NAME: "letters, digits and _ . - only, a letter or digit first",
+    LICENSE: "a license's identifier on the Hugging Face hub, such as apache-2.0",
+    LANGUAGE: "an ISO 639 code, such as en, or code, or multilingual",
+    SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
+}
+"""What is expected where a pattern says it, in words."""
+
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 
 Schedule = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
@@ -232,10 +245,10 @@ class EvaluationConfig(Schema):
 class CardConfig(Schema):
     """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if any."""
 
-    license: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.+-]*$")] | None = Field(
+    license: Annotated[str, Field(pattern=LICENSE)] | None = Field(
         default=None, description="the license, by its identifier on the Hugging Face hub, such as apache-2.0"
     )
-    language: list[Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$")]] = Field(
+    language: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(
         default=[], description="the languages of the text, by their ISO 639 codes, such as en; or code, multilingual"
     )
 
@@ -297,8 +310,12 @@ class PipelineJob(PrepareJob):
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
         if self.promotion is not None and self.promotion.metric not in TEXT_FIGURES:
             raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(TEXT_FIGURES)}")
-        if self.data.validation_fraction == 0 and self.training.evaluate_every is not None:
-            raise ValueError("training.evaluate_every needs data.validation_fraction above 0: nothing is held out")
+        if self.data.validation_fraction == 0:
+            for name in ("evaluate_every", "early_stopping"):
+                if getattr(self.training, name) is not None:
+                    raise ValueError(f"training.{name} needs data.validation_fraction above 0: nothing is held out")
+            if self.training.final == "best":
+                raise ValueError("training.final: best needs data.validation_fraction above 0: nothing is held out")
         return self
 
 
@@ -310,7 +327,7 @@ class EvaluateJob(Schema):
         description="what to evaluate: a run's name (its final model), a folder in the store such as "
         "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
     )
-    shards: list[Annotated[Key, Field(pattern=r"^shards/[^/]+$")]] | None = Field(
+    shards: list[Annotated[Key, Field(pattern=SHARD_SET)]] | None = Field(
         default=None,
         description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's; not for a "
         "classifier",

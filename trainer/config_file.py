@@ -1,6 +1,5 @@
 """Jobs from YAML files and `key=value` words, and the explanation of every field."""
 
-import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -11,7 +10,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, reason_of
+from trainer.formats import plural
+from trainer.problems import describe_problems, schemas_in, shown
 from trainer.unique_keys import DuplicateKey, parse_yaml
 
 Job = TypeVar("Job", bound=BaseModel)
@@ -30,13 +31,13 @@ def read_values(path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration {path} cannot be read: {error}") from error
+        raise ConfigError(f"configuration {path} cannot be read: {reason_of(error)}") from error
     except DuplicateKey as error:
         raise ConfigError(f"configuration {path}: {error}") from error
     except ValueError as error:
         raise ConfigError(f"configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"configuration {path}: a mapping of keys was expected, found {type(values).__name__}")
+        raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
     for word in overrides:
         _override(values, word)
     return values
@@ -47,8 +48,7 @@ def validate_job(schema: type[Job], values: Any, where: str) -> Job:
     try:
         return schema.model_validate(values)
     except ValidationError as error:
-        problems = [_problem(schema, problem["loc"], problem["type"], problem["msg"]) for problem in error.errors()]
-        raise ConfigError(f"configuration {where}: " + "; ".join(problems)) from error
+        raise ConfigError(f"configuration {where}: {'; '.join(describe_problems(schema, error))}") from error
 
 
 def explain(schema: type[BaseModel]) -> str:
@@ -60,42 +60,39 @@ def _override(values: dict[str, Any], word: str) -> None:
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
+    try:
+        value = parse_yaml(text)
+    except DuplicateKey as error:
+        raise ConfigError(f"{word!r} cannot be set: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{word!r} cannot be set: {text!r} is not YAML: {error}") from error
     keys = path.split(".")
     place: Any = values
-    try:
-        for key in keys[:-1]:
-            place = place[int(key)] if isinstance(place, list) else place.setdefault(key, {})
-        place[int(keys[-1]) if isinstance(place, list) else keys[-1]] = parse_yaml(text)
-    except (TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{word!r} cannot be set: {error}") from error
+    for depth in range(1, len(keys)):
+        key = _key_in(place, keys[:depth], word)
+        if isinstance(place, dict) and place.get(key) is None:
+            place[key] = {}
+        place = place[key]
+    place[_key_in(place, keys, word)] = value
 
 
-def _problem(schema: type[BaseModel], location: tuple[Any, ...], kind: str, message: str) -> str:
-    path = ".".join(map(str, location)) or "the whole"
-    if kind != "extra_forbidden":
-        return f"{path}: {message.removeprefix('Value error, ')}"
-    known = _fields_at(schema, location[:-1])
-    close = difflib.get_close_matches(str(location[-1]), known, 1)
-    return f"{path}: unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}")
-
-
-def _fields_at(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    place: type[BaseModel] = schema
-    for key in location:
-        if isinstance(key, str) and key in place.model_fields:
-            place = _schemas_in(place.model_fields[key].annotation)[0]
-    return list(place.model_fields)
-
-
-def _schemas_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _schemas_in(part)]
+def _key_in(place: Any, keys: list[str], word: str) -> str | int:
+    """The last of some keys, as a key or number in `place`, to which the ones before it lead. Raises `ConfigError`."""
+    *before, key = keys
+    if isinstance(place, dict):
+        return key
+    where = ".".join(before)
+    if not isinstance(place, list):
+        raise ConfigError(f"{word!r} cannot be set: {where} is {shown(place)}, which has no keys")
+    if not key.isdecimal() or int(key) >= len(place):
+        there = f"has {plural(len(place), 'entry', 'entries')}, counted from 0"
+        raise ConfigError(f"{word!r} cannot be set: the list {where} {there}; none of them is {key}")
+    return int(key)
 
 
 def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
     for name, field in schema.model_fields.items():
-        nested = _schemas_in(field.annotation)
+        nested = schemas_in(field.annotation)
         many = get_origin(field.annotation) is list
         if nested:
             yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"

@@ -27,6 +27,10 @@ EXIT_PREEMPTED = 75
 """Exit status of training that was asked to stop and saved its state: running it again continues it."""
 
 
+BRIEF = 600
+"""Characters of a library's message that are passed on: some list every class that they know."""
+
+
 class PipelineError(Exception):
     """Something that the user can put right; shown as its message, without a traceback."""
 
@@ -84,3 +88,23 @@ def in_one_line(error: "ValidationError") -> str:
     problems = [(".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()]
     told = "; ".join(f"{place}: {message}" if place else message for place, message in problems[:3])
     return f"{told}; and {len(problems) - 3} more" if len(problems) > 3 else told
+
+
+def how_to_skip(allowed: int) -> str:
+    """What to do about a bad record beyond those that may be skipped, as the end of a message."""
+    if allowed:
+        return f" (more than the {allowed} that max_bad_records allows: mend them, or raise it)"
+    return " (max_bad_records is 0: mend it, or let some be skipped)"
+
+
+def reason_of(error: Exception) -> str:
+    """What the system or a library says of an error, in one line, without what only its own authors understand."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} (0x{error.object[error.start]:02x}) is not valid UTF-8"
+    return (isinstance(error, OSError) and error.strerror) or brief(error)
+
+
+def brief(error: Exception) -> str:
+    """The beginning of a library's message, in one line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"

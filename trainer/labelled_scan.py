@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.csv_files import QuoteWatch
-from trainer.errors import RecordError
+from trainer.errors import RecordError, how_to_skip
 from trainer.finetune_config import LabelledDataConfig
 from trainer.labelled_rows import Part, Row, Table, columns_of, open_table
 from trainer.labels import Label, plain_label
@@ -143,9 +143,8 @@ def _digest(text: bytes) -> int:
 
 def bad_record(data: LabelledDataConfig, split: str | None, place: str, problem: str) -> RecordError:
     """The error for a row that may not be passed over; `split` is None where there is only one."""
-    allowed = f" (more than the {data.max_bad_records} that max_bad_records allows)" if data.max_bad_records else ""
     where = f"data set {data.name!r}{f', {split} split' if split else ''}"
-    return RecordError(f"{where}: {place}: {problem}{allowed}")
+    return RecordError(f"{where}: {place}: {problem}{how_to_skip(data.max_bad_records)}")
 
 
 def _namer(part: Part, table: Table, number: int) -> Callable[[], str]:

@@ -10,8 +10,9 @@ import fsspec
 
 from trainer.config import CorpusConfig
 from trainer.csv_files import csv_dialect, is_quoted
-from trainer.errors import CorpusError
+from trainer.errors import CorpusError, brief
 from trainer.finetune_config import LabelledDataConfig
+from trainer.hub import hub_reason
 from trainer.labelled_rows import Part
 from trainer.raw_bytes import RawFile
 from trainer.sources import Piece, find_pieces, find_sources, is_compressed, unreadable
@@ -84,8 +85,8 @@ def _find_hub(data: LabelledDataConfig) -> LabelledSource:
         loaded = datasets.load_dataset(str(data.path), data.subset)
     except Exception as error:  # network, hub, script and format errors alike
         raise CorpusError(
-            f"data set {name!r} cannot be loaded from the Hugging Face hub: {error}; check the name and the network, or take "
-            "files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: disk)"
+            f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and the "
+            "network, or take files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: disk)"
         ) from error
     splits = _choose(name, loaded, data)
     prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
@@ -101,7 +102,7 @@ def _find_folder(store: Store, data: LabelledDataConfig) -> LabelledSource:
     try:
         loaded = datasets.load_from_disk(path)
     except Exception as error:  # each kind of wrong or damaged folder has its own
-        raise CorpusError(f"{path} cannot be read as a folder that save_to_disk wrote: {error}") from error
+        raise CorpusError(f"{path} cannot be read as a folder that save_to_disk wrote: {brief(error)}") from error
     sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
     splits = _choose(path, sets, data)
     files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)

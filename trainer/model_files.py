@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, reason_of
 
 SETTINGS = ("config.json", "tokenizer_config.json")
 """Files that may name Python code of the model's repository, which libraries would run or ask whether to."""
@@ -47,7 +47,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
     if not isinstance(value, dict):
         raise ConfigError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
     return value

@@ -10,9 +10,10 @@ from transformers import logging as transformers_logging
 from transformers.activations import NewGELUActivation
 
 from trainer.config import ModelConfig
-from trainer.errors import ConfigError, TokenizerError
+from trainer.errors import ConfigError, TokenizerError, brief
+from trainer.hub import NO_NAME, is_hub_name
 from trainer.model_files import check_settings
-from trainer.new_models import brief, new_config
+from trainer.new_models import new_config
 from trainer.taken_tokenizer import TOKENIZER_FILE, read_vocabulary
 from trainer.tokenizer import TokenizerInfo, vocabulary
 from trainer.weights import check_weights
@@ -67,7 +68,7 @@ def load_model(path: str | Path, attention: str | None = None) -> PreTrainedMode
             path, dtype=torch.float32, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
         )
     except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {str(path)!r} cannot be loaded: {error}") from error
+        raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
     return _made_ready(keep_fixed(model))
 
 
@@ -125,11 +126,15 @@ def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def _pretrained_config(name: str) -> PretrainedConfig:
+    if not Path(name).is_dir() and not is_hub_name(name):
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
+    if Path(name).is_dir() and not Path(name, "config.json").is_file():
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder")
     check_settings(name)
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {error}") from error
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {brief(error)}") from error
     check_weights(name)
     return config
 

@@ -1,8 +1,8 @@
 """Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary."""
 
 import difflib
-import json
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,11 @@ from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
 
 from trainer.config import ModelConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, brief, reason_of
+from trainer.problems import shown
+from trainer.published_configs import check_keys, check_padding, is_published, take_published
 from trainer.tokenizer import TokenizerInfo
 from trainer.unique_keys import parse_json, parse_yaml
-
-BRIEF = 600
-"""Characters of a library's message that are passed on: some list every class that they know."""
 
 
 def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
@@ -24,16 +23,20 @@ def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConf
     A family's own padding token is a number that another tokenizer gave it: here it would be an ordinary token, whose
     embedding never learns. Raises `ConfigError` for unknown keys and impossible values.
     """
-    values = _read_values(options.config) if isinstance(options.config, str) else dict(options.config or {})
+    # A copy of all of it: libraries write into what they are given, and the job's own settings name its run.
+    values = deepcopy(_read_values(options.config) if isinstance(options.config, str) else options.config or {})
     where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
     kind = _check_family(values.pop("model_type", None), where)
     default = _configured(where, lambda: AutoConfig.for_model(kind))
     _check_single(default, where)
-    _check_keys(values, default, where)
+    if is_published(values):
+        values = take_published(values, default, tokenizer, where)
+    else:
+        check_keys(values, default, where)
     multiple, used = options.pad_vocab_to, tokenizer.vocab_size
     values.setdefault("vocab_size", -(-used // multiple) * multiple)
     values = {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id, "pad_token_id": None, **values}
-    _check_padding(values, tokenizer, where)
+    check_padding(values, tokenizer, where)
     return _configured(where, lambda: AutoConfig.for_model(kind, **values), padding_hint(kind, values["pad_token_id"]))
 
 
@@ -42,12 +45,6 @@ def padding_hint(kind: str, pad_id: int | None) -> str:
     if pad_id is not None or getattr(CONFIG_MAPPING[kind], "pad_token_id", None) is None:
         return ""
     return "; if it is a padding token that it misses, set model.config.pad_token_id to the first id that no text holds"
-
-
-def brief(error: Exception) -> str:
-    """The beginning of a library's message, in one line."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"
 
 
 def _check_family(kind: Any, where: str) -> str:
@@ -79,31 +76,6 @@ def _check_single(default: PretrainedConfig, where: str) -> None:
     )
 
 
-def _check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) -> None:
-    known = {*default.to_dict(), *default.attribute_map}
-    for key in values:
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            raise ConfigError(
-                f"{where}: unknown key {key!r} for {default.model_type!r}" + (f"; did you mean {close[0]!r}?" if close else "")
-            )
-
-
-def _check_padding(values: dict[str, Any], tokenizer: TokenizerInfo, where: str) -> None:
-    """Raise `ConfigError` if the padding token is one that texts hold: its embedding would stay at zero."""
-    pad_id, vocab_size = values["pad_token_id"], values["vocab_size"]
-    if pad_id is None:
-        return
-    added = json.loads(tokenizer.json)["added_tokens"] if tokenizer.json else []
-    unused = {token["id"] for token in added if token["special"]} - {tokenizer.eos_id}  # no text becomes one of them
-    beyond = isinstance(pad_id, int) and isinstance(vocab_size, int) and tokenizer.vocab_size <= pad_id < vocab_size
-    if pad_id not in unused and not beyond:
-        raise ConfigError(
-            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never learns; "
-            f"leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now {vocab_size!r})"
-        )
-
-
 def _configured(where: str, make: Callable[[], PretrainedConfig], hint: str = "") -> PretrainedConfig:
     try:
         return make()
@@ -116,8 +88,7 @@ def _read_values(path: str) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
         values = parse_json(text) if path.endswith(".json") else parse_yaml(text)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model config {path} cannot be read: {error}") from error
+        raise ConfigError(f"model config {path} cannot be read: {reason_of(error)}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"model config {path}: a mapping of keys was expected, found {type(values).__name__}")
-    ignored = {"architectures", "transformers_version", "dtype", "torch_dtype"}
-    return {key: value for key, value in values.items() if key not in ignored}
+        raise ConfigError(f"model config {path}: expected keys with values, found {shown(values)}")
+    return values

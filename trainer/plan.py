@@ -1,11 +1,13 @@
 """The step plan: how many windows, steps and tokens a training run has. One place computes it; the trainer asserts it."""
 
 import logging
+import math
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.config import OptimizationConfig, TrainingConfig
 from trainer.errors import ConfigError, CorpusError
+from trainer.formats import plural
 from trainer.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -128,6 +130,7 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
     total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
     if training.warmup_steps > total_steps:
         raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
+    check_patience(training, steps_per_epoch, total_steps)
     return Plan(
         global_batch=training.global_batch,
         ranks=ranks,
@@ -136,6 +139,22 @@ def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan
         steps_per_epoch=steps_per_epoch,
         total_steps=total_steps,
         warmup_steps=training.warmup_steps,
+    )
+
+
+def check_patience(training: OptimizationConfig, steps_per_epoch: int, total_steps: int) -> None:
+    """Raise `ConfigError` for an early stop that cannot come before the run's last evaluation."""
+    patience, every = training.early_stopping, training.evaluate_every or steps_per_epoch
+    if patience is None:
+        return
+    evaluations = total_steps // steps_per_epoch + total_steps // every - total_steps // math.lcm(steps_per_epoch, every)
+    evaluations += bool(total_steps % steps_per_epoch and total_steps % every)  # that of the last step
+    if evaluations > patience + 1:
+        return
+    when = "at the end of each epoch and of the run" if training.evaluate_every is None else f"every {every} steps, at most"
+    raise ConfigError(
+        f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all ({when}), so "
+        "that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping out"
     )
 
 

@@ -6,9 +6,10 @@ import torch
 
 from trainer.config import OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.errors import StorageError
+from trainer.formats import size
 from trainer.manifest import Manifest
 from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
-from trainer.plan import divide_batch, make_plan
+from trainer.plan import check_patience, divide_batch, make_plan
 from trainer.preparation import find_prepared, shard_manifests
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
@@ -55,7 +56,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     disk = _disk_bytes(job, previews, parameters, tokenizer)
     free = store.free_bytes()
     if free is not None and disk > free + store.used_bytes():
-        raise StorageError(f"the job needs about {disk / 1e9:.1f} GB on {store.path('')}, which has {free / 1e9:.1f} GB free")
+        raise StorageError(f"the job needs about {size(disk)} on {store.path('')}, which has {size(free)} free")
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
@@ -75,6 +76,8 @@ def check_optimization(training: OptimizationConfig) -> int:
     check_devices(training.precision, training.processes, training.device)
     ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
     divide_batch(training, ranks)
+    if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
+        check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
     return ranks
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.errors import ArtifactError, ConfigError
+from trainer.hub import hub_reason, is_hub_name
 from trainer.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.plain_names import is_plain_key
@@ -53,7 +54,7 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
             return Checkpoint(str(fetch_files(store, key, manifest)), files, key, "store")
     if Path(name, "config.json").is_file():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
-    if hub and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists():
+    if hub and is_hub_name(name) and not Path(name).exists():
         folder = _fetch_from_hub(store, name)
         return Checkpoint(str(folder), digest_files(folder), None, "hub")
     raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
@@ -91,7 +92,7 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
         folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, CARD], ignore_patterns=["*/*"]))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise ArtifactError(
-            f"no checkpoint {name!r}: {_not_here(store)}; and it cannot be fetched from the Hugging Face hub: {error}"
+            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: {hub_reason(error)}"
         ) from error
     if not any(folder.glob("*.safetensors")):
         raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")

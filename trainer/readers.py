@@ -19,6 +19,8 @@ from trainer.sources import BOM, MAX_RECORD, Cuts, Piece, boundary, csv_header, 
 
 csv.field_size_limit(MAX_RECORD)
 
+NAMED_BY = "; text_field says which one holds the text"
+
 
 class Document(NamedTuple):
     """A document, or a part of one that is too large; `ends` says whether this is its last part."""
@@ -96,7 +98,8 @@ def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad)
     else:
         header, _ = csv_header(piece.path, corpus)
     if corpus.text_field not in header:
-        raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; its first line names {', '.join(header) or 'none'}")
+        found = f"its first line names {', '.join(header) or 'none'}"
+        raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; {found}{NAMED_BY}")
     column = header.index(corpus.text_field)
     for row, begin, end, wrong in rows:
         if wrong is None and row and len(row) != len(header):
@@ -119,7 +122,7 @@ def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: On
         table = pq.ParquetFile(file)
         names = table.schema_arrow.names
         if field not in names:
-            raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}")
+            raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}{NAMED_BY}")
         row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
         groups = list(range(piece.start, piece.end))
         for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
@@ -240,7 +243,7 @@ def _field(
     if not isinstance(record, dict):
         problem = f"a JSON object was expected, found {type(record).__name__}"
     elif field not in record:
-        problem = f"no field {field!r}; it has {', '.join(map(str, record)) or 'none'}"
+        problem = f"no field {field!r}; it has {', '.join(map(str, record)) or 'none'}{NAMED_BY}"
     elif not isinstance(record[field], str):
         problem = f"field {field!r} holds {type(record[field]).__name__}, not text"
     else:

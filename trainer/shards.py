@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.config import CorpusConfig
 from trainer.engines import Encode, Ids
-from trainer.errors import ArtifactError, RecordError, TokenizerError
+from trainer.errors import ArtifactError, RecordError, TokenizerError, how_to_skip
 from trainer.manifest import FileRecord, digest_file, read_manifest, seal, unseal
 from trainer.plain_names import Count
 from trainer.readers import Document, read_documents
@@ -137,7 +137,7 @@ def build_shard(
     def on_bad(error: RecordError) -> None:
         bad.append(error)
         if len(bad) > corpus.max_bad_records:
-            raise error
+            raise RecordError(f"{error}{how_to_skip(corpus.max_bad_records)}") from error
 
     with ExitStack() as open_files:
         sides = {

@@ -22,7 +22,7 @@ from fsspec.core import get_compression
 
 from trainer.config import CorpusConfig
 from trainer.csv_files import csv_dialect, is_quoted
-from trainer.errors import ArtifactError, CorpusError, StorageError
+from trainer.errors import ArtifactError, CorpusError, StorageError, brief, reason_of
 from trainer.manifest import fingerprint
 from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
@@ -84,7 +84,7 @@ def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
     for pattern in corpus.paths:
         matches = list(_match(pattern))
         if not matches:
-            raise CorpusError(f"corpus {corpus.name!r}: no file matches {pattern!r}; check the path, relative to this folder")
+            raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
         found.update({source.path: source for source in matches})
     if not sum(source.size for source in found.values()):
         raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
@@ -178,7 +178,7 @@ def is_compressed(path: str) -> bool:
 
 def unreadable(path: str, error: Exception) -> CorpusError:
     """The error for a raw file that cannot be opened or is damaged."""
-    return CorpusError(f"{path} cannot be read: {error}; check that the file is there, whole, and yours to read")
+    return CorpusError(f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read")
 
 
 def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
@@ -201,7 +201,10 @@ def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
 
 
 def _match(pattern: str) -> Iterator[SourceFile]:
-    fs, full = fsspec.url_to_fs(pattern)
+    try:
+        fs, full = fsspec.url_to_fs(pattern)
+    except (ImportError, ValueError) as error:  # of a place that fsspec does not know
+        raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
     if fs.isfile(full):
         entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
     else:
@@ -214,6 +217,15 @@ def _match(pattern: str) -> Iterator[SourceFile]:
                 version = ""  # the listing's time is the link's own, not the file's
             url = path if "://" not in pattern else fs.unstrip_protocol(path)
             yield SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
+
+
+def _no_match(pattern: str) -> str:
+    """Why nothing matches, and what to do."""
+    fs, full = fsspec.url_to_fs(pattern)
+    if pattern and fs.isdir(full):
+        folder = pattern.rstrip("/")
+        return f"{pattern!r} is a folder; name its files: {f'{folder}/*'!r}, or {f'{folder}/**'!r} with those in its folders"
+    return f"no file matches {pattern!r}; check the path, relative to this folder"
 
 
 def _racy(source: SourceFile, now: float) -> bool:
@@ -302,18 +314,38 @@ def boundary(corpus: CorpusConfig) -> Cuts:
 def text_cuts(block: bytes, start: int) -> Iterator[int]:
     """The places between a letter, of any script, and a line end; before any line end if there is no letter at one."""
     found = False
-    for match in LINE_END.finditer(block, start):
-        if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha():
-            found = True
-            yield match.start()
+    for cut in _after_letters(block, start):
+        found = True
+        yield cut
     if not found:
-        yield from (match.start() for match in LINE_END.finditer(block, start) if match.start() > start)
+        yield from _line_ends(block, start)
+
+
+def _after_letters(block: bytes, start: int) -> Iterator[int]:
+    return (
+        match.start()
+        for match in LINE_END.finditer(block, start)
+        if block[max(0, match.start() - 4) : match.start()].decode(errors="ignore")[-1:].isalpha()
+    )
+
+
+def _line_ends(block: bytes, start: int) -> Iterator[int]:
+    return (match.start() for match in LINE_END.finditer(block, start) if match.start() > start)
 
 
 def blocks_of(text: bytes, block_bytes: int) -> Iterator[bytes]:
-    """A text in blocks of at least so many bytes, cut where byte-level pre-tokenizers cut as well."""
-    start = 0
-    while len(text) - start > 2 * block_bytes and (at := next(text_cuts(text, start + block_bytes), None)) is not None:
+    """A text in blocks of at least so many bytes, cut at the first of its `text_cuts` after these.
+
+    No line end is looked at more than twice, also where no letter stands before any of them.
+    """
+    start, letter = 0, -1
+    while len(text) - start > 2 * block_bytes:
+        least = start + block_bytes
+        if letter < least:
+            letter = next(_after_letters(text, least), len(text))
+        at = letter if letter < len(text) else next(_line_ends(text, least), len(text))
+        if at == len(text):
+            break
         yield text[start:at]
         start = at
     yield text[start:]

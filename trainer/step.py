@@ -1,15 +1,17 @@
 """One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
-from transformers import get_scheduler
+from transformers import SchedulerType, get_scheduler
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from trainer.config import OptimizationConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, brief
 from trainer.runtime import Runtime
 
 
@@ -40,6 +42,9 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
     "sgd": lambda groups, t: torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.beta1),
 }
 
+
+STEPS = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
+"""What a schedule is given in any case."""
 
 STATE_SPACE = {"A_log", "D", "dt_bias"}
 """Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
@@ -78,16 +83,36 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
 
     Raises `ConfigError` if the schedule does not take its `schedule_options`, or needs others.
     """
+    given, (taken, needed) = training.schedule_options, _options_of(training.schedule)
+    where = f"training.schedule_options do not fit the schedule {training.schedule!r}"
+    if unknown := [name for name in given if name not in taken]:
+        raise ConfigError(f"{where}: it does not take {unknown[0]!r}; it takes {', '.join(taken) or 'none'}")
+    if missing := [name for name in needed if name not in given]:
+        raise ConfigError(f"{where}: it needs {missing[0]!r}")
     try:
-        return get_scheduler(
+        schedule = get_scheduler(
             training.schedule,
             optimizer,
             num_warmup_steps=training.warmup_steps,
             num_training_steps=total_steps,
-            scheduler_specific_kwargs=dict(training.schedule_options),
+            scheduler_specific_kwargs=dict(given),
         )
+    except ValueError as error:  # of those that go together
+        raise ConfigError(f"{where}: {brief(error).replace('`lr_scheduler_kwargs`', 'schedule_options')}") from error
+    try:
+        for rate in schedule.lr_lambdas:
+            rate(training.warmup_steps)  # where most options are first used
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"training.schedule_options do not fit the schedule {training.schedule!r}: {error}") from error
+        raise ConfigError(f"{where}: a value in {given} is of the wrong kind") from error
+    return schedule
+
+
+def _options_of(schedule: str) -> tuple[list[str], list[str]]:
+    """The options that a schedule takes beside the numbers of steps, and those of them that it must have."""
+    function = cast(Callable[..., Any], TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(schedule)])
+    parameters = inspect.signature(function).parameters.values()
+    own = [each for each in parameters if each.name not in STEPS]
+    return [each.name for each in own], [each.name for each in own if each.default is inspect.Parameter.empty]
 
 
 def train_step(

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.errors import StorageError, WrongContent
+from trainer.errors import StorageError, WrongContent, brief, reason_of
 from trainer.local_files import LocalFiles
 from trainer.private_folders import PrivateFolder, sweep
 from trainer.stored import Stored
@@ -76,7 +76,10 @@ class Store:
         else:
             from trainer.remote_objects import REFUSALS, RemoteObjects  # needs what local stores do not
 
-            remote = RemoteObjects(self.url)
+            try:
+                remote = RemoteObjects(self.url)
+            except (ImportError, ValueError) as error:  # of a place that fsspec does not know
+                raise StorageError(f"the store {self.url!r} cannot be opened: {brief(error)}") from error
             self.files, self._refusals = remote, REFUSALS
             self._base, self.cache_bytes = remote.cache.work, remote.cache.limit
 
@@ -226,7 +229,8 @@ class Store:
         try:
             self.write_bytes(probe, b"probe")
         except FileNotFoundError as error:
-            raise StorageError(f"cannot write {self.url}: {error}; check that the disk or the bucket exists") from error
+            reason = reason_of(error)
+            raise StorageError(f"cannot write {self.url}: {reason}; check that the disk or the bucket exists") from error
         self.delete(probe)
 
     def used_bytes(self) -> int:
@@ -298,10 +302,15 @@ class Store:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
         place = self.local or next(path for path in self._base.parents if path.exists())
-        amount = f"about {needed:,} bytes are needed, " if needed else f"more than {written:,} bytes are needed, "
+        room = shutil.disk_usage(place).free + written
+        # What it takes is more than the bytes that are known of it, and not all that is free may be this user's.
+        lack = (
+            f"about {needed:,} bytes are needed, {room:,} are free at {place}"
+            if needed and needed > room
+            else f"it takes more than what was free for it at {place}, {room:,} bytes at most"
+        )
         return StorageError(
-            f"cannot write {self.path(key)}: {os.strerror(number)}: {amount if needed or written else ''}"
-            f"{shutil.disk_usage(place).free + written:,} are free at {place}; "
+            f"cannot write {self.path(key)}: {os.strerror(number)}: {lack}; "
             "free some space there, then run it again: finished work is kept"
         )
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from trainer.errors import TokenizerError
+from trainer.errors import TokenizerError, brief
+from trainer.hub import NO_NAME, hub_reason, is_hub_name
 from trainer.model_files import check_settings
 
 TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
@@ -33,6 +34,9 @@ MODEL_CONFIG = "config.json"
 
 PASSING = ("is_local", "local_files_only")
 """What transformers writes of where it has just read the files."""
+
+MOST_TOLD = 12
+"""Tokens that a message lists."""
 
 STATED = ("model_input_names", "padding_side", "truncation_side", "model_max_length", "clean_up_tokenization_spaces")
 """What a class may have from its own code."""
@@ -75,7 +79,9 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
             eos = END_OF_TEXT
         if eos is None or tokenizer.backend_tokenizer.token_to_id(eos) is None:
             found = "names no end-of-document token" if eos is None else f"has no token {eos!r}"
-            raise TokenizerError(f"tokenizer {path!r} {found}; set data.tokenizer.eos_token to one of its tokens")
+            raise TokenizerError(
+                f"tokenizer {path!r} {found}; set data.tokenizer.eos_token to one of its tokens{_candidates(tokenizer)}"
+            )
         tokenizer.eos_token = eos
         if tokenizer.pad_token is None:
             tokenizer.pad_token = eos
@@ -89,6 +95,14 @@ def take_tokenizer(path: str, eos_token: str | None, folder: Path) -> str:
                 "own library as a tokenizer.json that says all of it"
             )
     return eos
+
+
+def _candidates(tokenizer: Any) -> str:
+    """Which tokens could end documents: those that no text becomes, each as it is written in a configuration."""
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    quoted = [json.dumps(token, ensure_ascii=False) for token in special[:MOST_TOLD]]
+    more = f" and {len(special) - MOST_TOLD} more" if len(special) > MOST_TOLD else ""
+    return f": its special ones are {', '.join(quoted)}{more}" if special else ", of which none is special"
 
 
 def read_vocabulary(path: str) -> dict[str, int]:
@@ -134,12 +148,15 @@ def _fetch(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
+    if not is_hub_name(name):
+        raise TokenizerError(f"tokenizer {name!r} cannot be loaded: {NO_NAME}")
     patterns = [TOKENIZER_FILE, *SETTINGS, MODEL_CONFIG, *VOCABULARIES, f"{TEMPLATES}/*.jinja"]
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise TokenizerError(
-            f"tokenizer {name!r} cannot be loaded: it is nothing here, and the Hugging Face hub does not give it: {error}"
+            f"tokenizer {name!r} cannot be loaded: it is no file or folder here, and the Hugging Face hub does not give it: "
+            f"{hub_reason(error)}"
         ) from error
 
 
@@ -167,7 +184,7 @@ def _loaded(path: str, files: Mapping[str, Path]) -> Iterator[Any]:
                 tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
         except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
             own = "it is made by code of its own repository, which is not run; " if "trust_remote_code" in str(error) else ""
-            raise TokenizerError(f"tokenizer {path!r} cannot be loaded: {own}{str(error).replace(folder, path)}") from error
+            raise TokenizerError(f"tokenizer {path!r} cannot be loaded: {own}{brief(error).replace(folder, path)}") from error
         if not tokenizer.is_fast:
             raise TokenizerError(f"tokenizer {path!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
         yield tokenizer

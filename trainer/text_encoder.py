@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.errors import ConfigError, TokenizerError
+from trainer.errors import ConfigError, TokenizerError, brief
 from trainer.finetune_config import LabelledDataConfig
 from trainer.frames import Frame, cut_lengths, find_frame, put_between
 from trainer.manifest import digest_file, fingerprint
@@ -150,11 +150,11 @@ def _load(name: str) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {name!r} cannot be loaded: {error}") from error
+        raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
-        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {error}") from error
+        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
     if not tokenizer.is_fast:
         raise TokenizerError(f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
     if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none

@@ -4,9 +4,9 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config import ModelConfig
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, brief
 from trainer.losses import CausalLMLoss
-from trainer.new_models import brief, padding_hint
+from trainer.new_models import padding_hint
 
 LENGTH = 64
 """Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models."""

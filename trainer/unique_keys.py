@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from trainer.errors import brief
+
 JSON_MARK = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
 """In a valid JSON text: a string, with a colon after it if it is a key; or where an object begins or ends."""
 
@@ -19,8 +21,14 @@ def parse_yaml(text: str) -> Any:
     """The value of a YAML text. Raises `ValueError` if it is no YAML, `DuplicateKey` if one stands twice in a mapping."""
     try:
         return yaml.load(text, _Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(str(error) or "it is nested too deeply") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{error.problem or error.context}{place}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(brief(error)) from error
 
 
 def parse_json(text: str) -> Any:

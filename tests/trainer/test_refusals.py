@@ -76,7 +76,7 @@ PREFLIGHT = {
         setting("training.micro_batch", 3), "ConfigError", ("micro_batch 3 does not divide global_batch 8",)
     ),
     "a negative learning rate": Refusal(
-        setting("training.learning_rate", -1e-3), "ConfigError", ("training.learning_rate", "greater than 0")
+        setting("training.learning_rate", -1e-3), "ConfigError", ("training.learning_rate", "expected more than 0")
     ),
     "a warm-up beyond the steps": Refusal(
         setting("training.warmup_steps", 7), "ConfigError", ("warmup_steps 7 is beyond max_steps 6",)
