@@ -1,9 +1,10 @@
 """Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow]]]`.
 
-Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to the process
-or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME` seconds and leave no
-process and no staging folder; a process that has done all its work before it heeded the stop may end with 0. After at most
-`STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never stopped. Prints each stop and the figures.
+Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to the
+process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME` seconds and
+leave no process and no staging folder; a process that has done all its work before it heeded the stop may end with 0. After at
+most `STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never stopped. Prints each stop and the
+figures.
 """
 
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ class Stops:
         """Stop a run at a random time of a random stage that it has not passed, unless it ends before; tells which."""
         signum, times = self._draw.choice([signal.SIGTERM, signal.SIGINT]), self._draw.choice([1, 2])
         group, between = self._draw.random() < 0.5, self._draw.uniform(0.0, 1.5)
-        stages = list(self.lengths)
+        stages = list(self.lengths)[:-1]
+        if stage_of(store) not in stages:
+            return False
         wanted = self._draw.choice(stages[stages.index(stage_of(store)) :])
         process = self._start(store)
         while process.poll() is None and stage_of(store) != wanted:
@@ -145,10 +148,8 @@ EARLIEST = 0.3
 
 def tell(pid: int, signum: signal.Signals, group: bool) -> None:
     """Send a signal to a process that may have ended, or to its group."""
-    try:
+    with suppress(ProcessLookupError):
         (os.killpg if group else os.kill)(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 def stage_of(store: Path) -> str:

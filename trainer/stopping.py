@@ -13,7 +13,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
@@ -78,6 +78,7 @@ class _Heeding:
             waited = 0.0 if _unfinished else waited + 0.1
         if self.status == EXIT_PREEMPTED:
             os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
+        _kill_children()
         os._exit(self.status)
 
 
@@ -178,6 +179,15 @@ def stoppable() -> Iterator[None]:
             raise
         log.warning("while it was stopped: %s: %s", type(error).__name__, error)
         raise Preempted(KEPT) from error
+
+
+def _kill_children() -> None:
+    """Leave no process behind that would have been ended by this one."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def _forget() -> None:
