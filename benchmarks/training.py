@@ -30,7 +30,6 @@ from trainer.preparation import PreparedData, prepare, shard_manifests
 from trainer.progress import Bar, silent
 from trainer.runtime import start_runtime
 from trainer.step import make_optimizer, make_schedule
-from trainer.stopping import StopSignal
 from trainer.storage import Store
 from trainer.throughput import Meter, flops_per_token, measured_flops
 from trainer.tokenizer import load_tokenizer
@@ -70,7 +69,7 @@ class Ours:
             training, plan, runtime, self.model, objective, runtime.accelerator.prepare_optimizer(optimizer),
             make_schedule(optimizer, training, FAR), TrainState(), lambda: None, Criterion("loss", False),
             None, None,
-            Meter(runtime.device, 1.0, 1.0), self.clock, StopSignal(), lambda session: None,
+            Meter(runtime.device, 1.0, 1.0), self.clock, lambda session: None,
         )  # fmt: skip
         self.batches = batches_from(
             0, lambda number: read_batch(number, plan, dataset.order, dataset.windows, 0), runtime.device

@@ -1,1 +1,11 @@
 """Prefect flows: whole jobs, composed of tasks."""
+
+import sys
+
+from trainer.stopping import heed_stops
+
+LATEST = 3.0
+"""Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
+
+if sys.argv[0] == "-m":  # as long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds
+    heed_stops(LATEST)

@@ -4,12 +4,15 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, cast
 
 import httpx
 from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
+from flows import LATEST
 from tasks.credentials import use_credentials
 from tasks.upkeep import REMOVE
 from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
@@ -36,6 +39,7 @@ from trainer.results import (
     Preflight,
     Verdict,
 )
+from trainer.stopping import check_stop, heed_stops, leave, stoppable
 from trainer.storage import Store
 
 
@@ -53,14 +57,32 @@ def main(
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
     parsed = parser.parse_intermixed_args(arguments)
-    try:
+    heed_stops(LATEST)
+
+    def work() -> None:
         job = load(schema, parsed.config, parsed.overrides)
         if parsed.dry_run:
             use_credentials()
             dry_run(job)
         else:
             hide_expected_traces()
-            show(job, flow(job))
+            show(job, run(flow, job))
+
+    return leave(status_of(work))
+
+
+def run(flow: Flow[[Any], Any], job: Any) -> Any:
+    """Run a flow in a thread: in the main one, Prefect puts a handler that raises in the place of ours."""
+    with ThreadPoolExecutor(1, "flow") as pool:
+        return pool.submit(copy_context().run, flow, job).result()
+
+
+def status_of(work: Callable[[], None]) -> int:
+    """Do a command's work; returns its exit status, after one message if it did not come to its end."""
+    try:
+        with stoppable():
+            check_stop()
+            work()
     except Preempted as stop:
         print(stop, file=sys.stderr)
         return EXIT_PREEMPTED

@@ -6,13 +6,16 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.showing import TaskLogger, reused, worth_retrying
 from trainer.report import Report, make_report
+from trainer.stopping import check_stop, stoppable
 from trainer.storage import Store
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 def report(store: str, run_key: str) -> Report:
     """Write report.html, lineage.json and the model card of a finished run."""
-    made = make_report(Store(store), run_key)
+    with stoppable():
+        check_stop()
+        made = make_report(Store(store), run_key)
     create_markdown_artifact(made.markdown, key="report", description=run_key)
     if made.reused:
         TaskLogger().info("reused %s: nothing that it shows has changed", made.key)

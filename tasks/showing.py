@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 from trainer.errors import PipelineError
 from trainer.progress import Update, describe, plain_lines, terminal_bars
+from trainer.stopping import stop_requested
 
 T = TypeVar("T")
 
@@ -115,5 +116,5 @@ def reused(result: T, what: str) -> T:
 
 
 def worth_retrying(task: Any, run: Any, state: State[Any]) -> bool:
-    """Retry crashes and preemption; bad input stays bad."""
-    return not isinstance(state.data, PipelineError)
+    """Retry crashes and preemption, unless it is this process that was asked to stop; bad input stays bad."""
+    return not isinstance(state.data, PipelineError) and not stop_requested()

@@ -13,6 +13,7 @@ from trainer import errors
 from trainer.child import BY_SIGNAL
 from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.progress import Update
+from trainer.stopping import KEPT, finishing, on_stop, stop_requested
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -26,9 +27,11 @@ def run_stage(
 ) -> dict[str, Any]:
     """Run a stage and return its result.
 
-    The child is in this process's group, so a cancel reaches it, and it ends if this process ends. Raises the stage's own
-    `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
+    The child is in this process's group, so a cancel reaches it, and it ends if this process ends; if this process heeds stops,
+    it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
     """
+    if stop_requested():
+        raise Preempted(KEPT)
     request = {"stage": name, "arguments": arguments, "ranks": ranks, "parent": os.getpid()}
     with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
         json.dump(request, file)
@@ -38,7 +41,9 @@ def run_stage(
             errors="replace",
         ) as child:  # fmt: skip
             try:
-                outcome = _follow(child, show, logger)
+                with finishing(), on_stop(child.terminate):
+                    outcome = _follow(child, show, logger)
+                    child.wait()
             except BaseException:
                 child.terminate()
                 child.communicate()  # it saves its state, and says so; a second interrupt ends the waiting
@@ -59,7 +64,10 @@ def _follow(child: subprocess.Popen[str], show: Callable[[Update], None], logger
                 whose = f"[rank {event['rank']}] " if "rank" in event else ""
                 logger.log(logging.getLevelNamesMapping()[event["level"]], "%s%s", whose, event["message"])
             case "error":
-                outcome = outcome if "kind" in outcome else event
+                if "kind" in outcome:  # the first is raised
+                    logger.error("[rank %s] %s: %s", event["rank"], event["kind"], event["message"])
+                else:
+                    outcome = event
             case "result":
                 outcome = event
             case _ if line.strip():
@@ -85,7 +93,7 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
         raise kind(message)
-    if status == EXIT_PREEMPTED:
+    if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"
     number = -status if status < 0 else status - BY_SIGNAL  # of several ranks only torchrun's own status is seen

@@ -5,19 +5,19 @@ whose `data` names a `source` fine-tunes on labelled data; any other pretrains o
 """
 
 import argparse
-import os
 import sys
 
-from trainer.config import PipelineJob
-from trainer.config_file import explain
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
-from trainer.finetune_config import FinetuneJob
-from trainer.jobs import train
-from trainer.stopping import interruptible
+from trainer.stopping import heed_stops, leave
 
 
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
+    heed_stops()  # before the libraries are loaded, which takes seconds
+    from trainer.config import PipelineJob
+    from trainer.config_file import explain
+    from trainer.finetune_config import FinetuneJob
+    from trainer.ranks import on_rank
+
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description=__doc__,
@@ -27,17 +27,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("config", help="a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parsed = parser.parse_args(arguments)
-    try:
-        with interruptible():
-            train(parsed.config, *parsed.overrides)
-    except Preempted as stop:
-        print(stop, file=sys.stderr)
-        return EXIT_PREEMPTED
-    except PipelineError as error:
-        if int(os.environ.get("RANK", "0")) == 0:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    return 0
+
+    def work() -> None:
+        from trainer.jobs import train
+
+        train(parsed.config, *parsed.overrides)
+
+    return leave(on_rank(work))
 
 
 if __name__ == "__main__":

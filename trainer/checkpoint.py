@@ -48,7 +48,8 @@ class Criterion(NamedTuple):
 class TrainState(BaseModel):
     """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
 
-    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one.
+    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one. An `unmeasured`
+    step was saved when its evaluation was broken off: it is made when training continues.
     """
 
     model_config = ConfigDict(extra="forbid", validate_assignment=True)
@@ -60,6 +61,11 @@ class TrainState(BaseModel):
     best_score: FiniteFloat | None = None
     best_step: Count | None = None
     worse: Count = 0
+    unmeasured: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Its values as a checkpoint holds them: that this step is still to be measured is said only where it is so."""
+        return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
 
     def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
         """Take in the scores of this step. One that is not a number is never the best."""

@@ -11,13 +11,12 @@ import signal
 import sys
 import tempfile
 import traceback
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import Any
 
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
-from trainer.logs import AsEvents, start_logging
-from trainer.process import die_with_parent
-from trainer.progress import as_events, emit, silent
-from trainer.stopping import interruptible
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
 """Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others thirty."""
@@ -25,15 +24,22 @@ SAVING_TIMEOUT = "3600"
 BY_SIGNAL = 128
 """Exit statuses above this one are of a process whose rank was ended by a signal: the sum with its number, as in a shell."""
 
+TELL_SECONDS = 0.2
+"""Between two looks whether ranks are to be asked to stop."""
+
 
 def main() -> int:
     """Run the requested stage; returns the exit status."""
+    heed_stops()  # before the libraries are loaded, which takes seconds
+    from trainer.logs import AsEvents, start_logging
+    from trainer.process import die_with_parent
+
     stdin = sys.stdin.fileno()
     request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
     launched = "RANK" in os.environ
     die_with_parent(os.getppid() if launched else request["parent"])
     if request["ranks"] > 1 and not launched:
-        return launch(request["ranks"])
+        return leave(launch(request["ranks"]))
     rank = int(os.environ.get("RANK", "0"))
     start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
     status = run(request["stage"], request["arguments"], rank)
@@ -41,41 +47,77 @@ def main() -> int:
         from trainer.runtime import leave_group
 
         leave_group()
-    return status
+    return leave(status)
 
 
 def launch(ranks: int) -> int:
-    """Start the ranks with torchrun, in this process; they inherit the request. Returns the status that tells most."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    """Start the ranks with torchrun, in this process; they inherit the request. Returns the status that tells most.
+
+    torchrun runs in a thread: in the main one it would install handlers that raise. The ranks are asked to stop from here.
+    """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import main as torchrun
 
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does, with a warning; the ranks set their threads themselves
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_TIMEOUT)
-    try:
-        with tempfile.TemporaryDirectory(prefix="headrace-") as logs:  # torchrun leaves its own behind
-            torchrun(["--standalone", "--log-dir", logs, "--nproc-per-node", str(ranks), "-m", "trainer.child"])
-    except ChildFailedError as error:
-        statuses = [failure.exitcode for failure in error.failures.values()]
-        own = [status for status in statuses if status not in (EXIT_PREEMPTED, -signal.SIGTERM)]
-        most = max(own or statuses) or 1  # torchrun asks the other ranks to stop when one has failed
-        return most if most > 0 else BY_SIGNAL - most
-    except SignalException:
-        return EXIT_PREEMPTED
+    with ThreadPoolExecutor(1, "torchrun") as pool, finishing():
+        work = pool.submit(_torchrun, ranks)
+        _ask_to_stop_with(work)
+        try:
+            work.result()
+        except ChildFailedError as error:
+            return _status_of([failure.exitcode for failure in error.failures.values()])
     return 0
+
+
+def _torchrun(ranks: int) -> None:
+    from torch.distributed.run import main as torchrun
+
+    # That it installs no handlers in a thread is no news; what it says of ranks is said here as well.
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as logs:  # torchrun leaves its own behind
+        torchrun(["--standalone", "--log-dir", logs, "--nproc-per-node", str(ranks), "-m", "trainer.child"])
+
+
+def _ask_to_stop_with(work: "Future[None]") -> None:
+    """Wait until torchrun has ended; once this process is asked to stop, ask each rank, also those that start after that."""
+    import psutil
+
+    asked: set[int] = set()
+    while wait([work], TELL_SECONDS).not_done:
+        for rank in psutil.Process().children() if stop_requested() else []:
+            if rank.pid not in asked:
+                asked.add(rank.pid)
+                with suppress(psutil.NoSuchProcess):
+                    rank.terminate()
+
+
+def _status_of(statuses: list[int]) -> int:
+    """The exit status that says most of why ranks ended: torchrun asks the others to stop when one has failed."""
+    own = [status for status in statuses if status not in (EXIT_PREEMPTED, -signal.SIGTERM)]
+    if not own and stop_requested():
+        return EXIT_PREEMPTED
+    most = max(own or statuses) or 1
+    return most if most > 0 else BY_SIGNAL - most
 
 
 def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     """Run a stage and report what came of it."""
-    from trainer.stages import stage
+    from trainer.progress import as_events, emit, silent
 
     try:
-        with interruptible():
-            result = stage(name)(**arguments, progress=as_events() if rank == 0 else silent())
+        with stoppable():
+            from trainer.stages import stage
+
+            check_stop()
+            work = stage(name)
+            check_stop()
+            result = work(**arguments, progress=as_events() if rank == 0 else silent())
     except Preempted as stop:
         if rank == 0:
             emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
         return EXIT_PREEMPTED
+    except FirstRankFailed:
+        return EXIT_BAD_INPUT
     except PipelineError as error:
         emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank)
         return EXIT_BAD_INPUT

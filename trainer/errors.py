@@ -10,7 +10,8 @@
     ├── ArtifactError      a published artifact is missing, damaged or of another kind
     │   └── WrongContent   a file is not the one that its manifest lists
     ├── DeviceError        the machine lacks the device or precision that was asked for
-    └── RunError           a run directory holds something else than what was asked for
+    ├── RunError           a run directory holds something else than what was asked for
+    └── FirstRankFailed    rank 0 ended with an error of its own, which it tells
 
 Each message says what was found, what was expected, where, and what to do about it.
 """
@@ -77,6 +78,10 @@ class DeviceError(PipelineError):
 
 class RunError(PipelineError):
     """A run directory holds something else than what was asked for."""
+
+
+class FirstRankFailed(PipelineError):
+    """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not."""
 
 
 class Preempted(Exception):

@@ -114,8 +114,12 @@ def _window_sums(
     """Each window's loss in nats and bytes of text, over the tokens that it predicts, of shape [windows, 2], float64."""
     sums = torch.zeros(len(corpus.windows), 2, dtype=torch.float64)
     used = corpus.used
-    for first in range(runtime.rank * batch, len(corpus.windows), runtime.ranks * batch):
+    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
+        runtime.check_stop()
+        first = round_ + runtime.rank * batch
         chosen = corpus.windows[first : first + batch]
+        if not chosen:  # of the last round, some ranks have no share
+            break
         corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
         tokens = np.zeros((len(chosen), context), dtype=np.int64)
         labels = torch.full((len(chosen), context), IGNORED)

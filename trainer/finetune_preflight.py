@@ -18,6 +18,7 @@ from trainer.pretrained import find_model
 from trainer.progress import Progress
 from trainer.results import FinetunePreflight
 from trainer.runs import check_origin
+from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.weights import check_weights
 
@@ -31,8 +32,10 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     ranks = check_optimization(job.training)
     source = find_model(store, job.model.pretrained, hub=True).folder
     check_weights(source)
+    check_stop()
     encoded = find_encoded(store, job, source)
     details, splits, told = _look(store, job, encoded, progress)
+    check_stop()
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)

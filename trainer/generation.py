@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 
 from trainer.config import EvaluationConfig
 from trainer.results import Sample
+from trainer.stopping import check_stop
 
 
 @torch.no_grad()
@@ -18,6 +19,7 @@ def continue_prompts(model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, 
     sampling = {"temperature": options.temperature, "top_k": options.top_k} if options.temperature else {}
     samples = []
     for prompt in options.prompts:
+        check_stop()
         ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
         ids = ids[-max(1, limit - options.new_tokens) :]
         torch.manual_seed(options.seed)

@@ -19,6 +19,7 @@ from trainer.places import FINAL
 from trainer.progress import Progress, for_people, silent
 from trainer.results import Evaluation, FinetuneEvaluation, Remeasured
 from trainer.seals import require_sealed
+from trainer.stopping import check_stop
 from trainer.storage import Store
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
@@ -31,7 +32,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.runtime import leave_group, start_runtime
+    from trainer.runtime import leave_group, require_shared, start_runtime
     from trainer.training import train as train_run
 
     rank = int(os.environ.get("RANK", "0"))
@@ -39,15 +40,18 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
     runtime.on_first(lambda: check(job))  # however long it takes, the others wait
     run = train_run(job, progress)
+    runtime.check_stop()
     evaluation = evaluate(job, run, progress, runtime.rank)
     anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
         from trainer.report import make_report
 
+        check_stop()
         store = Store(job.store)
         report = make_report(store, run.key)
         print(f"model: {store.path(run.key)}/final\nreport: {store.path(report.key)}")

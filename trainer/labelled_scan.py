@@ -15,6 +15,7 @@ from trainer.finetune_config import LabelledDataConfig
 from trainer.labelled_rows import Part, Row, Table, columns_of, open_table
 from trainer.labels import Label, plain_label
 from trainer.shards import is_held_out
+from trainer.stopping import check_stop
 
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
@@ -89,6 +90,7 @@ def rows_of(data: LabelledDataConfig, parts: Sequence[Part]) -> Iterator[Placed]
         table = open_table(part, data)
         present = [column for column in wanted if column in table.columns]
         for row in table.rows(present):
+            check_stop()
             if row.problem is None and data.label_column not in present:
                 row = row._replace(values=[*row.values[:label], None, *row.values[label:]])
             yield _namer(part, table, row.number), row

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from trainer.runtime import Runtime, seed_everything
 from trainer.saver import Commit, Saver
 from trainer.snapshot import take_snapshot
 from trainer.step import Batch, Outcome, train_step
-from trainer.stopping import StopSignal
+from trainer.stopping import StopRequested, finishing, stop_requested
 from trainer.threads import describe_threads
 from trainer.throughput import Meter
 
@@ -54,7 +55,6 @@ class Session:
     saver: Saver | None
     meter: Meter
     bar: Bar
-    stop: StopSignal
     roll_back: Callable[["Session"], None]
 
     @property
@@ -68,13 +68,31 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
 
     Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is saved.
     """
-    plan, state, training, meter = session.plan, session.state, session.training, session.meter
+    plan, state = session.plan, session.state
     session.objective.train()
     if state.step == 0:
         evaluate_now(session)
-    meter.reset()
+    elif state.unmeasured:
+        measure_and_save(session)
+    session.meter.reset()
+    with ExitStack() as unsaved:
+        if run_steps(session, batches, unsaved) != state.step:
+            save_now(session, None)
+        finish_saving(session)
+    if session.runtime.any(stop_requested()):
+        raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
+    if session.log is not None:
+        session.log.write(ENDED, state.step)
+
+
+def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) -> int:
+    """Take steps to the last, or until a rank is asked to stop; returns the step that was saved last.
+
+    From the first step on there is something to save: `unsaved` then keeps the process from being ended before that.
+    """
+    plan, state, training, meter = session.plan, session.state, session.training, session.meter
     divergence = Divergence(plan.global_batch)
-    saved = state.step
+    saved = first = state.step
     while not (state.step >= plan.total_steps or stops_early(session)):
         asked = time.perf_counter()
         batch = next(batches)
@@ -90,33 +108,42 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
             session.roll_back(session)
             meter.reset()
             saved = state.step
-        if not outcome.skipped and end_step(session, outcome):
-            saved = state.step
-        if divergence.skips == 0 and session.runtime.any(session.stop.requested):
+        if not outcome.skipped:
+            if state.step == first:
+                unsaved.enter_context(finishing())
+            try:
+                saved = state.step if end_step(session, outcome) else saved
+            except StopRequested:  # the evaluation was broken off
+                state.unmeasured = True
+                break
+        if divergence.skips == 0 and session.runtime.any(stop_requested()):
             break  # not within a stretch of skipped steps, which are counted from its beginning
-    if saved != state.step:
-        save_now(session, None)
-    finish_saving(session)
-    if session.runtime.any(session.stop.requested):
-        raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
-    if session.log is not None:
-        session.log.write(ENDED, state.step)
+    return saved
 
 
 def end_step(session: Session, outcome: Outcome) -> bool:
     """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is saved."""
     plan, state, training = session.plan, session.state, session.training
     state.step += 1
-    state.scores = None
-    at_end = state.step == plan.total_steps
-    if at_end or state.step % training.log_every == 0:
+    state.scores, state.unmeasured = None, False
+    if state.step == plan.total_steps or state.step % training.log_every == 0:
         record_step(session, outcome)
+    return measure_and_save(session)
+
+
+def measure_and_save(session: Session) -> bool:
+    """Evaluate and save where a step has led, as far as each is due; returns whether it is saved.
+
+    Where training continues at a step whose evaluation was broken off, that is made now, and saved in the step's place.
+    """
+    plan, state, training = session.plan, session.state, session.training
     paused = time.perf_counter()
-    epoch_ends = ended_epoch(state.step, plan) is not None
+    at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan) is not None
+    saves = state.unmeasured
     if at_end or epoch_ends or due(state.step, training.evaluate_every):
         evaluate_now(session)
         at_end = at_end or stops_early(session)
-    saves = at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
+    saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
     if saves:
         save_now(session, ended_epoch(state.step, plan))
     session.meter.pause(time.perf_counter() - paused)
@@ -166,6 +193,7 @@ def evaluate_now(session: Session) -> None:
     """Measure the model on held-out data and note whether it is the best so far; untrained, it is only measured."""
     state = session.state
     measured = session.measure()
+    state.unmeasured = False
     if measured is None:
         return
     if state.step > 0:

@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from trainer import __version__
 from trainer.details import require_details
+from trainer.digests import digest_stream
 from trainer.errors import ArtifactError, WrongContent, in_one_line
 from trainer.places import CARD
 from trainer.plain_names import Count, Digest, FileName, Key
@@ -116,8 +117,8 @@ def _checksum(values: dict[str, Any], place: str | None) -> str:
 def digest_file(path: Path, name: str | None = None) -> FileRecord:
     """A file's size and SHA-256."""
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256")
-        return FileRecord(name=name or path.name, size=file.tell(), sha256=digest.hexdigest())
+        sha256 = digest_stream(file)
+        return FileRecord(name=name or path.name, size=file.tell(), sha256=sha256)
 
 
 def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: dict[str, Any]) -> Manifest:

@@ -6,7 +6,6 @@ about the same length go through the model together. The texts are encoded as in
 
 import argparse
 import logging
-import os
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -22,7 +21,7 @@ from transformers import PreTrainedModel
 from trainer.classifiers import classes_of, load_finished
 from trainer.config_file import explain, load_job
 from trainer.encoded import EncodedSplit, encode_block, in_blocks
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ArtifactError, PipelineError, Preempted, TokenizerError
+from trainer.errors import ArtifactError, TokenizerError
 from trainer.labelled_sources import TRAIN
 from trainer.logs import for_terminals, start_logging
 from trainer.manifest import publish_folder
@@ -31,9 +30,10 @@ from trainer.predict_config import PredictJob
 from trainer.predicted import FILE, KIND, Wanted, describe, find_predictions, identify_predictions, summarise
 from trainer.predicting import label_count, predict, prediction_lines
 from trainer.progress import Bar, Progress, for_people, silent
+from trainer.ranks import on_rank, own_rank
 from trainer.results import PredictedTexts
 from trainer.runtime import Runtime, check_devices, leave_group, start_runtime
-from trainer.stopping import interruptible
+from trainer.stopping import heed_stops, leave
 from trainer.storage import Store
 from trainer.text_encoder import TextEncoder, load_text_encoder
 from trainer.weights import check_weights
@@ -159,6 +159,7 @@ def _publish(
 
 def main(arguments: list[str]) -> int:
     """Predict, also under torchrun, and print what came of it. Returns 0, 2 on bad input, 75 if it is to be run again."""
+    heed_stops()
     parser = argparse.ArgumentParser(
         prog="python -m trainer.predict",
         description=__doc__,
@@ -168,23 +169,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("config", help="a YAML file")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
     parsed = parser.parse_args(arguments)
-    rank = int(os.environ.get("RANK", "0"))
-    start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
-    try:
-        with interruptible():
-            job = load_job(PredictJob, parsed.config, parsed.overrides)
-            made = predict_texts(job, for_people() if rank == 0 else silent())
-            leave_group()
-    except Preempted as stop:
-        print(stop, file=sys.stderr)
-        return EXIT_PREEMPTED
-    except PipelineError as error:
-        if rank == 0:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    if rank == 0:
-        print(describe(Store(job.store), made))
-    return 0
+    first = not own_rank()
+    start_logging(logging.INFO if first else logging.ERROR, for_terminals())
+
+    def work() -> None:
+        job = load_job(PredictJob, parsed.config, parsed.overrides)
+        made = predict_texts(job, for_people() if first else silent())
+        leave_group()
+        if first:
+            print(describe(Store(job.store), made))
+
+    return leave(on_rank(work))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ def predict(
     order = np.argsort(-split.lengths, kind="stable")
     width = label_count(model)
     for first in range(0, len(order), batch * runtime.ranks):
+        runtime.check_stop()
         examples = order[first : first + batch * runtime.ranks]
         mine = slice(runtime.rank * batch, (runtime.rank + 1) * batch)
         logits = torch.zeros(len(examples), width)

@@ -18,6 +18,7 @@ from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
 from trainer.sources import find_sources
 from trainer.step import make_schedule
+from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
 from trainer.trial import tried_objective
@@ -34,6 +35,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     store, training = Store(job.store), job.training
     store.check_writable()
     store.sweep()
+    check_stop()
     check_origin(store, job)
     ranks = check_optimization(training)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
@@ -43,9 +45,11 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     config = resolve_config(job.model, tokenizer, training.context)
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
+    check_stop()
     parameters = count_parameters(config, job.model.attention)
     if parameters <= TRIED_AT_ONCE:
         tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+    check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
     previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]

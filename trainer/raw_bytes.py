@@ -17,6 +17,7 @@ from fsspec.core import get_compression
 from trainer.config import CorpusConfig
 from trainer.errors import ChangedFile, WrongContent
 from trainer.sources import Piece, csv_header, digest_stretch, forget_source, open_bytes, open_raw, unpack
+from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.verified import require_content
 
@@ -143,7 +144,7 @@ class _Stretch(io.RawIOBase):
     def digest(self) -> str:
         """The SHA-256 of all of them, after the rest was read."""
         while self.read(2**20):
-            pass
+            check_stop()
         return self._digest.hexdigest()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from trainer.csv_files import QuoteWatch, csv_dialect, never_ends, quoting_hint
 from trainer.errors import RecordError
 from trainer.raw_bytes import open_piece
 from trainer.sources import BOM, MAX_RECORD, Cuts, Piece, boundary, csv_header, is_compressed, open_raw, unreadable
+from trainer.stopping import check_stop
 
 csv.field_size_limit(MAX_RECORD)
 
@@ -42,6 +43,7 @@ def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterato
     try:
         with open_piece(piece, corpus) as file:
             for document in READERS[corpus.format](file, piece, corpus, on_bad):
+                check_stop()
                 if document.text:
                     yield document
     except (OSError, EOFError, zlib.error) as error:

@@ -1,7 +1,9 @@
 """Devices, ranks and precision, from `accelerate`; the checks that this machine has what was asked for."""
 
+import logging
 import os
 import random
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +16,13 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
-from trainer.errors import ConfigError, DeviceError
+from trainer.errors import ConfigError, DeviceError, FirstRankFailed, StorageError
 from trainer.permutation import stable_key
 from trainer.process import cores_per_rank, threads_asked_for, usable_cores
+from trainer.stopping import StopRequested, stop_requested
+from trainer.storage import STAGING, Store
+
+log = logging.getLogger(__name__)
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
@@ -47,12 +53,33 @@ class Runtime:
         return device
 
     def on_first(self, work: Callable[[], T]) -> T:
-        """Do something on rank 0 only, however long it takes, and give every rank its result."""
-        box: list[Any] = [work() if self.rank == 0 else None]
-        if self.ranks > 1:
-            dist.broadcast_object_list(box, src=0, group=self.control)
-        result: T = box[0]
+        """Do something on rank 0 only, however long it takes, and give every rank its result.
+
+        Where it fails or is stopped there, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
+        """
+        if self.ranks == 1:
+            return work()
+        told: list[Any] = [None, None]
+        failure: BaseException | None = None
+        if self.rank == 0:
+            try:
+                told[0] = work()
+            except StopRequested as stop:
+                failure, told[1] = stop, ""
+            except Exception as error:
+                failure, told[1] = error, f"{type(error).__name__}: {error}"
+        dist.broadcast_object_list(told, src=0, group=self.control)
+        if failure is not None:
+            raise failure
+        if told[1] is not None:
+            raise FirstRankFailed(f"rank 0 ended with {told[1]}") if told[1] else StopRequested
+        result: T = told[0]
         return result
+
+    def check_stop(self) -> None:
+        """Raise `StopRequested` on every rank if one of them was asked to stop, also within what is finishing."""
+        if self.any(stop_requested()):
+            raise StopRequested
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
@@ -183,6 +210,37 @@ def seed_everything(seed: int, attempt: int, rank: int) -> None:
     random.seed(key)
     np.random.seed(key % 2**32)
     torch.manual_seed(key % 2**63)
+
+
+def require_shared(store: Store, runtime: Runtime) -> None:
+    """Raise `StorageError` unless every rank sees what the first one writes. Called by every rank."""
+    if runtime.ranks == 1:
+        return
+    probe = runtime.on_first(lambda: _write_probe(store))
+    seen = torch.zeros(runtime.ranks, dtype=torch.int64)
+    seen[runtime.rank] = _sees(store, probe)
+    blind = [rank for rank, sees in enumerate(runtime.sum(seen).tolist()) if not sees]
+    if runtime.rank == 0:
+        store.delete(probe)
+    if blind:
+        raise StorageError(
+            f"the store {store.url} is not shared: rank {', '.join(map(str, blind))} of {runtime.ranks} cannot see {probe}, "
+            "which rank 0 has written there; name a folder or a bucket that all machines of this run see under the same name"
+        )
+
+
+def _write_probe(store: Store) -> str:
+    probe = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
+    store.write_bytes(probe, b"probe")
+    return probe
+
+
+def _sees(store: Store, key: str) -> bool:
+    try:
+        return store.exists(key)
+    except StorageError as error:
+        log.error("%s", error)
+        return False
 
 
 def leave_group() -> None:

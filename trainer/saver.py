@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -22,6 +23,7 @@ from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.pointers import folder_name, write_pointer
 from trainer.saved_settings import OPTIMIZER
 from trainer.snapshot import HostCopies, Snapshot
+from trainer.stopping import finishing, wait
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,8 @@ class Saver:
 
     A save that fails is tried again after a moment, in the background; if it goes on failing, it is reported and training
     goes on to the next one. `MAX_FAILED_SAVES` of them in a row, or the last one of all, are an error. What is committed is
-    never written again: after the commit only its pointers are tried again, and what cannot be deleted stays until later.
+    never written again, but for a step that was saved unmeasured: after the commit only its pointers are tried again, and what
+    cannot be deleted stays until later.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Saver:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
+        self._replaced: int | None = None
         self._unmarked: list[tuple[TrainState, int | None]] = []
         self._copies = HostCopies()
 
@@ -114,8 +118,9 @@ class Saver:
     def _write_patiently(self, snapshot: Snapshot) -> Commit:
         started = time.monotonic()
         step = snapshot.state.step
-        _patiently(step, lambda: self._commit(snapshot))
-        _patiently(step, self._mark)
+        with finishing():
+            _patiently(step, lambda: self._commit(snapshot))
+            _patiently(step, self._mark)
         return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:
@@ -126,10 +131,12 @@ class Saver:
             for path in self._extra:
                 (folder / path.name).write_bytes(path.read_bytes())
             save_file(snapshot.optimizer, folder / OPTIMIZER)
-            saved = {"state": state.model_dump(), "settings": snapshot.settings}
+            saved = {"state": state.plain(), "settings": snapshot.settings}
             (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
             details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
             self._check()
+            if state.step == self._replaced:  # a kill while it is replaced must not leave a pointer to nothing
+                self._store.delete(f"{self._run}/{LAST}")
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, details)
         self._unmarked.append((state, snapshot.epoch))
 
@@ -141,10 +148,15 @@ class Saver:
             del self._unmarked[0]
         self._retire(newest)
 
-    def complete(self, state: TrainState, epoch: int | None) -> None:
+    def complete(self, state: TrainState) -> None:
         """Point to the checkpoint that training continues from, in case a kill came between its commit and its pointers."""
-        self._point_out(state, epoch)
+        self._replaced = state.step if state.unmeasured else None
+        self._point_out(state, self._ended_epoch(state, state.step))
         self._retire(state)
+
+    def _ended_epoch(self, state: TrainState, step: int) -> int | None:
+        """The epoch that ends with a step; none as long as the step is unmeasured, as the epoch's pointer tells its figure."""
+        return None if state.unmeasured and step == state.step else self._ended(step)
 
     def _point_out(self, state: TrainState, epoch: int | None) -> None:
         self._point(LAST, state)
@@ -166,7 +178,7 @@ class Saver:
     def _delete_unneeded(self, state: TrainState) -> None:
         """Delete checkpoints that are neither among the last, nor the best, nor an epoch's, and what was not committed."""
         steps = committed_steps(self._store, self._run)
-        kept = mend_pointers(self._store, self._run, steps, state, self._ended, self._figure)
+        kept = mend_pointers(self._store, self._run, steps, state, partial(self._ended_epoch, state), self._figure)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
         for name in self._store.names(f"{self._run}/{CHECKPOINTS}"):
             if re.fullmatch(r"step-\d+", name) and int(name.removeprefix("step-")) not in kept:
@@ -180,7 +192,7 @@ def _patiently(step: int, work: Callable[[], None]) -> None:
             return work()
         except StorageError as error:
             log.warning("step %d: saving failed, to be tried again in %g s: %s", step, pause, error)
-            time.sleep(pause)
+            wait(pause)
     work()
 
 

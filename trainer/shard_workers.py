@@ -15,6 +15,7 @@ from trainer.process import die_with_parent, return_large_buffers
 from trainer.progress import Bar
 from trainer.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.sources import Piece
+from trainer.stopping import SIGNALS, StopRequested, check_stop
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer
 
@@ -45,39 +46,47 @@ class ShardWork:
 
 
 def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:
-    """Build and publish shards, the largest first. The first error stops the rest; finished shards stay."""
+    """Build and publish shards, the largest first. The first error, or a stop, breaks off the rest; finished shards stay."""
     if not missing:
         return
     context = multiprocessing.get_context("spawn")
-    done = context.Value("q", 0)
+    done, broken_off = context.Value("q", 0), context.Value("b", False)
     with ProcessPoolExecutor(
-        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done)
+        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)
     ) as pool:
         largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
         pending = {pool.submit(_build, recipe, shard) for shard in largest_first}
         try:
             while pending:
+                check_stop()
                 finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 bar.reach(done.value)
                 for future in finished:
                     yield future.result()
         finally:
+            broken_off.value = True
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 _done: Any = None
 """In a worker: the count of raw bytes done, shared with the parent."""
 
+_broken_off: Any = None
+"""In a worker: whether the parent wants no more of it."""
 
-def _start(parent: int, done: Any) -> None:
-    global _done
+
+def _start(parent: int, done: Any, broken_off: Any) -> None:
+    global _done, _broken_off
     die_with_parent(parent, signal.SIGKILL)
     return_large_buffers()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _done = done
+    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
+        signal.signal(signum, signal.SIG_IGN)
+    _done, _broken_off = done, broken_off
 
 
 def _advance(size: int) -> None:
+    if _broken_off.value:
+        raise StopRequested
     with _done.get_lock():
         _done.value += size
 

@@ -5,7 +5,6 @@ pieces begin depends on the file's bytes and `piece_bytes` alone.
 """
 
 import csv
-import hashlib
 import io
 import logging
 import re
@@ -22,9 +21,11 @@ from fsspec.core import get_compression
 
 from trainer.config import CorpusConfig
 from trainer.csv_files import csv_dialect, is_quoted
+from trainer.digests import digest_stream
 from trainer.errors import ArtifactError, CorpusError, StorageError, brief, reason_of
 from trainer.manifest import fingerprint
 from trainer.seals import read_sealed, write_sealed
+from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.verified import RACY_SECONDS
 
@@ -110,6 +111,7 @@ def find_pieces(
     def look(group: Sequence[SourceFile]) -> list[tuple[str, list[Piece]]]:
         found = []
         for source in group:
+            check_stop()
             try:
                 found.append((source.path, _digest_pieces(source, corpus, piece_bytes)))
             except OSError as error:
@@ -274,12 +276,9 @@ def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -
 
 def digest_stretch(path: str, start: int, end: int) -> str:
     """The SHA-256 of the bytes `[start, end)` of a file, or of as many of them as there are."""
-    digest = hashlib.sha256()
     with open_bytes(path) as file:
         file.seek(start)
-        while block := file.read(min(2**20, end - file.tell())):
-            digest.update(block)
-    return digest.hexdigest()
+        return digest_stream(file, end - start)
 
 
 def _cuts(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[int]:
@@ -356,6 +355,7 @@ def _find_after(file: IO[bytes], offset: int, cuts: Cuts, source: SourceFile) ->
     overlap, block_bytes = 4096, 2**20
     position = offset - 1
     while position < min(source.size, offset + MAX_RECORD):
+        check_stop()
         file.seek(position)
         block = file.read(block_bytes + overlap)
         if (found := next(cuts(block, 0), None)) is not None:
@@ -383,6 +383,7 @@ def _csv_cuts(source: SourceFile, dialect: dict[str, Any], piece_bytes: int) -> 
     with open_raw(source.path) as file:
         rows = csv.reader(lines(file), **dialect)
         while True:
+            check_stop()
             try:
                 next(rows)
             except StopIteration:

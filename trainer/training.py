@@ -42,11 +42,11 @@ from trainer.runs import (
     identify_run,
     note_untrained,
 )
-from trainer.runtime import Runtime, explained_algorithms, start_runtime, wrap_objective
+from trainer.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
 from trainer.step import make_optimizer, make_schedule
-from trainer.stopping import StopSignal
+from trainer.stopping import heeding_stops
 from trainer.storage import Store
 from trainer.threads import keep_threads
 from trainer.throughput import Meter, peak_flops
@@ -68,6 +68,7 @@ def train(
     """
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
+    require_shared(store, runtime)
     prepared = data or runtime.on_first(lambda: _prepare(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
@@ -152,7 +153,7 @@ def _train(
     batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
     peak = peak_flops(runtime.device, training.precision) * runtime.ranks
     with ExitStack() as stack:
-        stop = stack.enter_context(StopSignal())
+        stack.enter_context(heeding_stops())
         runlog = saver = None
         if runtime.rank == 0:
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
@@ -161,12 +162,12 @@ def _train(
                 lease.check, lambda step: ended_epoch(step, plan),
             ))  # fmt: skip
             if folder:
-                saver.complete(state, ended_epoch(state.step, plan))
+                saver.complete(state)
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
             training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
             lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
-            Meter(runtime.device, workload.flops_per_token(model), peak), bar, stop,
+            Meter(runtime.device, workload.flops_per_token(model), peak), bar,
             partial(roll_back, store=store, run=run.key, workload=workload),
         )  # fmt: skip
         run_loop(session, batches)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import fsspec
 
+from trainer.digests import digest_stream
 from trainer.errors import WrongContent
 
 FOLDER = "HEADRACE_CACHE"
@@ -62,7 +63,7 @@ def require_content(path: str | Path, sha256: str, anew: bool = False, linked: b
 def digest_bytes(path: str | Path) -> str:
     """The SHA-256 of a file, or of what a URL names."""
     with fsspec.open(path, "rb").open() if _is_remote(path) else open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return digest_stream(file)
 
 
 def forget_unused() -> None:

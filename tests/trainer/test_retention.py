@@ -176,7 +176,7 @@ def test_what_was_never_committed_is_none_of_the_last_and_goes(empty_store: Stor
     upload = empty_store.local / RUN / "checkpoints" / "step-00000003"
     upload.mkdir()
     (upload / "model.safetensors").write_bytes(b"half")
-    keeper.saver.complete(keeper.state, None)
+    keeper.saver.complete(keeper.state)
     assert kept(empty_store) == [1, 2]
     keeper.save(4)
     assert kept(empty_store) == [2, 4]
@@ -185,7 +185,7 @@ def test_what_was_never_committed_is_none_of_the_last_and_goes(empty_store: Stor
 def test_an_epoch_whose_scores_lack_the_figure_that_is_asked_for_now_is_named_without_it(empty_store: Store) -> None:
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(2, 3.0)
-    Saver(empty_store, RUN, keeper.model, [], "0123456789abcdef", 1, figure="f1").complete(keeper.state, 1)
+    Saver(empty_store, RUN, keeper.model, [], "0123456789abcdef", 1, "f1", ended=lambda step: 1).complete(keeper.state)
     assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002"]
 
 

@@ -1,0 +1,186 @@
+"""Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow]]]`.
+
+Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to the
+process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME` seconds and
+leave no process and no staging folder; a process that has done all its work before it heeded the stop may end with 0. After at
+most `STOPS_A_RUN` stops a run is left to finish, and must hold the bits of one that was never stopped. Prints each stop and the
+figures.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.flows.serving import Serving
+from tests.processes import alive, descendants
+from tests.soak import RUN, outcome
+from tests.support import ROOT, small_values, write_config, write_corpora
+from trainer.errors import EXIT_PREEMPTED
+
+SETTINGS: dict[str, Any] = {
+    "run": RUN.name,
+    "training__max_steps": 24,
+    "training__save_every": 1,
+    "training__evaluate_every": 6,
+    "evaluation__during_training": 32,
+}
+"""Each step is saved, so that the steps at which a run was stopped are not kept in place of others."""
+
+STOPS_A_RUN = 4
+
+IN_TIME = 10.0
+"""Seconds from the first signal to the end of the last process: longer than a save takes here."""
+
+MODULES = {"trainer": "trainer", "flow": "flows.data_to_model"}
+
+STAGES = {
+    "tokenizers/*/manifest.json": "engine and shards",
+    "shards/code-*/manifest.json": "engine and shards of the second corpus",
+    "shards/docs-*/manifest.json": "start of training",
+    "runs/*/metrics.jsonl": "training",
+    "runs/*/final/manifest.json": "evaluation",
+    "runs/*/eval.json": "report",
+    "runs/*/lineage.json": "end",
+}
+"""What is at work once these files are there, in their order."""
+
+
+class Stops:
+    """A folder with raw text and stores, and what starts pipelines on them."""
+
+    def __init__(self, folder: Path, kind: str, env: dict[str, str], draw: random.Random) -> None:
+        self._folder, self._module, self._env, self._draw = folder, MODULES[kind], env, draw
+        self._raw = write_corpora(folder / "raw")
+        self._number = 0
+        self.failures: list[str] = []
+        self.stopped: Counter[str] = Counter()
+        self.slowest = 0.0
+        self.lengths = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0)
+        process, looked = self._start(folder / "clean"), time.monotonic()
+        while process.poll() is None:
+            time.sleep(0.02)
+            self.lengths[stage_of(folder / "clean")] += time.monotonic() - looked
+            looked = time.monotonic()
+        if process.returncode != 0:
+            raise RuntimeError((folder / "said").read_text()[-3000:])
+        self._expected = outcome(folder / "clean")
+
+    def run(self, stops: int) -> int:
+        """One run from nothing to its end, stopped at most so many times before; returns how often it was."""
+        self._number += 1
+        store, done = self._folder / f"store-{self._number}", 0
+        while done < stops and self._stop(store):
+            done += 1
+        status = self._start(store).wait()
+        if status != 0:
+            self._fail(f"ended with {status} when it was left to finish")
+        elif outcome(store) != self._expected:
+            found = outcome(store)
+            wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+            self._fail(f"differs in {', '.join(wrong)}")
+        return done
+
+    def _stop(self, store: Path) -> bool:
+        """Stop a run at a random time of a random stage that it has not passed, unless it ends before; tells which."""
+        signum, times = self._draw.choice([signal.SIGTERM, signal.SIGINT]), self._draw.choice([1, 2])
+        group, between = self._draw.random() < 0.5, self._draw.uniform(0.0, 1.5)
+        stages = list(self.lengths)[:-1]
+        if stage_of(store) not in stages:
+            return False
+        wanted = self._draw.choice(stages[stages.index(stage_of(store)) :])
+        process = self._start(store)
+        while process.poll() is None and stage_of(store) != wanted:
+            time.sleep(0.02)
+        try:
+            process.wait(EARLIEST + self._draw.uniform(0.0, self.lengths[wanted]))
+            return False
+        except subprocess.TimeoutExpired:
+            family, stage = descendants(process.pid), stage_of(store)
+        asked = time.monotonic()
+        tell(process.pid, signum, group)
+        if times == 2:
+            time.sleep(between)
+            tell(process.pid, signum, group)
+        try:
+            status: int | None = process.wait(3 * IN_TIME)
+        except subprocess.TimeoutExpired:
+            status = None
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        while (left := [pid for pid in family if alive(pid)]) and time.monotonic() - asked < 3 * IN_TIME:
+            time.sleep(0.01)
+        seconds = time.monotonic() - asked
+        staged = [path.name for path in store.glob(".staging/*")]
+        self.stopped[stage if status == EXIT_PREEMPTED else f"{stage}, ended with {status}"] += 1
+        self.slowest = max(self.slowest, seconds)
+        told = f"{signum.name} x {times}{' to the group' if group else ''} in {stage}: {status} after {seconds:.1f} s"
+        print(f"  {told}", flush=True)
+        ended = status == EXIT_PREEMPTED or (status == 0 and (store / RUN / "lineage.json").exists())
+        if not ended or seconds > IN_TIME or left or staged:
+            self._fail(f"{told}, {len(left)} processes left, {len(staged)} folders left")
+        return True
+
+    def _fail(self, what: str) -> None:
+        said = (self._folder / "said").read_text(errors="replace")
+        self.failures.append(f"run {self._number}: {what}")
+        print(f"{self.failures[-1]}\n{said[-6000:]}", flush=True)
+
+    def _start(self, store: Path) -> "subprocess.Popen[bytes]":
+        """Start the pipeline in a process group of its own."""
+        config = write_config(self._folder / "job.yaml", small_values(self._raw, store, **SETTINGS))
+        command = [sys.executable, "-m", self._module, str(config)]
+        with open(self._folder / "said", "wb") as out:
+            env = {**os.environ, **self._env}
+            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+
+
+EARLIEST = 0.3
+"""Seconds after which an interpreter has come to the first line of a command."""
+
+
+def tell(pid: int, signum: signal.Signals, group: bool) -> None:
+    """Send a signal to a process that may have ended, or to its group."""
+    with suppress(ProcessLookupError):
+        (os.killpg if group else os.kill)(pid, signum)
+
+
+def stage_of(store: Path) -> str:
+    """What is at work in a store."""
+    found = [stage for pattern, stage in STAGES.items() if any(store.glob(pattern))]
+    return found[-1] if found else "start and tokenizer"
+
+
+def main(stops: int = 200, seed: int = 0, *kinds: str) -> int:
+    """Stop, and print the figures. Returns 1 if anything went wrong."""
+    failures = []
+    for kind in kinds or MODULES:
+        with tempfile.TemporaryDirectory(prefix="headrace-stops-") as name, ExitStack() as stack:
+            env = {"HEADRACE_CACHE": f"{name}/cache"}
+            if kind == "flow":
+                server = Serving(Path(name, "prefect"))
+                stack.callback(server.kill_server)
+                env |= server.env
+            found = Stops(Path(name), kind, env, random.Random(seed))
+            print(f"{kind}: one run takes {sum(found.lengths.values()):.0f} s; seed {seed}", flush=True)
+            done = 0
+            while done < stops:
+                done += found.run(min(STOPS_A_RUN, stops - done))
+                print(f"{done} stops", flush=True)
+            print(f"{kind}: {done} stops, the slowest {found.slowest:.1f} s, {len(found.failures)} failures")
+            for stage, count in found.stopped.most_common():
+                print(f"  {count:4} {stage}")
+            failures += found.failures
+    print(*failures, sep="\n")
+    return int(bool(failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:3]), *sys.argv[3:]))
