@@ -23,7 +23,7 @@ from trainer.encoded import EncodedSet, open_encoded
 from trainer.errors import ConfigError, RunError, TokenizerError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file
-from trainer.measured import FORMAT, PREDICTED, Scoring, encoded_of, find_scoring, identify_scoring, predictions_key
+from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, identify_scoring, predictions_key
 from trainer.measures import metric_identity
 from trainer.models import check_positions
 from trainer.places import EVALUATION, FINAL
@@ -40,6 +40,7 @@ from trainer.predicting import (
 from trainer.pretrained import Checkpoint
 from trainer.progress import Progress
 from trainer.results import Classification, ClassScore, FinetuneEvaluation
+from trainer.run_evaluation import encoded_of
 from trainer.runtime import start_runtime
 from trainer.seals import write_sealed
 from trainer.storage import Store

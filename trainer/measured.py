@@ -14,7 +14,8 @@ from trainer.measures import metric_identity
 from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.pretrained import Checkpoint, find_model
 from trainer.results import Evaluation, FinetuneEvaluation
-from trainer.seals import read_sealed, remedy_of, require_sealed
+from trainer.run_evaluation import encoded_of
+from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -79,18 +80,6 @@ def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None
     encoded = encoded_of(store, run)
     name = scoring_fingerprint(job, found, encoded)
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
-
-
-def encoded_of(store: Store, run: str) -> str:
-    """The key of a fine-tuned run's encoded set, with the test split that the run was last asked for with.
-
-    Raises `ArtifactError` if its config.json does not say it.
-    """
-    key: str | None = require_sealed(store, f"{run}/{CONFIG}").get("data", {}).get("key")
-    if key is None:
-        place = f"{run}/{CONFIG}"
-        raise ArtifactError(f"{store.path(place)} is damaged: it names no encoded data set; {remedy_of(place)}")
-    return key
 
 
 def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:

@@ -15,11 +15,12 @@ from trainer.jobs import measurement
 from trainer.lease import is_held
 from trainer.likeness import NONE_YET, UNRECORDED, look
 from trainer.manifest import ArtifactRef, read_manifest
-from trainer.measured import encoded_of, find_evaluation, find_scoring, identify_evaluation, identify_scoring
+from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.measures import metric_identity
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
 from trainer.report import find_fault
+from trainer.run_evaluation import encoded_of
 from trainer.runs import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
 from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store

@@ -19,6 +19,7 @@ from trainer.pointers import read_pointer
 from trainer.preparation import PreparedData
 from trainer.pretrained import Checkpoint, digest_files, find_model
 from trainer.references import run_at
+from trainer.run_evaluation import encoded_in
 from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
@@ -147,7 +148,7 @@ def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
     said = job.model_dump(mode="json")
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
-    if isinstance(data, ArtifactRef) and _encoded_of(config) != data.key:
+    if isinstance(data, ArtifactRef) and encoded_in(config) != data.key:
         noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
     return noted
 
@@ -157,15 +158,9 @@ def _write_config(store: Store, run: str, earlier: dict[str, Any] | None, config
 
     A process that is killed between has the run evaluated anew at the next start, on whichever test split that has.
     """
-    if earlier is not None and _encoded_of(earlier) != _encoded_of(config):
+    if earlier is not None and encoded_in(earlier) != encoded_in(config):
         forget_evaluation(store, run)
     write_sealed(store, f"{run}/{CONFIG}", config)
-
-
-def _encoded_of(config: dict[str, Any]) -> str | None:
-    """The key of the encoded set that a fine-tuning run's config.json names."""
-    key: str | None = config.get("data", {}).get("key")
-    return key
 
 
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
