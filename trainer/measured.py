@@ -14,7 +14,7 @@ from trainer.measures import metric_identity
 from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.pretrained import Checkpoint, find_model
 from trainer.results import Evaluation, FinetuneEvaluation
-from trainer.run_evaluation import encoded_of
+from trainer.run_evaluation import check_asked, encoded_of
 from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
 
@@ -71,15 +71,23 @@ class Scoring(NamedTuple):
     key: str
 
 
-def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None) -> Scoring:
+def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
     """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
 
-    Raises `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
     """
     found = find_model(store, f"{other or run}/{FINAL}")
-    encoded = encoded_of(store, run)
+    encoded = encoded or encoded_of(store, run)
     name = scoring_fingerprint(job, found, encoded)
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
+
+
+def require_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
+    if encoded is not None:
+        check_asked(store, run, encoded)
+    return identify_scoring(store, job, run, other, encoded)
 
 
 def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
@@ -110,13 +118,6 @@ def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
         log.warning("%s is missing or changed: evaluating again", store.path(file))
         return None
     return earlier.model_copy(update={"reused": True})
-
-
-def forget_evaluation(store: Store, run: str) -> None:
-    """Remove what was measured of a run's final model: the record first, so that it never names predictions that are gone."""
-    store.delete(f"{run}/{EVALUATION}")
-    for split in PREDICTED:
-        store.delete(predictions_key(run, split))
 
 
 def predictions_key(run: str, split: str) -> str:

@@ -12,7 +12,6 @@ from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.holds import is_being_removed
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
-from trainer.measured import forget_evaluation
 from trainer.measures import metric_identity
 from trainer.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.pointers import read_pointer
@@ -129,18 +128,19 @@ def claim_run(
         "start": run.start,
         "base": run.base,
     }
-    _write_config(store, run.key, earlier, config)
+    write_sealed(store, f"{run.key}/{CONFIG}", config)
 
 
 def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
     """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
 
-    Raises `ArtifactError` if the data is removed at the same time.
+    What was measured on another test split is left: it counts no more, but does again once that is asked for again. Raises
+    `ArtifactError` if the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
         return
-    _write_config(store, run.key, earlier, config)
+    write_sealed(store, f"{run.key}/{CONFIG}", config)
     check_begun(store, run, job, data)
 
 
@@ -151,16 +151,6 @@ def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData
     if isinstance(data, ArtifactRef) and encoded_in(config) != data.key:
         noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
     return noted
-
-
-def _write_config(store: Store, run: str, earlier: dict[str, Any] | None, config: dict[str, Any]) -> None:
-    """Write a run's config.json. What was measured on another test split goes before, so that it is never taken for this one's.
-
-    A process that is killed between has the run evaluated anew at the next start, on whichever test split that has.
-    """
-    if earlier is not None and encoded_in(earlier) != encoded_in(config):
-        forget_evaluation(store, run)
-    write_sealed(store, f"{run}/{CONFIG}", config)
 
 
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:

@@ -72,7 +72,7 @@ def train(
         compute_deterministically()
     runtime = start_runtime(job.training.precision, job.training.device)
     store = Store(job.store)
-    prepared = data or runtime.on_first(lambda: _prepare(job, progress))
+    prepared = data or runtime.on_first(lambda: prepare_data(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
@@ -110,7 +110,8 @@ def _hold(lease: Lease, stack: ExitStack) -> None:
     stack.enter_context(lease)
 
 
-def _prepare(job: TrainingJob, progress: Progress) -> TrainingData:
+def prepare_data(job: TrainingJob, progress: Progress) -> TrainingData:
+    """What a job trains on, made unless it is published and intact. Called by one rank."""
     return encode(job, progress) if isinstance(job, FinetuneJob) else prepare(job, progress)
 
 
