@@ -23,7 +23,7 @@ from trainer.encoded import EncodedSet, open_encoded
 from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file
-from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, predictions_key, require_scoring
+from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, predictions_key, require_scoring, tell_replaced
 from trainer.measures import metric_identity
 from trainer.models import check_positions
 from trainer.places import EVALUATION, FINAL
@@ -80,6 +80,8 @@ def _score(
     earlier = runtime.on_first(lambda: find_scoring(store, wanted))
     if earlier is not None:
         return earlier
+    if not named:
+        runtime.on_first(lambda: tell_replaced(store, wanted))
     data = open_encoded(store, wanted.encoded)
     if named is not None:
         _check_reads(wanted.model, data)

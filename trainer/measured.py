@@ -1,6 +1,7 @@
 """What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -118,6 +119,19 @@ def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
         log.warning("%s is missing or changed: evaluating again", store.path(file))
         return None
     return earlier.model_copy(update={"reused": True})
+
+
+def tell_replaced(store: Store, wanted: Scoring) -> None:
+    """Warn of the figures and predictions of another test split that a scoring is about to replace."""
+    with suppress(ArtifactError):  # of a damaged record there was a word already
+        before = read_sealed(store, wanted.key)
+        if before is not None and (former := before.get("encoded")) != wanted.encoded:
+            log.warning(
+                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have the former "
+                "again, run the job with the former test files",
+                store.path(wanted.key.rpartition("/")[0]),
+                ", ".join([wanted.key, *sorted(before.get("predictions", ()))]), former, wanted.encoded,
+            )  # fmt: skip
 
 
 def predictions_key(run: str, split: str) -> str:

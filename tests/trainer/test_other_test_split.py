@@ -206,7 +206,9 @@ def told(place: Place) -> dict[str, bool]:
     }
 
 
-def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(place: Place, fresh: dict[str, Place]) -> None:
+def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
+    place: Place, fresh: dict[str, Place], caplog: pytest.LogCaptureFixture
+) -> None:
     job = place.job("none")
     data = encode(job, silent())
     assert not is_whole(place.open, identify_run(job, data), job, data)
@@ -214,8 +216,12 @@ def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(place
     train(job, silent(), data)
     assert is_whole(place.open, identify_run(job, data), job, data)
     assert not any(told(place).values())
+    caplog.clear()
     go(job)
     assert measured(place) == measured(fresh["none"]) and all(told(place).values())
+    (warning,) = [each for each in caplog.messages if "another test split" in each]
+    replaced = ", ".join(f"runs/pairs/{name}" for name in (EVALUATION, "predictions/test.jsonl", "predictions/validation.jsonl"))
+    assert f"{replaced}, which are of {named(fresh['first'])}, are replaced by those of {data.key};" in warning
 
 
 def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(place: Place, fresh: dict[str, Place]) -> None:
