@@ -135,7 +135,7 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
     """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
 
     What was measured on another test split is left: it counts no more, but does again once that is asked for again. Raises
-    `ArtifactError` if the data is removed at the same time.
+    `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
@@ -154,7 +154,7 @@ def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData
 
 
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
-    """Look once more at what a claimed run begins with: its data, and the run of this store that its weights are of, if any.
+    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
 
     Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
     `ArtifactError` if something of that was removed at the same time.
@@ -162,7 +162,7 @@ def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) ->
     read = [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
     named = job.model.pretrained
     place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
-    for key in (*read, place and run_at(store, place), run.origin):
+    for key in (*read, place and run_at(store, place), run.origin, run.key):
         if key and is_being_removed(store, key):
             raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 

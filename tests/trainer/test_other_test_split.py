@@ -27,6 +27,7 @@ from trainer.encoding import encode
 from trainer.errors import ArtifactError, Preempted, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.foresight import Foreseen, foresee
+from trainer.lease import Lease
 from trainer.likeness import NONE_YET
 from trainer.lineage_check import check
 from trainer.manifest import ArtifactRef
@@ -391,6 +392,14 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
     go(place.job("none", run="without", data__validation=[f"{place.raw}/second.jsonl"]))
     text = compare(place.open, ["pairs", "without"])
     assert "A, B differ in configuration and data." in text and "validation: digest" in text
+
+
+def test_a_run_that_is_removed_while_another_test_split_is_noted_is_told(place: Place) -> None:
+    job = place.job("second")
+    data = encode(job, silent())
+    with Lease(place.open, "runs/pairs", removing=True):
+        with pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs began; run it again"):
+            train(job, silent(), data)
 
 
 def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
