@@ -392,6 +392,8 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
     go(place.job("none", run="without", data__validation=[f"{place.raw}/second.jsonl"]))
     text = compare(place.open, ["pairs", "without"])
     assert "A, B differ in configuration and data." in text and "validation: digest" in text
+    shutil.rmtree(place.store / named(place))
+    assert "their examples: A gone, B 12." in compare(place.open, ["pairs", "other"])
 
 
 def test_a_run_that_is_removed_while_another_test_split_is_noted_is_told(place: Place) -> None:
