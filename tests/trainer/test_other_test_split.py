@@ -221,7 +221,8 @@ def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
     go(job)
     assert measured(place) == measured(fresh["none"]) and all(told(place).values())
     (warning,) = [each for each in caplog.messages if "another test split" in each]
-    replaced = ", ".join(f"runs/pairs/{name}" for name in (EVALUATION, "predictions/test.jsonl", "predictions/validation.jsonl"))
+    files = (EVALUATION, "predictions/test.jsonl", "predictions/validation.jsonl")
+    replaced = ", ".join(f"runs/pairs/{name}" for name in files)
     assert f"{replaced}, which are of {named(fresh['first'])}, are replaced by those of {data.key};" in warning
 
 
@@ -399,9 +400,9 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
 def test_a_run_that_is_removed_while_another_test_split_is_noted_is_told(place: Place) -> None:
     job = place.job("second")
     data = encode(job, silent())
-    with Lease(place.open, "runs/pairs", removing=True):
-        with pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs began; run it again"):
-            train(job, silent(), data)
+    refused = pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs began; run it again")
+    with Lease(place.open, "runs/pairs", removing=True), refused:
+        train(job, silent(), data)
 
 
 def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
