@@ -23,11 +23,11 @@ def finetune(job: FinetuneJob) -> FinetuneOutcome:
     data = encode(job, return_state=True).result()
     plan = plan_finetuning(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()
-    evaluation = evaluate_run(job, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
+    evaluation = evaluate_run(job, data, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
 
     def measure(champion: str) -> FinetuneEvaluation:
-        measured: FinetuneEvaluation = evaluate_run(job, run.key, checked.ranks, champion, return_state=True).result()
+        measured: FinetuneEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
         return measured
 
     verdict = consider(job.promotion, job.store, run.key, evaluation, measure)

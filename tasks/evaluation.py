@@ -10,7 +10,8 @@ from tasks.turns import DEVICES, turn
 from trainer.checkpoint_scoring import identify_checkpoint
 from trainer.config import EvaluateJob
 from trainer.finetune_config import FinetuneJob
-from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
+from trainer.manifest import ArtifactRef
+from trainer.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
 from trainer.results import Evaluation, FinetuneEvaluation
 from trainer.storage import Store
 
@@ -62,12 +63,12 @@ def score_table(result: Evaluation) -> list[dict[str, object]]:
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
-def evaluate_run(job: FinetuneJob, run_key: str, ranks: int, other: str | None = None) -> FinetuneEvaluation:
+def evaluate_run(job: FinetuneJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None) -> FinetuneEvaluation:
     """Score a run's final model on the labelled splits, and write its predictions; or score that of another run on them."""
     logger, store = TaskLogger(), Store(job.store)
-    result = find_scoring(store, identify_scoring(store, job, run_key, other))
+    result = find_scoring(store, require_scoring(store, job, run_key, other, data.key))
     if result is None:
-        arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other}
+        arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other, "encoded": data.key}
         with turn(DEVICES), showing() as show:
             result = FinetuneEvaluation(**run_stage("evaluate-run", arguments, show, logger, ranks))
     create_table_artifact(split_table(result), key="evaluation", description=other or run_key)

@@ -20,10 +20,10 @@ from trainer.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.classifiers import load_classifier
 from trainer.config import EvaluateJob
 from trainer.encoded import EncodedSet, open_encoded
-from trainer.errors import ConfigError, RunError, TokenizerError
+from trainer.errors import ConfigError, TokenizerError
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import digest_file
-from trainer.measured import FORMAT, PREDICTED, Scoring, encoded_of, find_scoring, identify_scoring, predictions_key
+from trainer.measured import FORMAT, PREDICTED, Scoring, find_scoring, predictions_key, require_scoring, tell_replaced
 from trainer.measures import metric_identity
 from trainer.models import check_positions
 from trainer.places import EVALUATION, FINAL
@@ -40,21 +40,25 @@ from trainer.predicting import (
 from trainer.pretrained import Checkpoint
 from trainer.progress import Progress
 from trainer.results import Classification, ClassScore, FinetuneEvaluation
+from trainer.run_evaluation import check_asked
 from trainer.runtime import start_runtime
 from trainer.seals import write_sealed
 from trainer.storage import Store
 from trainer.taken_tokenizer import TOKENIZER_FILE
 
 
-def evaluate_run(job: FinetuneJob, run_key: str, progress: Progress, other: str | None = None) -> FinetuneEvaluation:
+def evaluate_run(
+    job: FinetuneJob, run_key: str, progress: Progress, other: str | None = None, encoded: str | None = None
+) -> FinetuneEvaluation:
     """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
 
     The final model of an `other` run can be scored on this one's data, if it has the same tokenizer and classes; its
-    predictions are not written. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` and `ConfigError` if
-    it does not read this data.
+    predictions are not written. `encoded` is the key of the set that the job prepared: another job may have asked for the run
+    with another test split since, which raises `RunError`. Raises `ArtifactError` if a model is missing or damaged,
+    `TokenizerError` and `ConfigError` if it does not read this data.
     """
     store = Store(job.store)
-    wanted = identify_scoring(store, job, run_key, other)
+    wanted = require_scoring(store, job, run_key, other, encoded)
     return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
 
 
@@ -76,6 +80,8 @@ def _score(
     earlier = runtime.on_first(lambda: find_scoring(store, wanted))
     if earlier is not None:
         return earlier
+    if not named:
+        runtime.on_first(lambda: tell_replaced(store, wanted))
     data = open_encoded(store, wanted.encoded)
     if named is not None:
         _check_reads(wanted.model, data)
@@ -163,11 +169,7 @@ def _write_predictions(
 
     Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions any more.
     """
-    if (now := encoded_of(store, run)) != encoded:
-        raise RunError(
-            f"{store.path(run)} was asked for with another test split ({now}) while it was measured on {encoded}; start the "
-            "command again to have this one's figures in its place"
-        )
+    check_asked(store, run, encoded)
     for split in set(PREDICTED) - predicted.keys():
         store.delete(predictions_key(run, split))
     places = {split: predictions_key(run, split) for split in predicted}

@@ -57,7 +57,7 @@ def compare_labelled(runs: Sequence[ComparedRun]) -> list[Block]:
     if len({run.config["data"]["key"] for run in runs}) == 1:
         return []
     if all_same([run.config["identity"].get("data") for run in runs]):
-        tests = ", ".join(f"{run.letter} {_split(run.encoded, TEST).get('examples', 'none')}" for run in runs)
+        tests = ", ".join(f"{run.letter} {_count_tests(run.encoded)}" for run in runs)
         return [Block(f"Trained and validated on the same. The test splits differ; their examples: {tests}.")]
     splits = in_order({split: 0 for run in runs for split in (run.encoded.details["splits"] if run.encoded else ())})
     rows = [
@@ -184,6 +184,11 @@ def _split_rows(runs: Sequence[ComparedRun], split: str) -> list[list[str]]:
 def _source(encoded: Manifest) -> str:
     """A name of what is trained and validated on; the test split has rows of its own."""
     return fingerprint(without_test(encoded.details["source"]["identity"]))
+
+
+def _count_tests(encoded: Manifest | None) -> str:
+    """How many test examples there are, none, or that the encoded set which would tell is gone."""
+    return "gone" if encoded is None else _split(encoded, TEST).get("examples", "none")
 
 
 def _split(encoded: Manifest | None, split: str) -> dict[str, str]:

@@ -16,7 +16,8 @@ from trainer.errors import ArtifactError, StorageError
 from trainer.formats import count, plural, score, short
 from trainer.lease import LEASE, is_held
 from trainer.manifest import read_manifest
-from trainer.places import BEST, CHAMPION, CHECKPOINTS, CONFIG, EVALUATION, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.places import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS, PLAN
+from trainer.run_evaluation import read_evaluation
 from trainer.seals import read_sealed, remedy_of, sealed_number, unseal_line
 from trainer.storage import Store
 from trainer.tables import Table, text_table
@@ -107,14 +108,14 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
                 log.warning("%s is missing; %s", store.path(f"{key}/{CONFIG}"), remedy_of(f"{key}/{CONFIG}"))
                 return RunLine(name)
             return None
-        plan, last, best, evaluation = (read_sealed(store, f"{key}/{file}") or {} for file in (PLAN, LAST, BEST, EVALUATION))
+        plan, last, best = (read_sealed(store, f"{key}/{file}") or {} for file in (PLAN, LAST, BEST))
         if last and not plan:
             log.warning("%s is missing; %s", store.path(f"{key}/{PLAN}"), remedy_of(f"{key}/{PLAN}"))
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
         pretrains = "shards" in config["data"]
-        scores = evaluation.get("scores", {})
+        scores = (read_evaluation(store, key, config) or {}).get("scores", {})
         return RunLine(
             name=name,
             kind="pretraining" if pretrains else "fine-tuning",

@@ -12,12 +12,13 @@ from trainer.encoded import KIND as ENCODED
 from trainer.errors import ArtifactError, RunError
 from trainer.facts import count_parameters, require_job
 from trainer.manifest import Manifest, read_manifest
-from trainer.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, EVALUATION, FINAL, LAST, PLAN
+from trainer.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
 from trainer.pointers import read_pointer
 from trainer.pretraining_report import UNIT
 from trainer.records import read_records
+from trainer.run_evaluation import read_evaluation
 from trainer.runs import final_manifest
-from trainer.seals import read_evaluation, read_listed, read_sealed
+from trainer.seals import read_listed, read_sealed
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
@@ -119,7 +120,7 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
         plan=read_sealed(store, f"{key}/{PLAN}") or {},
         environment=read_sealed(store, f"{key}/{ENVIRONMENT}") or {},
         records=read_records(store, key),
-        evaluation=read_evaluation(store, f"{key}/{EVALUATION}"),
+        evaluation=read_evaluation(store, key, config),
         model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
         sources=_read_sources(store, config["data"]),

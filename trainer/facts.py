@@ -16,12 +16,13 @@ from trainer.encoded import KIND as ENCODED
 from trainer.errors import ArtifactError, RunError, in_one_line
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
-from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, PLAN
+from trainer.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
 from trainer.plan import FinetunePlan, StepPlan
 from trainer.pointers import read_pointer
 from trainer.records import read_records
+from trainer.run_evaluation import read_evaluation
 from trainer.runs import final_manifest
-from trainer.seals import read_evaluation, read_listed, read_sealed, remedy_of
+from trainer.seals import read_listed, read_sealed, remedy_of
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tensor_files import read_tensors
@@ -123,7 +124,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         plan=StepPlan(**plan) if "shards" in config["data"] else FinetunePlan(**plan),
         environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
-        evaluation=read_evaluation(store, f"{run_key}/{EVALUATION}"),
+        evaluation=read_evaluation(store, run_key, config),
         final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},

@@ -33,6 +33,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
     from trainer.runtime import leave_group, require_shared, start_runtime
+    from trainer.training import prepare_data
     from trainer.training import train as train_run
 
     rank = int(os.environ.get("RANK", "0"))
@@ -43,9 +44,11 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
     runtime.on_first(lambda: check(job))  # however long it takes, the others wait
-    run = train_run(job, progress)
+    data = runtime.on_first(lambda: prepare_data(job, progress))
+    encoded = data.key if isinstance(data, ArtifactRef) else None
+    run = train_run(job, progress, data)
     runtime.check_stop()
-    evaluation = evaluate(job, run, progress, runtime.rank)
+    evaluation = evaluate(job, run, encoded, progress, runtime.rank)
     anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
@@ -93,16 +96,16 @@ def check(job: PipelineJob | FinetuneJob) -> None:
 
 
 def evaluate(
-    job: PipelineJob | FinetuneJob, run: ArtifactRef, progress: Progress, rank: int
+    job: PipelineJob | FinetuneJob, run: ArtifactRef, encoded: str | None, progress: Progress, rank: int
 ) -> Evaluation | FinetuneEvaluation | None:
-    """Measure the final model, if anything is held out, and say the result."""
+    """Measure the final model, if anything is held out, and say the result. `encoded` is the key of a labelled set."""
     from trainer.classifying import evaluate_run
     from trainer.measuring import evaluate_checkpoint
     from trainer.places import PLAN
     from trainer.plan import StepPlan
 
     if isinstance(job, FinetuneJob):
-        result = evaluate_run(job, run.key, progress)
+        result = evaluate_run(job, run.key, progress, encoded=encoded)
         if rank == 0:
             print(", ".join(f"{result.label(name)} {value:.4f}" for name, value in result.scores["validation"].items()))
         return result
@@ -136,7 +139,8 @@ def measure_rival(
 
     def measure() -> Evaluation | FinetuneEvaluation:
         if isinstance(job, FinetuneJob):
-            return evaluate_run(job, run_key, progress, rival.run)
+            assert isinstance(evaluation, FinetuneEvaluation)
+            return evaluate_run(job, run_key, progress, rival.run, evaluation.encoded)
         assert isinstance(evaluation, Evaluation)
         return evaluate_checkpoint(measurement_alike(measurement(job, run_key), rival.run, evaluation), progress)
 

@@ -1,6 +1,7 @@
 """What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +15,8 @@ from trainer.measures import metric_identity
 from trainer.places import CONFIG, EVALUATION, FINAL
 from trainer.pretrained import Checkpoint, find_model
 from trainer.results import Evaluation, FinetuneEvaluation
-from trainer.seals import read_sealed, remedy_of, require_sealed
+from trainer.run_evaluation import check_asked, encoded_of
+from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
@@ -70,27 +72,23 @@ class Scoring(NamedTuple):
     key: str
 
 
-def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None) -> Scoring:
+def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
     """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
 
-    Raises `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
     """
     found = find_model(store, f"{other or run}/{FINAL}")
-    encoded = encoded_of(store, run)
+    encoded = encoded or encoded_of(store, run)
     name = scoring_fingerprint(job, found, encoded)
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
 
 
-def encoded_of(store: Store, run: str) -> str:
-    """The key of a fine-tuned run's encoded set, with the test split that the run was last asked for with.
-
-    Raises `ArtifactError` if its config.json does not say it.
-    """
-    key: str | None = require_sealed(store, f"{run}/{CONFIG}").get("data", {}).get("key")
-    if key is None:
-        place = f"{run}/{CONFIG}"
-        raise ArtifactError(f"{store.path(place)} is damaged: it names no encoded data set; {remedy_of(place)}")
-    return key
+def require_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
+    if encoded is not None:
+        check_asked(store, run, encoded)
+    return identify_scoring(store, job, run, other, encoded)
 
 
 def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
@@ -123,11 +121,17 @@ def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
     return earlier.model_copy(update={"reused": True})
 
 
-def forget_evaluation(store: Store, run: str) -> None:
-    """Remove what was measured of a run's final model: the record first, so that it never names predictions that are gone."""
-    store.delete(f"{run}/{EVALUATION}")
-    for split in PREDICTED:
-        store.delete(predictions_key(run, split))
+def tell_replaced(store: Store, wanted: Scoring) -> None:
+    """Warn of the figures and predictions of another test split that a scoring is about to replace."""
+    with suppress(ArtifactError):  # of a damaged record there was a word already
+        before = read_sealed(store, wanted.key)
+        if before is not None and (former := before.get("encoded")) != wanted.encoded:
+            log.warning(
+                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have the former "
+                "again, run the job with the former test files",
+                store.path(wanted.key.rpartition("/")[0]),
+                ", ".join([wanted.key, *sorted(before.get("predictions", ()))]), former, wanted.encoded,
+            )  # fmt: skip
 
 
 def predictions_key(run: str, split: str) -> str:

@@ -13,10 +13,11 @@ from trainer.config import PromotionConfig
 from trainer.errors import ArtifactError, RunError
 from trainer.gate import ALREADY, Basis, Measured, Move, comparable_scores, judge, standing_champions
 from trainer.holds import holding
-from trainer.places import CHAMPION, EVALUATION, FINAL
+from trainer.places import CHAMPION, CONFIG, FINAL
 from trainer.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
+from trainer.run_evaluation import read_evaluation
 from trainer.runs import final_manifest
-from trainer.seals import open_sealed, read_evaluation, remedy_of, sealed_bytes
+from trainer.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.storage import Store
 
 
@@ -79,7 +80,7 @@ def find_champion(store: Store, name: str) -> Move | None:
 
 def find_measured(store: Store, run: str) -> Measured | None:
     """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is damaged."""
-    found = read_evaluation(store, f"{run}/{EVALUATION}")
+    found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
     if found is None:
         return None
     return FinetuneEvaluation(**found) if "classification" in found else Evaluation(**found)

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
@@ -15,11 +15,12 @@ from trainer.jobs import measurement
 from trainer.lease import is_held
 from trainer.likeness import NONE_YET, UNRECORDED, look
 from trainer.manifest import ArtifactRef, read_manifest
-from trainer.measured import encoded_of, find_evaluation, find_scoring, identify_evaluation, identify_scoring
+from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.measures import metric_identity
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
 from trainer.report import find_fault
+from trainer.run_evaluation import encoded_of, read_evaluation
 from trainer.runs import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
 from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
@@ -59,11 +60,11 @@ def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     if run.verdict != "reused" or run.key is None:
         return Foreseen("evaluation", "depends", reasons=(run.later,))
-    own = _intact(store, f"{run.key}/{EVALUATION}")
+    own = _intact(read_evaluation, store, run.key, _intact(read_sealed, store, f"{run.key}/{CONFIG}") or {})
     if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
         return _foresee_scoring(store, job, data, run.key, own)
     assert isinstance(job, PipelineJob)
-    plan = _intact(store, f"{run.key}/{PLAN}")  # a damaged one is written anew
+    plan = _intact(read_sealed, store, f"{run.key}/{PLAN}")  # a damaged one is written anew
     if plan is not None and not StepPlan(**plan).holds_out:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     wanted = identify_evaluation(store, measurement(job, run.key))
@@ -73,10 +74,10 @@ def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None
     return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
 
 
-def _intact(store: Store, key: str) -> dict[str, Any] | None:
-    """What a sealed file holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
+def _intact(read: Callable[..., dict[str, Any] | None], *place: Any) -> dict[str, Any] | None:
+    """What a record holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
     try:
-        return read_sealed(store, key)
+        return read(*place)
     except ArtifactError as error:
         log.warning("%s", error)
         return None
@@ -104,7 +105,7 @@ def _explain_new(store: Store, job: TrainingJob, run: Run) -> list[str]:
         earlier = require_sealed(store, f"{run.origin}/{CONFIG}")
         return [f"a fork of {run.origin}", *difference(earlier["identity"], run.identity)]
     pattern = re.compile(re.escape(job.name) + r"-[0-9a-f]{8}")
-    configs = [_intact(store, f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
+    configs = [_intact(read_sealed, store, f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
     different = [difference(config["identity"], run.identity) for config in configs if config]
     return min(different, key=len, default=[NONE_YET])
 
@@ -117,7 +118,8 @@ def _continue(store: Store, run: Run, work: str) -> Foreseen:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:
         return Foreseen("training", "made", run.key, ("it was begun and has no checkpoint yet", *problems), work)
-    manifest, plan = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND), _intact(store, f"{run.key}/{PLAN}")
+    manifest = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)
+    plan = _intact(read_sealed, store, f"{run.key}/{PLAN}")
     step = manifest.details["step"] if manifest else 0
     planned = f" of {plan['total_steps']:,}" if plan else ""
     return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
@@ -125,12 +127,12 @@ def _continue(store: Store, run: Run, work: str) -> Foreseen:
 
 def _foresee_scoring(store: Store, job: FinetuneJob, data: ArtifactRef, run: str, own: dict[str, Any] | None) -> Foreseen:
     """Whether a fine-tuned model's figures and predictions are there."""
-    if (encoded := encoded_of(store, run)) != data.key:
-        return Foreseen("evaluation", "made", f"{run}/{EVALUATION}", (f"another test split: {encoded} -> {data.key}",))
-    wanted = identify_scoring(store, job, run)
+    wanted = identify_scoring(store, job, run, encoded=data.key)
     key = wanted.key
     if find_scoring(store, wanted) is not None:
         return Foreseen("evaluation", "reused", key)
+    if (noted := encoded_of(store, run)) != data.key:
+        return Foreseen("evaluation", "made", key, (f"another test split: {noted} -> {data.key}",))
     if own is None:
         return Foreseen("evaluation", "made", key, (NONE_YET,))
     if own["fingerprint"] == wanted.fingerprint:

@@ -12,13 +12,13 @@ from trainer.errors import ArtifactError, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.holds import is_being_removed
 from trainer.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
-from trainer.measured import forget_evaluation
 from trainer.measures import metric_identity
 from trainer.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.pointers import read_pointer
 from trainer.preparation import PreparedData
 from trainer.pretrained import Checkpoint, digest_files, find_model
 from trainer.references import run_at
+from trainer.run_evaluation import encoded_in
 from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
@@ -128,18 +128,19 @@ def claim_run(
         "start": run.start,
         "base": run.base,
     }
-    _write_config(store, run.key, earlier, config)
+    write_sealed(store, f"{run.key}/{CONFIG}", config)
 
 
 def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
     """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
 
-    Raises `ArtifactError` if the data is removed at the same time.
+    What was measured on another test split is left: it counts no more, but does again once that is asked for again. Raises
+    `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
         return
-    _write_config(store, run.key, earlier, config)
+    write_sealed(store, f"{run.key}/{CONFIG}", config)
     check_begun(store, run, job, data)
 
 
@@ -147,29 +148,13 @@ def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
     said = job.model_dump(mode="json")
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
-    if isinstance(data, ArtifactRef) and _encoded_of(config) != data.key:
+    if isinstance(data, ArtifactRef) and encoded_in(config) != data.key:
         noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
     return noted
 
 
-def _write_config(store: Store, run: str, earlier: dict[str, Any] | None, config: dict[str, Any]) -> None:
-    """Write a run's config.json. What was measured on another test split goes before, so that it is never taken for this one's.
-
-    A process that is killed between has the run evaluated anew at the next start, on whichever test split that has.
-    """
-    if earlier is not None and _encoded_of(earlier) != _encoded_of(config):
-        forget_evaluation(store, run)
-    write_sealed(store, f"{run}/{CONFIG}", config)
-
-
-def _encoded_of(config: dict[str, Any]) -> str | None:
-    """The key of the encoded set that a fine-tuning run's config.json names."""
-    key: str | None = config.get("data", {}).get("key")
-    return key
-
-
 def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
-    """Look once more at what a claimed run begins with: its data, and the run of this store that its weights are of, if any.
+    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
 
     Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
     `ArtifactError` if something of that was removed at the same time.
@@ -177,7 +162,7 @@ def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) ->
     read = [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
     named = job.model.pretrained
     place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
-    for key in (*read, place and run_at(store, place), run.origin):
+    for key in (*read, place and run_at(store, place), run.origin, run.key):
         if key and is_being_removed(store, key):
             raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 

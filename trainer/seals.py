@@ -14,7 +14,7 @@ from typing import Any
 
 from trainer.errors import ArtifactError
 from trainer.manifest import seal, unseal
-from trainer.shapes import require_evaluation, require_shape
+from trainer.shapes import require_shape
 from trainer.storage import Store, json_bytes
 
 REMEDIES = {
@@ -45,17 +45,6 @@ def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return open_sealed(store, key, raw)
-
-
-def read_evaluation(store: Store, key: str) -> dict[str, Any] | None:
-    """An evaluation's record, with all its figures; None if there is none. Raises `ArtifactError` if it is damaged."""
-    found = read_sealed(store, key)
-    try:
-        if found is not None:
-            require_evaluation(found)
-    except ValueError as error:
-        raise ArtifactError(f"{store.path(key)} is damaged: {error}; {remedy_of(key)}") from error
-    return found
 
 
 def require_sealed(store: Store, key: str) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def train(
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
     require_shared(store, runtime)
-    prepared = data or runtime.on_first(lambda: _prepare(job, progress))
+    prepared = data or runtime.on_first(lambda: prepare_data(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
@@ -108,7 +108,8 @@ def _hold(lease: Lease, stack: ExitStack) -> None:
     stack.enter_context(lease)
 
 
-def _prepare(job: TrainingJob, progress: Progress) -> TrainingData:
+def prepare_data(job: TrainingJob, progress: Progress) -> TrainingData:
+    """What a job trains on, made unless it is published and intact. Called by one rank."""
     return encode(job, progress) if isinstance(job, FinetuneJob) else prepare(job, progress)
 
 

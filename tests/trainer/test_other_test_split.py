@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import trainer.classifying
+import trainer.jobs
 import trainer.loop
+import trainer.training
 from tests.processes import start_warm
 from tests.support import cpu_runtime, digests, only_run, write_config
 from tests.trainer.labelled_pairs import finetune_values
@@ -19,17 +21,19 @@ from tests.trainer.stocked_store import keys
 from trainer.ancestry import trace
 from trainer.classifying import evaluate_run
 from trainer.compare import compare
+from trainer.compare_list import find_runs
 from trainer.encoded import encoded_details
 from trainer.encoding import encode
 from trainer.errors import ArtifactError, Preempted, RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.foresight import Foreseen, foresee
+from trainer.lease import Lease
+from trainer.likeness import NONE_YET
 from trainer.lineage_check import check
 from trainer.manifest import ArtifactRef
-from trainer.measured import forget_evaluation
 from trainer.places import CONFIG, EVALUATION, PLAN
 from trainer.progress import silent
-from trainer.promotion import find_rival, pass_through
+from trainer.promotion import find_measured, find_rival, pass_through
 from trainer.report import make_report
 from trainer.results import FinetuneEvaluation
 from trainer.runs import identify_run, is_whole
@@ -67,8 +71,9 @@ class Place(NamedTuple):
 
 def go(job: FinetuneJob) -> tuple[ArtifactRef, FinetuneEvaluation]:
     """Go through a whole job in this process."""
-    run = train(job, silent(), encode(job, silent()))
-    evaluation = evaluate_run(job, run.key, silent())
+    data = encode(job, silent())
+    run = train(job, silent(), data)
+    evaluation = evaluate_run(job, run.key, silent(), encoded=data.key)
     make_report(Store(job.store), run.key)
     return run, evaluation
 
@@ -190,23 +195,54 @@ def test_an_unfinished_run_goes_on_to_the_same_bits(
     assert named(stopped) == named(fresh[test])
 
 
-def test_between_the_noting_and_the_measuring_nothing_is_there_of_the_old_file(place: Place, fresh: dict[str, Place]) -> None:
+def told(place: Place) -> dict[str, bool]:
+    """Who tells of an evaluation of the run."""
+    (line,) = find_runs(place.open)
+    return {
+        "find_measured": find_measured(place.open, "runs/pairs") is not None,
+        "list": line.final is not None,
+        "compare": "A, B: not evaluated" not in compare(place.open, ["pairs", "pairs"]),
+        "report": "has not been evaluated" not in make_report(place.open, "runs/pairs").markdown,
+        "explain": foresee(place.job("none"))[2].reasons != (NONE_YET,),
+    }
+
+
+def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
+    place: Place, fresh: dict[str, Place], caplog: pytest.LogCaptureFixture
+) -> None:
     job = place.job("none")
     data = encode(job, silent())
     assert not is_whole(place.open, identify_run(job, data), job, data)
+    assert all(told(place).values())
     train(job, silent(), data)
     assert is_whole(place.open, identify_run(job, data), job, data)
-    assert measured(place) == (None, {})
-    assert "has not been evaluated" in make_report(place.open, "runs/pairs").markdown
+    assert not any(told(place).values())
+    caplog.clear()
     go(job)
-    assert measured(place) == measured(fresh["none"])
+    assert measured(place) == measured(fresh["none"]) and all(told(place).values())
+    (warning,) = [each for each in caplog.messages if "another test split" in each]
+    files = (EVALUATION, "predictions/test.jsonl", "predictions/validation.jsonl")
+    replaced = ", ".join(f"runs/pairs/{name}" for name in files)
+    assert f"{replaced}, which are of {named(fresh['first'])}, are replaced by those of {data.key};" in warning
+
+
+def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(place: Place, fresh: dict[str, Place]) -> None:
+    train(place.job("none"), silent())
+    assert verdicts(foresee(place.job("first")))[:3] == ["reused"] * 3
+    run, evaluation = go(place.job("first"))
+    assert run.reused and evaluation.reused
+    assert measured(place) == measured(fresh["first"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
-    "point", ["unlink runs/pairs/eval.json", "unlink runs/pairs/predictions/test.jsonl", "replace runs/pairs/config.json"]
-)
+    "point",
+    [
+        "replace runs/pairs/config.json", "unlink runs/pairs/predictions/test.jsonl",
+        "replace runs/pairs/predictions/validation.jsonl", "replace runs/pairs/eval.json",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("then", ["first", "none"])
 def test_killed_at_any_point_of_the_noting_the_next_start_makes_it_right(
     place: Place, fresh: dict[str, Place], when: str, point: str, then: str, tmp_path: Path
@@ -216,8 +252,8 @@ def test_killed_at_any_point_of_the_noting_the_next_start_makes_it_right(
     arguments = [place.store, points, when, point, "--", "trainer.__main__", config]
     ended = start_warm(tmp_path / "said", "tests.killing", *arguments).wait()
     assert ended.status == -signal.SIGKILL and f"killed {when} {point}" in points.read_text(), ended
-    if named(place) == named(fresh["none"]):
-        assert measured(place) == (None, {})
+    found = find_measured(place.open, "runs/pairs")
+    assert found is None or (isinstance(found, FinetuneEvaluation) and found.encoded == named(place))
     go(place.job(then))
     assert (measured(place), named(place)) == (measured(fresh[then]), named(fresh[then]))
     assert trained(place) == trained(fresh["first"])
@@ -226,7 +262,7 @@ def test_killed_at_any_point_of_the_noting_the_next_start_makes_it_right(
 def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, other = place.job("second"), place.job("none")
+    job, other, before = place.job("second"), place.job("none"), measured(place)
     train(job, silent(), encode(job, silent()))
     predict = trainer.classifying.predict
 
@@ -238,7 +274,53 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
         patch.setattr("trainer.classifying.predict", meanwhile)
         with pytest.raises(RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"):
             evaluate_run(job, "runs/pairs", silent())
-    assert measured(place) == (None, {})
+    assert measured(place) == before and not any(told(place).values())
+
+
+@pytest.mark.parametrize("late", ["_write", "write_sealed"])
+def test_what_is_written_late_is_not_taken_for_the_new_split(
+    place: Place, fresh: dict[str, Place], late: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job comes in after the last look at config.json: before the predictions of the old split, or its figures."""
+    old, new = place.job("second"), place.job("none")
+    train(old, silent())
+    write, others = getattr(trainer.classifying, late), [new]
+
+    def after_the_other(*arguments: Any) -> Any:
+        while others:
+            go(others.pop())
+        return write(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.classifying, late, after_the_other)
+        evaluate_run(old, "runs/pairs", silent())
+    record = read_sealed(place.open, f"runs/pairs/{EVALUATION}")
+    assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), "the old one's figures came last"
+    assert not any(told(place).values())
+    assert not go(new)[1].reused
+    assert measured(place) == measured(fresh["none"])
+
+
+def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
+    second, first = place.job("second"), place.job("first")
+    data = encode(second, silent())
+    run = train(second, silent(), data)
+    go(first)
+    with pytest.raises(RunError, match=rf"another test split \({named(place)}\).*{data.key}; start the command again"):
+        evaluate_run(second, run.key, silent(), encoded=data.key)
+
+
+def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, train_run = place.job("first"), trainer.training.train
+
+    def meanwhile(*arguments: Any) -> ArtifactRef:
+        run = train_run(*arguments)
+        go(first)
+        return run
+
+    monkeypatch.setattr("trainer.training.train", meanwhile)
+    with pytest.raises(RunError, match="another test split"):
+        trainer.jobs.train(place.job("second"))
 
 
 def test_a_file_of_predictions_without_its_split_is_removed(place: Place, fresh: dict[str, Place]) -> None:
@@ -311,6 +393,16 @@ def test_compared_runs_are_trained_on_the_same_and_figures_of_other_examples_are
     go(place.job("none", run="without", data__validation=[f"{place.raw}/second.jsonl"]))
     text = compare(place.open, ["pairs", "without"])
     assert "A, B differ in configuration and data." in text and "validation: digest" in text
+    shutil.rmtree(place.store / named(place))
+    assert "their examples: A gone, B 12." in compare(place.open, ["pairs", "other"])
+
+
+def test_a_run_that_is_removed_while_another_test_split_is_noted_is_told(place: Place) -> None:
+    job = place.job("second")
+    data = encode(job, silent())
+    refused = pytest.raises(ArtifactError, match="runs/pairs was removed while runs/pairs began; run it again")
+    with Lease(place.open, "runs/pairs", removing=True), refused:
+        train(job, silent(), data)
 
 
 def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
@@ -321,11 +413,3 @@ def test_a_set_that_is_removed_while_it_is_noted_is_told(place: Place) -> None:
         train(job, silent(), data)
     _, evaluation = go(job)
     assert evaluation.encoded == data.key
-
-
-def test_what_was_measured_in_a_bucket_is_forgotten_too(remote_store: Store) -> None:
-    for name in (EVALUATION, "predictions/validation.jsonl"):
-        remote_store.write_bytes(f"runs/pairs/{name}", b"{}")
-    remote_store.write_bytes("runs/pairs/metrics.jsonl", b"{}")
-    forget_evaluation(remote_store, "runs/pairs")
-    assert [file.key for file in remote_store.walk("runs")] == ["runs/pairs/metrics.jsonl"]

@@ -11,7 +11,8 @@ from tests.trainer.report_runs import step_record
 from trainer.errors import ArtifactError
 from trainer.manifest import fingerprint
 from trainer.records import read_records
-from trainer.seals import read_evaluation, read_sealed, write_sealed
+from trainer.run_evaluation import read_evaluation
+from trainer.seals import read_sealed, write_sealed
 from trainer.storage import Store
 
 DIGEST, PRINT = "0" * 64, "0" * 16
@@ -82,17 +83,18 @@ def test_figures_of_a_class_that_cannot_be_are_damage(empty_store: Store, figure
         "scores": {"validation": {"accuracy": 1.0}},
         "classification": {"validation": {"confusion": [[3]], "classes": [a_class]}},
     }  # fmt: skip
+    config = {"data": {"key": "encoded/a"}}
     write_sealed(empty_store, key, measured)
-    assert read_evaluation(empty_store, key) == measured
+    assert read_evaluation(empty_store, "runs/a", config) == measured
     a_class[figure] = value
     write_sealed(empty_store, key, measured)
     with pytest.raises(ArtifactError, match=rf"{key} is damaged: classification\.validation\.classes\.0\.{figure}"):
-        read_evaluation(empty_store, key)
+        read_evaluation(empty_store, "runs/a", config)
     measured["classification"] = {}
     measured["scores"]["validation"]["accuracy"] = True
     write_sealed(empty_store, key, measured)
     with pytest.raises(ArtifactError, match=rf"{key} is damaged: scores\.validation\.accuracy"):
-        read_evaluation(empty_store, key)
+        read_evaluation(empty_store, "runs/a", config)
 
 
 def test_a_record_of_a_run_that_cannot_be_is_left_out_and_told(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
