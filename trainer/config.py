@@ -106,7 +106,9 @@ class ShardConfig(Schema):
     """How a corpus is divided into numbered shards."""
 
     num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
-    shard_bytes: int = Field(default=256 * MIB, ge=1, description="raw bytes a shard, where num_shards is not given")
+    shard_bytes: int = Field(
+        default=256 * MIB, ge=1, description="raw bytes a shard, as they are stored, where num_shards is not given"
+    )
     piece_bytes: int = Field(
         default=8 * MIB, ge=1024, le=64 * MIB, description="larger files are cut into pieces of about this many bytes"
     )

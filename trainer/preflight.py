@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from trainer.config import OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.errors import StorageError
 from trainer.formats import size
 from trainer.manifest import Manifest
@@ -16,11 +16,12 @@ from trainer.results import CorpusPreview, Preflight
 from trainer.runs import check_origin
 from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
-from trainer.sources import find_sources
+from trainer.sources import SourceFile, find_sources
 from trainer.step import make_schedule
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
 from trainer.trial import tried_objective
+from trainer.unpacked import unpacked_bytes
 
 ADAM_BYTES_PER_PARAMETER = 16
 """float32 weight, gradient, and AdamW's two means."""
@@ -48,7 +49,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
-    previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]
+    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     text = config.get_text_config()
@@ -82,12 +83,12 @@ def check_optimization(training: OptimizationConfig) -> int:
     return ranks
 
 
-def _preview(name: str, sizes: list[int], manifests: list[Manifest]) -> CorpusPreview:
-    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == name), None)
+def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), None)
     return CorpusPreview(
-        name=name,
-        files=len(sizes),
-        raw_bytes=sum(sizes),
+        name=corpus.name,
+        files=len(files),
+        raw_bytes=unpacked_bytes(corpus, files),
         documents=counts and counts["documents"] + counts["validation_documents"],
         tokens=counts and counts["tokens"] + counts["validation_tokens"],
     )
