@@ -191,7 +191,10 @@ class OptimizationConfig(Schema):
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
     evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
     save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
-    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and each epoch's")
+    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and the epochs'")
+    keep_epochs: int | None = Field(
+        default=None, ge=0, description="newest epochs' checkpoints kept, each of the end of an epoch; default: all of them"
+    )
     early_stopping: int | None = Field(
         default=None, ge=1, description="stop after this many evaluations in a row without a new best; default: never"
     )

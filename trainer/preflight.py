@@ -54,7 +54,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     text = config.get_text_config()
     width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
-    disk = _disk_bytes(job, previews, parameters, tokenizer)
+    epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
+    disk = _shard_bytes(previews, tokenizer) + run_bytes(training, parameters, epochs)
     free = store.free_bytes()
     if free is not None and disk > free + store.used_bytes():
         raise StorageError(f"the job needs about {size(disk)} on {store.path('')}, which has {size(free)} free")
@@ -113,8 +114,13 @@ def _memory_bytes(training: TrainingConfig, ranks: int, parameters: int, width: 
     return ADAM_BYTES_PER_PARAMETER * parameters + activations + tokens * vocab_size * 8
 
 
-def _disk_bytes(job: PipelineJob, previews: list[CorpusPreview], parameters: int, tokenizer: TokenizerInfo) -> int:
-    """Shards, the checkpoints kept at the same time (one more while it is written), and the final model."""
-    checkpoints = job.training.keep_last + 2 + (job.training.epochs or 0)
-    token_bytes = 2 if tokenizer.max_id < 2**16 else 4
-    return _tokens(previews) * token_bytes + checkpoints * 12 * parameters + 4 * parameters
+def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
+    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
+    model: weights and Adam's two means in float32.
+    """
+    of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
+    return (training.keep_last + 2 + of_epochs) * 12 * parameters + 4 * parameters
+
+
+def _shard_bytes(previews: list[CorpusPreview], tokenizer: TokenizerInfo) -> int:
+    return _tokens(previews) * (2 if tokenizer.max_id < 2**16 else 4)
