@@ -62,7 +62,7 @@ def main(
     def work() -> None:
         job = load(schema, parsed.config, parsed.overrides)
         if parsed.dry_run:
-            use_credentials()
+            use_credentials(start_server=False)
             dry_run(job)
         else:
             hide_expected_traces()
@@ -115,17 +115,20 @@ def dry_run(job: Any) -> None:
         show_preflight(preflight(job, for_people()))
     elif isinstance(job, PrepareJob):
         from trainer.sources import find_sources
+        from trainer.unpacked import unpacked_bytes
 
         for corpus in job.data.corpora:
             files = find_sources(corpus)
-            print(f"{corpus.name}: {len(files)} files, {size(sum(file.size for file in files))}")
+            print(f"{corpus.name}: {plural(len(files), 'file')}, {size(unpacked_bytes(corpus, files))}")
     elif isinstance(job, FinetuneJob):
         from trainer.finetune_preflight import finetune_preflight
 
         show_finetune_preflight(finetune_preflight(job, for_people()))
     elif isinstance(job, PromoteJob):
+        Store(job.store).require_there()
         print(f"would make runs/{job.run} the champion of models/{job.name} in {job.store}")
     elif isinstance(job, RollbackJob):
+        Store(job.store).require_there()
         print(f"would take the champion of models/{job.name} in {job.store} away")
     elif isinstance(job, GarbageJob):
         tell(collect(job.model_copy(update={"remove": False})), False, REMOVE)

@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from tasks.upkeep import collect_unreached
 from trainer.config import GarbageJob
 from trainer.garbage import Garbage
@@ -13,7 +13,7 @@ from trainer.garbage import Garbage
 @flow(name="gc", log_prints=True)
 def collect_garbage(job: GarbageJob) -> list[Garbage]:
     """Find what no run, champion or pin reaches, with its size, and remove it if the job says so."""
-    use_credentials()
+    open_flow()
     return collect_unreached(job)
 
 

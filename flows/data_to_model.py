@@ -4,8 +4,8 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
+from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
 from tasks.promotion import consider
 from tasks.reporting import report
@@ -20,7 +20,7 @@ from trainer.results import Evaluation, FinetuneEvaluation, Outcome
 @flow(name="data-to-model", log_prints=True)
 def data_to_model(job: PipelineJob) -> Outcome:
     """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
-    use_credentials()
+    open_flow()
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()

@@ -4,8 +4,8 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
 from tasks.evaluation import evaluate
+from tasks.opening import open_flow
 from trainer.config import EvaluateJob
 from trainer.results import Evaluation, FinetuneEvaluation
 
@@ -13,7 +13,7 @@ from trainer.results import Evaluation, FinetuneEvaluation
 @flow(name="evaluate-model", log_prints=True)
 def evaluate_model(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
     """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
-    use_credentials()
+    open_flow()
     result: Evaluation | FinetuneEvaluation = evaluate(job, return_state=True).result()
     return result
 

@@ -4,9 +4,9 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
 from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
+from tasks.opening import open_flow
 from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
 from tasks.reporting import report
@@ -18,7 +18,7 @@ from trainer.results import FinetuneEvaluation, FinetuneOutcome
 @flow(name="finetune", log_prints=True)
 def finetune(job: FinetuneJob) -> FinetuneOutcome:
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
-    use_credentials()
+    open_flow()
     checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = encode(job, return_state=True).result()
     plan = plan_finetuning(job, data, checked.ranks)

@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from tasks.prediction import predict_texts
 from trainer.predict_config import PredictJob
 from trainer.results import PredictedTexts
@@ -13,7 +13,7 @@ from trainer.results import PredictedTexts
 @flow(name="predict", log_prints=True)
 def predict(job: PredictJob) -> PredictedTexts:
     """Predict the class, or the number, of each text in some files; predictions already made of the same are reused."""
-    use_credentials()
+    open_flow()
     result: PredictedTexts = predict_texts(job, return_state=True).result()
     return result
 

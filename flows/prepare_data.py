@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from trainer.config import PrepareJob
 from trainer.preparation import PreparedData
@@ -13,7 +13,7 @@ from trainer.preparation import PreparedData
 @flow(name="prepare-data", log_prints=True)
 def prepare_data(job: PrepareJob) -> PreparedData:
     """Train or take the tokenizer and tokenize every corpus into numbered shards; work already done is reused."""
-    use_credentials()
+    open_flow()
     tokenizer = prepare_tokenizer(job, return_state=True).result()
     shards = [tokenize_corpus(job, corpus.name, tokenizer, return_state=True).result() for corpus in job.data.corpora]
     return PreparedData(tokenizer=tokenizer, shards=shards)

@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from trainer.config import PromoteJob
 from trainer.gate import Move, figures
 from trainer.promotion import find_measured, promote
@@ -14,7 +14,7 @@ from trainer.storage import Store
 @flow(name="promote", log_prints=True)
 def promote_model(job: PromoteJob) -> Move:
     """Make a run's final model the champion under a name, whatever the gate says."""
-    use_credentials()
+    open_flow()
     store = Store(job.store)
     run = f"runs/{job.run}"
     found = find_measured(store, run)

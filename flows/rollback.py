@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from trainer.config import RollbackJob
 from trainer.gate import Move
 from trainer.promotion import roll_back
@@ -14,7 +14,7 @@ from trainer.storage import Store
 @flow(name="rollback", log_prints=True)
 def roll_back_model(job: RollbackJob) -> Move:
     """Take the champion of a name away, so that the one before it is champion again."""
-    use_credentials()
+    open_flow()
     return roll_back(Store(job.store), job.name, job.reason)
 
 

@@ -4,7 +4,7 @@ import sys
 
 from prefect import flow
 
-from tasks.credentials import use_credentials
+from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
@@ -17,7 +17,7 @@ from trainer.storage import Store
 @flow(name="train-model", log_prints=True)
 def train_model(job: PipelineJob) -> ArtifactRef:
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
-    use_credentials()
+    open_flow()
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = find_prepared(job.preparation())
     if data is None:

@@ -11,6 +11,7 @@ import os
 from typing import Any
 
 from prefect.blocks.core import Block
+from prefect.settings import PREFECT_API_URL
 from prefect.variables import Variable
 
 from trainer.errors import ConfigError
@@ -19,12 +20,15 @@ VARIABLE = "HEADRACE_CREDENTIALS"
 IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}
 
 
-def use_credentials() -> None:
+def use_credentials(start_server: bool = True) -> None:
     """Take the credentials of the block that the environment or the server names, if one does.
 
-    Raises `ConfigError` if there is no such block, or it is of another kind.
+    Where no server is set Prefect starts one to ask for its variable, which is left out unless `start_server`. Raises
+    `ConfigError` if there is no such block, or it is of another kind.
     """
-    name = os.environ.get(VARIABLE) or Variable.get(VARIABLE.lower(), "")
+    name = os.environ.get(VARIABLE)
+    if not name and (start_server or PREFECT_API_URL.value()):
+        name = Variable.get(VARIABLE.lower(), "")
     if not isinstance(name, str) or not name:
         return
     try:

@@ -36,6 +36,7 @@ def main(arguments: list[str]) -> int:
         parser.error(f"name 2 to {MOST} runs, or give --list to see which there are")
     try:
         store = Store(parsed.store)
+        store.require_there()
         text = list_runs(store) if parsed.list else compare(store, parsed.runs, parsed.html)
     except PipelineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)

@@ -106,7 +106,9 @@ class ShardConfig(Schema):
     """How a corpus is divided into numbered shards."""
 
     num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
-    shard_bytes: int = Field(default=256 * MIB, ge=1, description="raw bytes a shard, where num_shards is not given")
+    shard_bytes: int = Field(
+        default=256 * MIB, ge=1, description="raw bytes a shard, as they are stored, where num_shards is not given"
+    )
     piece_bytes: int = Field(
         default=8 * MIB, ge=1024, le=64 * MIB, description="larger files are cut into pieces of about this many bytes"
     )
@@ -189,7 +191,10 @@ class OptimizationConfig(Schema):
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
     evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
     save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
-    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and each epoch's")
+    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and the epochs'")
+    keep_epochs: int | None = Field(
+        default=None, ge=0, description="newest epochs' checkpoints kept, each of the end of an epoch; default: all of them"
+    )
     early_stopping: int | None = Field(
         default=None, ge=1, description="stop after this many evaluations in a row without a new best; default: never"
     )

@@ -54,9 +54,11 @@ class Garbage(NamedTuple):
 def collect(job: GarbageJob) -> Iterator[Garbage]:
     """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
 
-    Raises `RunError` before anything is removed if it cannot be told what some run reaches.
+    Raises `StorageError` if there is no such store, and `RunError` before anything is removed if it cannot be told what some
+    run reaches.
     """
     store = Store(job.store)
+    store.require_there()
     folders, references = list_folders(store), References(store)
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
     before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
@@ -135,6 +137,7 @@ def main(arguments: list[str]) -> int:
     values = {"store": parsed.store, "remove": parsed.remove, **{name: age for name, age in ages.items() if age is not None}}
     try:
         store = Store(parsed.store)
+        store.require_there()
         if parsed.pin:
             print(f"{pin(store, parsed.pin)} is pinned")
         elif parsed.unpin:

@@ -94,6 +94,8 @@ def main(arguments: list[str]) -> int:
     try:
         store = Store(parsed.store)
         found = find_leftovers(store, timedelta(hours=parsed.older_than))
+        if not found:  # half an upload may be all that there is
+            store.require_there()
         for left in [*found]:
             gone = not parsed.remove or remove_leftover(store, left)
             if not gone:

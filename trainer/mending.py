@@ -38,19 +38,41 @@ def committed_steps(store: Store, run: str) -> list[int]:
     return [step for step in steps if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
 
 
-def mend_pointers(store: Store, run: str, steps: list[int], state: TrainState, ended: EndedEpoch, figure: str) -> set[int]:
+def drop_epochs(store: Store, run: str, keep: int) -> None:
+    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others are."""
+    epochs = _epochs(store, run)
+    for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
+        store.delete(f"{run}/{EPOCHS}/{name}")
+
+
+def _epochs(store: Store, run: str) -> dict[str, int]:
+    """The pointers to epochs' checkpoints, by name, with their steps."""
+    return {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}
+
+
+def mend_pointers(
+    store: Store,
+    run: str,
+    steps: list[int],
+    state: TrainState,
+    ended: EndedEpoch,
+    figure: str,
+    keep_epochs: int | None = None,
+) -> set[int]:
     """See to it that the pointers name what they should of the committed `steps`; returns all steps that pointers name.
 
-    Raises `ArtifactError` for a damaged one of which it is not known what it named.
+    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged one of which it is not known what
+    it named.
     """
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:
         wanted[BEST] = state.best_step
-    epochs = {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}
+    epochs = _epochs(store, run)
     wanted |= {f"{EPOCHS}/{name}": step for name, step in epochs.items()}
     marked = {step for pointer, step in wanted.items() if pointer.startswith(EPOCHS)}
+    ends = sorted({*epochs.values(), *(step for step in steps if ended(step) is not None)}, reverse=True)[:keep_epochs]
     for step in steps:
-        if (epoch := ended(step)) is not None and step not in marked:
+        if (epoch := ended(step)) is not None and step in ends and step not in marked:
             wanted[epoch_pointer(epoch, step, figure, _scores(store, run, step))] = step
     pointers = dict.fromkeys([*wanted, BEST, *(f"{EPOCHS}/{name}" for name in epochs)])
     named = {_mended(store, run, pointer, wanted.get(pointer), steps) for pointer in pointers}
@@ -88,7 +110,7 @@ def mend_plan(store: Store, run: str, plan: Plan) -> None:
     write_sealed(store, f"{run}/{PLAN}", plan.model_dump())
 
 
-def mend_finished(store: Store, run: str, make_plan: Callable[[], Plan], figure: str) -> None:
+def mend_finished(store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None) -> None:
     """The same for a finished run, which no process trains: its plan, and the pointers to what is left of its checkpoints."""
     try:
         plan = read_sealed(store, f"{run}/{PLAN}")
@@ -101,7 +123,11 @@ def mend_finished(store: Store, run: str, make_plan: Callable[[], Plan], figure:
     try:
         state = _read_state(store, run, steps[-1]) if steps else None
         if state is not None:
-            mend_pointers(store, run, steps, state, lambda step: None if step % every else step // every, figure)
+
+            def ended(step: int) -> int | None:
+                return None if step % every else step // every
+
+            mend_pointers(store, run, steps, state, ended, figure, keep_epochs)
     except ArtifactError as error:
         log.warning("%s", error)  # the model is published; whoever reads that file refuses it
 

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from trainer.config import OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.errors import StorageError
 from trainer.formats import size
 from trainer.manifest import Manifest
@@ -16,12 +16,13 @@ from trainer.results import CorpusPreview, Preflight
 from trainer.runs import check_origin
 from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
-from trainer.sources import find_sources
+from trainer.sources import SourceFile, find_sources
 from trainer.step import make_schedule
 from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
 from trainer.trial import tried_objective
+from trainer.unpacked import unpacked_bytes
 
 ADAM_BYTES_PER_PARAMETER = 16
 """float32 weight, gradient, and AdamW's two means."""
@@ -52,12 +53,13 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
-    previews = [_preview(name, [s.size for s in files], manifests) for name, files in sources.items()]
+    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     text = config.get_text_config()
     width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
-    disk = _disk_bytes(job, previews, parameters, tokenizer)
+    epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
+    disk = _shard_bytes(previews, tokenizer) + run_bytes(training, parameters, epochs)
     free = store.free_bytes()
     if free is not None and disk > free + store.used_bytes():
         raise StorageError(f"the job needs about {size(disk)} on {store.path('')}, which has {size(free)} free")
@@ -86,12 +88,12 @@ def check_optimization(training: OptimizationConfig) -> int:
     return ranks
 
 
-def _preview(name: str, sizes: list[int], manifests: list[Manifest]) -> CorpusPreview:
-    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == name), None)
+def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), None)
     return CorpusPreview(
-        name=name,
-        files=len(sizes),
-        raw_bytes=sum(sizes),
+        name=corpus.name,
+        files=len(files),
+        raw_bytes=unpacked_bytes(corpus, files),
         documents=counts and counts["documents"] + counts["validation_documents"],
         tokens=counts and counts["tokens"] + counts["validation_tokens"],
     )
@@ -116,8 +118,13 @@ def _memory_bytes(training: TrainingConfig, ranks: int, parameters: int, width: 
     return ADAM_BYTES_PER_PARAMETER * parameters + activations + tokens * vocab_size * 8
 
 
-def _disk_bytes(job: PipelineJob, previews: list[CorpusPreview], parameters: int, tokenizer: TokenizerInfo) -> int:
-    """Shards, the checkpoints kept at the same time (one more while it is written), and the final model."""
-    checkpoints = job.training.keep_last + 2 + (job.training.epochs or 0)
-    token_bytes = 2 if tokenizer.max_id < 2**16 else 4
-    return _tokens(previews) * token_bytes + checkpoints * 12 * parameters + 4 * parameters
+def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
+    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
+    model: weights and Adam's two means in float32.
+    """
+    of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
+    return (training.keep_last + 2 + of_epochs) * 12 * parameters + 4 * parameters
+
+
+def _shard_bytes(previews: list[CorpusPreview], tokenizer: TokenizerInfo) -> int:
+    return _tokens(previews) * (2 if tokenizer.max_id < 2**16 else 4)

@@ -161,6 +161,8 @@ class RemoteObjects:
 
     def walk(self, key: str = "") -> Iterator[Stored]:
         for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
+            if entry["type"] != "file":
+                continue  # what some servers keep of a folder that has become empty
             modified = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
             if isinstance(modified, float):
                 modified = datetime.fromtimestamp(modified, UTC)

@@ -14,7 +14,7 @@ class Result(BaseModel):
 
 
 class CorpusPreview(Result):
-    """A corpus's raw files, and its counts if it is tokenized already."""
+    """A corpus's raw files, with about the bytes that they hold unpacked, and its counts if it is tokenized already."""
 
     name: str
     files: int

@@ -31,7 +31,7 @@ TrainingData = PreparedData | ArtifactRef
 """What a job trains on: a tokenizer and shards, or an encoded labelled set."""
 
 OPERATIONAL = {
-    "log_every", "evaluate_every", "save_every", "keep_last", "processes", "device", "micro_batch", "compile",
+    "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch", "compile",
     "gradient_checkpointing", "deterministic",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""

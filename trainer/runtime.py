@@ -105,8 +105,8 @@ def check_devices(precision: str, processes: int | None, device: str = "auto", w
     gpus = count_gpus(device, where)
     if precision == "fp16" and not gpus:
         raise DeviceError(f"{where}precision is fp16, but this machine has no GPU; use fp32 or bf16 here")
-    if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported():
-        raise DeviceError(f"{where}precision is bf16, which this GPU does not have; use fp16 or fp32")
+    if precision == "bf16" and gpus and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise DeviceError(f"{where}precision is bf16, which this GPU does not have, or only emulates; use fp16 or fp32")
     available, unit = (gpus, "GPUs") if gpus else (usable_cores(), "cores and no GPU")
     if (processes or 1) > available:
         raise DeviceError(f"{where}processes is {processes}, but this machine has {available} {unit}")

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from trainer.checkpoint import STATE, TrainState
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, publish_folder
-from trainer.mending import EndedEpoch, committed_steps, epoch_pointer, mend_pointers
+from trainer.mending import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
 from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.pointers import folder_name, write_pointer
 from trainer.saved_settings import OPTIMIZER
@@ -61,14 +61,15 @@ class Saver:
         figure: str = "loss",
         check: Callable[[], None] = lambda: None,
         ended: EndedEpoch = lambda step: None,
+        keep_epochs: int | None = None,
     ) -> None:
         """`check` is called before each commit, and raises if this process may no longer write to the run.
 
-        `ended` says which epoch ends with a step: its checkpoint is kept.
+        `ended` says which epoch ends with a step: its checkpoint is kept, or, with `keep_epochs`, those of the newest so many.
         """
         self._store, self._run, self._model, self._extra = store, run, model, extra
         self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
-        self._ended = ended
+        self._ended, self._keep_epochs = ended, keep_epochs
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
@@ -176,9 +177,12 @@ class Saver:
             log.warning("checkpoints that are not needed any more stay for now: %s", error)
 
     def _delete_unneeded(self, state: TrainState) -> None:
-        """Delete checkpoints that are neither among the last, nor the best, nor an epoch's, and what was not committed."""
+        """Delete checkpoints that are neither among the last, nor the best, nor a kept epoch's, and what was not committed."""
         steps = committed_steps(self._store, self._run)
-        kept = mend_pointers(self._store, self._run, steps, state, partial(self._ended_epoch, state), self._figure)
+        ended = partial(self._ended_epoch, state)
+        if self._keep_epochs is not None:
+            drop_epochs(self._store, self._run, self._keep_epochs)
+        kept = mend_pointers(self._store, self._run, steps, state, ended, self._figure, self._keep_epochs)
         kept.update(steps[-self._keep_last :], [] if state.best_step is None else [state.best_step])
         for name in self._store.names(f"{self._run}/{CHECKPOINTS}"):
             if re.fullmatch(r"step-\d+", name) and int(name.removeprefix("step-")) not in kept:

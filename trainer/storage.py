@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +24,7 @@ from trainer.stored import Stored
 from trainer.verified import forget_unused
 
 STAGING = ".staging"
+PROBE = b"probe"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REACHABLE = "check that the store is reachable and whole"
 LOCAL_HINTS = {
@@ -223,15 +223,23 @@ class Store:
         sweep(self._base)
         forget_unused()
 
+    def require_there(self) -> None:
+        """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in order."""
+        if not (self.local.is_dir() if self.local is not None else self.names("")):
+            raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
+
     def check_writable(self) -> None:
-        """Raise `StorageError` unless a file can be written, read back and removed."""
-        probe = f"{STAGING}/probe-{uuid.uuid4().hex[:12]}"
+        """Raise `StorageError` unless a file can be written and removed."""
         try:
-            self.write_bytes(probe, b"probe")
+            if self.local is not None:  # where a private folder is swept after a kill
+                with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
+                    (folder / "probe").write_bytes(PROBE)
+                return
+            self.write_bytes(f"{STAGING}/probe", PROBE)  # of which there is never more than one
         except FileNotFoundError as error:
             reason = reason_of(error)
             raise StorageError(f"cannot write {self.url}: {reason}; check that the disk or the bucket exists") from error
-        self.delete(probe)
+        self.delete(f"{STAGING}/probe")
 
     def used_bytes(self) -> int:
         """Bytes that a local store holds already; 0 for a remote one."""

@@ -101,7 +101,8 @@ def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: i
 
     clear_dead_lease(store, run.key)
     if not is_held(store, run.key):
-        mend_finished(store, run.key, make_plan, job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss")
+        figure = job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss"
+        mend_finished(store, run.key, make_plan, figure, job.training.keep_epochs)
 
 
 def _hold(lease: Lease, stack: ExitStack) -> None:
@@ -160,7 +161,7 @@ def _train(
             runlog = stack.enter_context(RunLog(store, run.key, state.step))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-                lease.check, lambda step: ended_epoch(step, plan),
+                lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,
             ))  # fmt: skip
             if folder:
                 saver.complete(state)

@@ -1,5 +1,6 @@
 """A real Prefect server and a real process worker, started, killed and started again, with every flow deployed."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -13,7 +14,8 @@ from uuid import UUID
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import FlowRun
+from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+from prefect.client.schemas.objects import FlowRun, Log
 from prefect.deployments import run_deployment
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
@@ -81,6 +83,18 @@ class Serving:
         """The flow run as the server knows it."""
         with temporary_settings({PREFECT_API_URL: self.address}), get_client(sync_client=True) as client:
             return client.read_flow_run(flow_run)
+
+    def log_of(self, flow_run: UUID) -> list[Log]:
+        """What the UI shows of its log, once it has arrived there."""
+        wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[flow_run]))
+
+        async def read() -> list[Log]:
+            async with get_client() as client:
+                return await client.read_logs(wanted)
+
+        with temporary_settings({PREFECT_API_URL: self.address}):
+            wait_until(lambda: any("terminated" in line.message or "cancelled" in line.message for line in asyncio.run(read())))
+            return asyncio.run(read())
 
     def state_of(self, flow_run: UUID) -> str:
         """The type of its state."""

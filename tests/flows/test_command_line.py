@@ -65,6 +65,23 @@ def test_a_dry_run_prints_the_plan_and_publishes_nothing(config: Path, server: d
     assert [path.name for path in (tmp_path / "store").iterdir()] == [".staging"]
 
 
+def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
+    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
+    ended = run(tmp_path, "prepare_data", config, "--dry-run", env=env)
+    assert ended.status == 0, ended.stderr
+    assert "server" not in ended.stdout + ended.stderr
+    assert not list((tmp_path / "home").glob("*.db"))
+
+
+@pytest.mark.parametrize("flow", ["collect_garbage", "promote", "rollback"])
+def test_a_dry_run_on_a_store_that_is_not_there_says_so(flow: str, server: dict[str, str], tmp_path: Path) -> None:
+    values: dict[str, Any] = {"store": str(tmp_path / "none")}
+    if flow != "collect_garbage":
+        values |= {"name": "words", **({"run": "tiny"} if flow == "promote" else {})}
+    ended = run(tmp_path, flow, write_config(tmp_path / "job.yaml", values), "--dry-run", env=server)
+    assert message_of(ended) == f"StorageError: there is no store at {tmp_path / 'none'}; check the path"
+
+
 @pytest.mark.parametrize(
     ("flow", "says"), [("prepare_data", r"code: \d+ files, [\d.]+ KiB"), ("evaluate_model", "would evaluate tiny")]
 )

@@ -30,11 +30,13 @@ SETTINGS = {"optimizer": [{"params": ["w"], "lr": 0.1}], "schedule": {}, "scaler
 class Keeper:
     """Saves as the loop does, with a validation loss at some steps."""
 
-    def __init__(self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None) -> None:
+    def __init__(
+        self, store: Store, keep_last: int, ended: EndedEpoch = lambda step: None, keep_epochs: int | None = None
+    ) -> None:
         options = ModelConfig(config={**SMALL_MODEL, "n_layer": 1, "n_embd": 8})
         config = resolve_config(options, TokenizerInfo(json="", sha256="", eos_id=0, max_id=9), 8)
         self.model = build_model(options, config, 0)
-        self.saver = Saver(store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended)
+        self.saver = Saver(store, RUN, self.model, [], "0123456789abcdef", keep_last, ended=ended, keep_epochs=keep_epochs)
         self.state = TrainState()
 
     def save(self, step: int, loss: float | None = None, epoch: int | None = None) -> None:

@@ -2,7 +2,9 @@
 
 import json
 import random
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,14 @@ from tests.processes import start_warm
 from tests.support import cpu_runtime, small_values, write_config
 from tests.trainer.test_refusals import message_of
 from trainer.errors import ConfigError, DeviceError
-from trainer.runtime import Runtime, choose_algorithms, explained_algorithms, seed_everything, start_runtime
+from trainer.runtime import (
+    Runtime,
+    check_devices,
+    choose_algorithms,
+    explained_algorithms,
+    seed_everything,
+    start_runtime,
+)
 
 
 def draws() -> tuple[float, float, float]:
@@ -43,6 +52,18 @@ def test_the_precision_is_that_of_the_job(precision: str) -> None:
     with runtime.accelerator.autocast():
         product = torch.ones(2, 2) @ torch.ones(2, 2)
     assert product.dtype == {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+
+
+@pytest.mark.parametrize(("capability", "refused"), [(7, True), (8, False)])
+def test_a_gpu_that_only_emulates_bf16_is_refused_it(capability: int, refused: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=capability))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)
+    with pytest.raises(DeviceError, match="only emulates; use fp16 or fp32") if refused else nullcontext():
+        check_devices("bf16", None)
+    check_devices("fp16", None)
 
 
 BF16 = {"ACCELERATE_MIXED_PRECISION": "bf16"}

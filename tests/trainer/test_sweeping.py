@@ -75,6 +75,20 @@ print(os.waitpid(child, 0)[1], mine.read_bytes(), flush=True)
 """
 )
 
+DIES_LOOKING = (
+    STAGES
+    + """
+from trainer.local_files import LocalFiles
+from trainer.private_folders import PrivateFolder
+
+def die(*arguments, **options):
+    os.kill(os.getpid(), 9)
+LocalFiles.delete = die
+if host == "private": PrivateFolder.remove = die
+store.check_writable()
+"""
+)
+
 
 @contextmanager
 def running(program: str, url: str, cache: Path, host: str = "", pid: int | str = "") -> Iterator[subprocess.Popen[str]]:
@@ -253,3 +267,18 @@ def test_what_ends_well_during_a_sweep_is_no_trouble(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "exists", exists_no_more)
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("when", ["private", ""])
+def test_a_kill_in_the_look_whether_a_store_can_be_written_leaves_nothing(when: str, tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "store"))
+    command = [sys.executable, "-c", DIES_LOOKING, store.url, str(tmp_path / "cache"), when, ""]
+    ended = subprocess.run(command, cwd=ROOT)
+    assert ended.returncode == (-signal.SIGKILL if when else 0)
+    store.sweep()
+    assert list((tmp_path / "store" / STAGING).iterdir()) == []
+
+
+def test_looking_whether_a_store_can_be_written_leaves_nothing_in_it(any_store: Store) -> None:
+    any_store.check_writable()
+    assert list(any_store.walk()) == []

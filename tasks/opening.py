@@ -1,0 +1,28 @@
+"""What every flow begins with."""
+
+import logging
+
+from tasks.credentials import use_credentials
+
+ABORTED = "Execution was aborted by a termination signal."
+"""What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its state."""
+
+STOPPED = "Asked to stop: what is finished is kept, and running it again continues."
+
+RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+
+
+def open_flow() -> None:
+    """Have the log tell stops as stops, and take the store's credentials. Raises `ConfigError` as `use_credentials` does."""
+    for name in RUN_LOGGERS:
+        logging.getLogger(name).addFilter(tell_stop)  # the same function again changes nothing
+    use_credentials()
+
+
+def tell_stop(record: logging.LogRecord) -> bool:
+    """Say of a run that was asked to stop that it was, not that it crashed, and once."""
+    message = record.getMessage()
+    if message == f"Crash detected! {ABORTED}":
+        record.msg, record.args = STOPPED, ()
+        record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+    return not (message.startswith("Finished in state") and ABORTED in message)

@@ -1,0 +1,33 @@
+"""What only looks at a store says so if there is none."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trainer import compare, garbage, leftovers
+from trainer.errors import EXIT_BAD_INPUT
+from trainer.storage import Store
+
+
+@pytest.mark.parametrize(
+    ("look", "options"),
+    [
+        (garbage.main, []), (garbage.main, ["--remove"]), (garbage.main, ["--pin", "x"]), (leftovers.main, []),
+        (compare.main, ["--list"]), (compare.main, ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_a_store_that_is_not_there_is_told_and_not_made(
+    look: Callable[[list[str]], int], options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert look([str(tmp_path / "none"), *options]) == EXIT_BAD_INPUT
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", f"StorageError: there is no store at {tmp_path / 'none'}; check the path\n")
+    assert not (tmp_path / "none").exists()
+
+
+def test_an_empty_bucket_is_no_store(remote_store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    assert garbage.main([remote_store.url]) == EXIT_BAD_INPUT
+    assert f"there is no store at {remote_store.url}; check the path" in capsys.readouterr().err
+    remote_store.write_bytes("shards/x/part", b"x")
+    assert garbage.main([remote_store.url]) == 0
