@@ -239,12 +239,16 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_an_unknown_run_is_refused_with_the_closest_names(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_run_is_refused_with_the_closest_names(
+    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([store.url, "base", "retunde"]) == 2
     said = capsys.readouterr().err
     assert "retunde holds no run" in said and "there are retuned, tuned, the closest of 6 (--list shows all)" in said
-    assert main([f"{store.url}/nothing", "a", "b"]) == 2
+    assert main([str(tmp_path), "a", "b"]) == 2
     assert "holds no run at all" in capsys.readouterr().err
+    assert main([f"{store.url}/nothing", "a", "b"]) == 2
+    assert "there is no store at" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main([store.url, "base"])
 
