@@ -1,4 +1,4 @@
-"""Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow]]]`.
+"""Ask whole pipelines to stop at random instants: `python -m tests.stops [N [SEED [trainer|flow|warm]]]`.
 
 Runs `python -m trainer` and the flow `data-to-model` with small sizes, and sends SIGTERM or SIGINT, once or twice, to the
 process or to its whole group, at random times over all stages. Each of N stops must end with 75 within `IN_TIME` seconds and
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.flows.serving import Serving
-from tests.processes import alive, descendants
+from tests.processes import Running, alive, descendants, start_warm
 from tests.soak import RUN, outcome
 from tests.support import ROOT, small_values, write_config, write_corpora
 from trainer.errors import EXIT_PREEMPTED
@@ -39,7 +39,8 @@ STOPS_A_RUN = 4
 IN_TIME = 10.0
 """Seconds from the first signal to the end of the last process: longer than a save takes here."""
 
-MODULES = {"trainer": "trainer", "flow": "flows.data_to_model"}
+MODULES = {"trainer": "trainer", "flow": "flows.data_to_model", "warm": "trainer.__main__"}
+"""`warm` is the trainer in a process that need not load its libraries first, so that many more instants can be tried."""
 
 STAGES = {
     "tokenizers/*/manifest.json": "engine and shards",
@@ -57,20 +58,20 @@ class Stops:
     """A folder with raw text and stores, and what starts pipelines on them."""
 
     def __init__(self, folder: Path, kind: str, env: dict[str, str], draw: random.Random) -> None:
-        self._folder, self._module, self._env, self._draw = folder, MODULES[kind], env, draw
+        self._folder, self._kind, self._env, self._draw = folder, kind, env, draw
         self._raw = write_corpora(folder / "raw")
         self._number = 0
         self.failures: list[str] = []
         self.stopped: Counter[str] = Counter()
         self.slowest = 0.0
         self.lengths = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0)
-        process, looked = self._start(folder / "clean"), time.monotonic()
-        while process.poll() is None:
+        if (ended := self._start(folder / "clean").wait(600.0)).status != 0:
+            raise RuntimeError(ended.stderr)
+        running, looked = self._start(folder / "timed"), time.monotonic()
+        while running.status() is None:
             time.sleep(0.02)
-            self.lengths[stage_of(folder / "clean")] += time.monotonic() - looked
+            self.lengths[stage_of(folder / "timed")] += time.monotonic() - looked
             looked = time.monotonic()
-        if process.returncode != 0:
-            raise RuntimeError((folder / "said").read_text()[-3000:])
         self._expected = outcome(folder / "clean")
 
     def run(self, stops: int) -> int:
@@ -79,42 +80,37 @@ class Stops:
         store, done = self._folder / f"store-{self._number}", 0
         while done < stops and self._stop(store):
             done += 1
-        status = self._start(store).wait()
-        if status != 0:
-            self._fail(f"ended with {status} when it was left to finish")
+        ended = self._start(store).wait(600.0)
+        if ended.status != 0:
+            self._fail(f"ended with {ended.status} when it was left to finish", ended.stderr)
         elif outcome(store) != self._expected:
             found = outcome(store)
             wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
-            self._fail(f"differs in {', '.join(wrong)}")
+            self._fail(f"differs in {', '.join(wrong)}", ended.stderr)
         return done
 
     def _stop(self, store: Path) -> bool:
         """Stop a run at a random time of a random stage that it has not passed, unless it ends before; tells which."""
         signum, times = self._draw.choice([signal.SIGTERM, signal.SIGINT]), self._draw.choice([1, 2])
-        group, between = self._draw.random() < 0.5, self._draw.uniform(0.0, 1.5)
+        group, between = self._draw.random() < 0.5 and self._kind != "warm", self._draw.uniform(0.0, 1.5)
         stages = list(self.lengths)[:-1]
         if stage_of(store) not in stages:
             return False
-        wanted = self._draw.choice(stages[stages.index(stage_of(store)) :])
-        process = self._start(store)
-        while process.poll() is None and stage_of(store) != wanted:
+        wanted = self._draw.choice(stages[stages.index(stage_of(store)) :][:AHEAD])
+        running = self._start(store)
+        while running.status() is None and not (heeds(running.pid) and stage_of(store) == wanted):
             time.sleep(0.02)
-        try:
-            process.wait(EARLIEST + self._draw.uniform(0.0, self.lengths[wanted]))
+        time.sleep(self._draw.uniform(0.0, self.lengths[wanted]))
+        family, stage = descendants(running.pid), stage_of(store)
+        if running.status() is not None:
             return False
-        except subprocess.TimeoutExpired:
-            family, stage = descendants(process.pid), stage_of(store)
         asked = time.monotonic()
-        tell(process.pid, signum, group)
+        tell(running.pid, signum, group)
         if times == 2:
             time.sleep(between)
-            tell(process.pid, signum, group)
-        try:
-            status: int | None = process.wait(3 * IN_TIME)
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            tell(running.pid, signum, group)
+        ended = running.wait(3 * IN_TIME)
+        status = ended.status
         while (left := [pid for pid in family if alive(pid)]) and time.monotonic() - asked < 3 * IN_TIME:
             time.sleep(0.01)
         seconds = time.monotonic() - asked
@@ -123,27 +119,41 @@ class Stops:
         self.slowest = max(self.slowest, seconds)
         told = f"{signum.name} x {times}{' to the group' if group else ''} in {stage}: {status} after {seconds:.1f} s"
         print(f"  {told}", flush=True)
-        ended = status == EXIT_PREEMPTED or (status == 0 and (store / RUN / "lineage.json").exists())
-        if not ended or seconds > IN_TIME or left or staged:
-            self._fail(f"{told}, {len(left)} processes left, {len(staged)} folders left")
+        right = status == EXIT_PREEMPTED or (status == 0 and (store / RUN / "lineage.json").exists())
+        if not right or seconds > IN_TIME or left or staged:
+            self._fail(f"{told}, {len(left)} processes left, {len(staged)} folders left", ended.stderr)
         return True
 
-    def _fail(self, what: str) -> None:
-        said = (self._folder / "said").read_text(errors="replace")
+    def _fail(self, what: str, said: str) -> None:
         self.failures.append(f"run {self._number}: {what}")
         print(f"{self.failures[-1]}\n{said[-6000:]}", flush=True)
 
-    def _start(self, store: Path) -> "subprocess.Popen[bytes]":
-        """Start the pipeline in a process group of its own."""
+    def _start(self, store: Path) -> Running:
+        """Start the pipeline, in a process group of its own if it is not a warm one."""
         config = write_config(self._folder / "job.yaml", small_values(self._raw, store, **SETTINGS))
-        command = [sys.executable, "-m", self._module, str(config)]
-        with open(self._folder / "said", "wb") as out:
+        said, module = self._folder / "said", MODULES[self._kind]
+        if self._kind == "warm":
+            return start_warm(said, module, config, env=self._env)
+        said.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", module, str(config)]
+        with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr:
             env = {**os.environ, **self._env}
-            return subprocess.Popen(command, cwd=ROOT, env=env, stdout=out, stderr=out, start_new_session=True)
+            process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=stdout, stderr=stderr, start_new_session=True)
+        return Running(process, said)
 
 
-EARLIEST = 0.3
-"""Seconds after which an interpreter has come to the first line of a command."""
+AHEAD = 3
+"""Of so many stages, from the one that a run has come to, the one in which it is stopped is drawn."""
+
+
+def heeds(pid: int) -> bool:
+    """Whether a process has come to the first line of a command, from where on it handles signals; true if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    caught = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigCgt")), None)
+    return caught is None or bool(caught >> (signal.SIGTERM - 1) & 1)
 
 
 def tell(pid: int, signum: signal.Signals, group: bool) -> None:

@@ -98,14 +98,18 @@ def heed_stops(latest: float = LATEST) -> None:
 
 @contextmanager
 def heeding_stops() -> Iterator[None]:
-    """The same for the length of a block, in a process that is not a command of this project: it is never ended from here."""
+    """The same for the length of a block, in a process that is not a command of this project: it is never ended from here.
+
+    Raises `Preempted` if it was stopped.
+    """
     global _heeding
     if _heeding is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
     _heeding = _Heeding(None)
     try:
-        yield
+        with stoppable():
+            yield
     finally:
         _heeding.end()
         _heeding = None

@@ -4,6 +4,8 @@ import os
 import re
 import shutil
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from tests.processes import Ended, alive, descendants, start_module, start_warm,
 from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
 from trainer.config_file import explain
-from trainer.errors import EXIT_BAD_INPUT
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.predict_config import PredictJob
 
 
@@ -129,8 +131,11 @@ def test_a_missing_checkpoint_is_refused(done: Done, server: dict[str, str], tmp
 
 
 @pytest.mark.slow
-def test_a_pipeline_that_is_cancelled_saves_leaves_no_process_and_continues_exactly(
-    done: Done, config: Path, server: dict[str, str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("signum", "times", "group"), [(signal.SIGTERM, 1, True), (signal.SIGTERM, 2, False), (signal.SIGINT, 2, True)]
+)
+def test_a_pipeline_that_is_asked_to_stop_saves_leaves_no_process_and_continues_exactly(
+    done: Done, config: Path, server: dict[str, str], tmp_path: Path, signum: signal.Signals, times: int, group: bool
 ) -> None:
     store = tmp_path / "store"
     for name in ("tokenizers", "shards"):
@@ -139,9 +144,14 @@ def test_a_pipeline_that_is_cancelled_saves_leaves_no_process_and_continues_exac
     wait_until(lambda: steps_recorded(store) >= 3 or running.status() is not None)
     found = descendants(running.pid)
     assert len(found) == 1, "the trainer"
-    for pid in [running.pid, *found]:
-        os.kill(pid, signal.SIGTERM)
-    assert running.wait().status != 0
+    for _ in range(times):
+        for pid in [running.pid, *found] if group else [running.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signum)
+        time.sleep(0.3)
+    ended = running.wait()
+    assert ended.status == EXIT_PREEMPTED, ended
+    assert "Traceback" not in ended.stderr, ended
     wait_until(lambda: not any(alive(pid) for pid in found))
     (checkpoint,) = (store / only_run(store) / "checkpoints").iterdir()
     assert checkpoint.name == f"step-{steps_recorded(store):08d}"
