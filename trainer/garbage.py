@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from trainer.config import GarbageJob
 from trainer.config_file import validate_job
-from trainer.errors import EXIT_BAD_INPUT, PipelineError, RunError
+from trainer.errors import EXIT_BAD_INPUT, PipelineError, RunError, StorageError
 from trainer.holds import forget_ended
 from trainer.pins import pin, pinned, unpin
 from trainer.references import ARTIFACTS, References
@@ -54,8 +54,8 @@ class Garbage(NamedTuple):
 def collect(job: GarbageJob) -> Iterator[Garbage]:
     """What nothing reaches, one by one as it is removed, or would be. Lists the whole store, once.
 
-    Raises `StorageError` if there is no such store, and `RunError` before anything is removed if it cannot be told what some
-    run reaches.
+    What cannot be read or removed stays, with all that it may need, and the others go. Raises `StorageError` if there is no
+    such store, and at the end `RunError` or `StorageError` that says what stayed so.
     """
     store = Store(job.store)
     store.require_there()
@@ -63,6 +63,10 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     kept = find_kept(folders.values(), days_ago(job.older_than_days))
     before = None if job.runs_older_than_days is None else days_ago(job.runs_older_than_days)
     old = find_old_runs(store, folders.values(), before) if before else set()
+    for run in old:
+        references.needs_of(run)
+    old -= references.doubts.keys()
+    problems: list[str] = []
 
     def is_reached(key: str) -> bool:
         references.forget_runs()
@@ -80,7 +84,15 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
     for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
         if job.remove:
             look = partial(is_reached, key)
-            if not (remove_run(store, key, before, look) if before and key in old else remove_artifact(store, key, look)):
+            try:
+                gone = remove_run(store, key, before, look) if before and key in old else remove_artifact(store, key, look)
+            except StorageError as error:
+                if store.local is None:
+                    raise  # the store is away, and not this file alone
+                log.warning("%s", error)
+                problems.append(str(error))
+                continue
+            if not gone:
                 log.warning("%s is in use again: kept", store.path(key))
                 continue
             references.forget(key)
@@ -88,6 +100,10 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
         yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
     if job.remove:
         forget_ended(store)
+    if references.doubts:
+        raise RunError("; ".join([*map(str, references.doubts.values()), *problems]))
+    if problems:
+        raise StorageError("; ".join(problems))
 
 
 def _dependents_first(runs: set[str], references: References) -> list[str]:
@@ -113,10 +129,14 @@ def _freed(files: Iterable[Stored], links: Counter[int]) -> int:
 
 def tell(found: Iterable[Garbage], removed: bool, how: str = "--remove") -> None:
     """Print what is found, as it is found, and the sum; `how` it is removed, if it was not."""
-    sizes = []
-    for each in found:
-        sizes.append(each.size)
-        print(describe(each.what, each.size, each.modified, each.key))
+    sizes: list[int] = []
+    try:
+        for each in found:
+            sizes.append(each.size)
+            print(describe(each.what, each.size, each.modified, each.key))
+    except (RunError, StorageError):
+        print(sum_up(sizes, removed, *NOUN, how))
+        raise
     print(sum_up(sizes, removed, *NOUN, how))
 
 

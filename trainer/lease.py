@@ -2,9 +2,10 @@
 
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
-A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. Of a
-damaged one it is not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is
-for `STALE_SECONDS` is of no living process.
+A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. A
+sign of life from the future, by a clock that is ahead, is as old as its file is by the store's clock. Of a damaged lease it is
+not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is for
+`STALE_SECONDS` is of no living process.
 """
 
 import logging
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from trainer.errors import ArtifactError, RunError
+from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.storage import Store
 
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 LEASE = "lease.json"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 90.0
+AHEAD_SECONDS = 5.0
+"""By how much clocks may differ that count as the same."""
 
 
 class Lease:
@@ -74,7 +77,7 @@ class Lease:
             held = {"pid": "(unknown)", "host": "a machine that its damaged lease does not tell"}
         elif held["id"] == self._mine["id"]:
             return True  # a remote store's answer to its creation was lost, and the request repeated
-        elif _is_alive(held):
+        elif _is_alive(self._store, self._key, held):
             raise RunError(
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
@@ -144,7 +147,7 @@ def is_held(store: Store, run: str) -> bool:
     except ArtifactError as error:
         log.warning("%s", error)
         return _is_young(store, f"{run}/{LEASE}")
-    return held is not None and _is_alive(held)
+    return held is not None and _is_alive(store, f"{run}/{LEASE}", held)
 
 
 def is_being_removed(store: Store, run: str) -> bool:
@@ -155,7 +158,7 @@ def is_being_removed(store: Store, run: str) -> bool:
         if _is_young(store, f"{run}/{LEASE}"):
             raise
         return False
-    return held is not None and held.get("removing", False) and _is_alive(held)
+    return held is not None and held.get("removing", False) and _is_alive(store, f"{run}/{LEASE}", held)
 
 
 def clear_dead_lease(store: Store, run: str) -> None:
@@ -174,18 +177,24 @@ def _identity() -> dict[str, Any]:
     }
 
 
-def _is_alive(held: dict[str, Any]) -> bool:
+def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
     mine = _identity()
     if held["machine"] == mine["machine"] and mine["started"]:
         return bool(_started(held["pid"]) == held["started"])
     silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
+    if silent < -AHEAD_SECONDS:
+        return _is_young(store, key)
     return silent < STALE_SECONDS
 
 
 def _is_young(store: Store, key: str) -> bool:
-    """Whether a lease was written so lately that its holder may live. Lists the run's folder."""
-    found = [file.modified.timestamp() for file in store.walk(key.rpartition("/")[0]) if file.key == key]
-    return any(time.time() - modified < STALE_SECONDS for modified in found)
+    """Whether a lease was written so lately, by the store's own clock, that its holder may live. Lists the run's folder."""
+    found = [file.modified for file in store.walk(key.rpartition("/")[0]) if file.key == key]
+    try:
+        now = store.now() if found else None
+    except StorageError:  # that is only read
+        now = datetime.now(UTC)
+    return now is not None and any((now - modified).total_seconds() < STALE_SECONDS for modified in found)
 
 
 def _started(pid: int) -> str:

@@ -61,8 +61,8 @@ def mend_pointers(
 ) -> set[int]:
     """See to it that the pointers name what they should of the committed `steps`; returns all steps that pointers name.
 
-    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged one of which it is not known
-    what it named.
+    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer if it is not known what
+    it named.
     """
     wanted = {LAST: steps[-1]} if steps else {}
     if state.best_step is not None:

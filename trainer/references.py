@@ -9,6 +9,7 @@ folder, say. Rather too much is reached than too little. A local path is followe
 link that was pointed elsewhere, or is not there, does not tell what was behind it.
 """
 
+import logging
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.encoded import KIND as ENCODED
-from trainer.errors import ArtifactError, RunError
+from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST, read_manifest
 from trainer.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
@@ -27,6 +28,8 @@ from trainer.seals import read_sealed
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
+
+log = logging.getLogger(__name__)
 
 RUNS = "runs/"
 ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER}
@@ -37,18 +40,30 @@ EVALUATIONS = "evaluations"
 KEY = re.compile(rf"(?<![\w.-])(?=((?:{'|'.join(KINDS)})/[\w.-]+))")
 
 
+class UnknownNeeds(RunError):
+    """What something was made from cannot be told; it may be anything of some kinds."""
+
+    def __init__(self, message: str, kinds: Iterable[str]) -> None:
+        super().__init__(message)
+        self.kinds = tuple(kinds)
+
+
 class References:
-    """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change."""
+    """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change.
+
+    `doubts`: the things whose needs could not be told, by key; all that they may need counts as reached.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.doubts: dict[str, UnknownNeeds] = {}
         self._known: dict[str, set[str]] = {}
         self._measured: dict[str, tuple[set[str], set[str]]] = {}
 
     def of(self, key: str) -> set[str]:
         """The keys that a run or an artifact names; none if it does not exist.
 
-        Raises `RunError` if that cannot be read, or a run is just starting and has not said it yet.
+        Raises `UnknownNeeds` if that cannot be read, or a run is just starting and has not said it yet.
         """
         if key not in self._known:
             found = self._of_run(key) if key.startswith(RUNS) else self._of_artifact(key)
@@ -58,20 +73,33 @@ class References:
         return self._known[key]
 
     def reached(self, roots: Iterable[str]) -> set[str]:
-        """The roots, and all that they are made from, directly or not. Raises as `of` does."""
+        """The roots, and all that they are made from, directly or not, or may be."""
         evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
         waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self.of, [key for key in waiting if key.startswith(RUNS)]))
+            list(pool.map(self.needs_of, [key for key in waiting if key.startswith(RUNS)]))
         found: set[str] = set()
         while waiting:
             key = waiting.pop()
             found.add(key)
-            needs = self.of(key)
+            needs = self.needs_of(key)
             if key in self._known:  # a run whose folder is empty was not measured on anything
                 needs = needs.union(*(read for runs, read in evaluations if key in runs))
             waiting |= needs - found
         return found
+
+    def needs_of(self, key: str) -> set[str]:
+        """What a run or an artifact names; all that it may need if that cannot be told, which is noted as a doubt."""
+        try:
+            return self.of(key)
+        except UnknownNeeds as error:
+            return self._all_of(key, error)
+
+    def _all_of(self, key: str, error: UnknownNeeds) -> set[str]:
+        if key not in self.doubts:
+            log.warning("%s", error)
+        self.doubts[key] = error
+        return {f"{kind}/{name}" for kind in error.kinds for name in self._store.names(kind)}
 
     def forget(self, key: str) -> None:
         """Read it again the next time: it was removed. Some file systems go on listing its folder."""
@@ -87,11 +115,12 @@ class References:
         if config is not None:
             if not isinstance(config, dict) or not self._keys_in(config.get("data")):
                 raise self._unknown(run, f"{CONFIG} names no data")
-            return self._keys_in(config) | self._keys_in(self._read(run, f"{run}/{EVALUATION}"))
+            return self._keys_in(config) | self._keys_in(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
         if is_held(self._store, run):
-            raise RunError(
-                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing more is removed; run this "
-                "again in a minute"
+            raise UnknownNeeds(
+                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read is "
+                "removed; run this again in a minute",
+                KINDS,
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
             raise self._unknown(run, f"{CONFIG} is missing")
@@ -101,16 +130,19 @@ class References:
         try:
             manifest = read_manifest(self._store, key, ARTIFACTS[key.split("/")[0]])
         except ArtifactError as error:
-            raise self._unknown(key, str(error)) from error
+            raise self._unknown(key, str(error), ["tokenizers"]) from error
         return None if manifest is None else self._keys_in(manifest.details)
 
     def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
         """The runs whose checkpoint was measured, and what it was measured on."""
         if name not in self._measured:
             key = f"{EVALUATIONS}/{name}"
-            result = self._read(key, key)
-            if not isinstance(result, dict):
-                raise self._unknown(key, "it is no evaluation")
+            try:
+                result = self._read(key, key, ARTIFACTS)
+                if not isinstance(result, dict):
+                    raise self._unknown(key, "it is no evaluation", ARTIFACTS)
+            except UnknownNeeds as error:
+                return set(), self._all_of(key, error)
             model = result.get("model") or result.get("checkpoint")
             runs = {named for named in self._keys_in(model) if named.startswith(RUNS)}
             self._measured[name] = runs, self._keys_in({**result, "checkpoint": None}) - runs
@@ -121,17 +153,20 @@ class References:
         found = (key for text in _texts(record) for way in ways_to(self._store, text) for key in KEY.findall(way))
         return {key for key in found if is_plain_key(key)}
 
-    def _read(self, whole: str, key: str) -> Any:
-        """A record of something; None if there is none."""
+    def _read(self, whole: str, key: str, kinds: Iterable[str] = KINDS) -> Any:
+        """A record of something, that names things of some kinds; None if there is none."""
         try:
             return read_sealed(self._store, key)
-        except ArtifactError as error:
-            raise self._unknown(whole, str(error)) from error
+        except (ArtifactError, StorageError) as error:
+            if isinstance(error, StorageError) and self._store.local is None:
+                raise  # the store is away, and not this file alone
+            raise self._unknown(whole, str(error), kinds) from error
 
-    def _unknown(self, key: str, problem: str) -> RunError:
-        return RunError(
-            f"what {self._store.path(key)} needs is not known, so nothing is removed: {problem}. Put back a copy of that, or "
-            "delete the whole by hand"
+    def _unknown(self, key: str, problem: str, kinds: Iterable[str] = KINDS) -> UnknownNeeds:
+        return UnknownNeeds(
+            f"what {self._store.path(key)} needs is not known, so nothing that it may need is removed: {problem}. Put back a "
+            "copy of that, or delete the whole by hand",
+            kinds,
         )
 
 

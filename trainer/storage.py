@@ -11,6 +11,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from trainer.stored import Stored
 from trainer.verified import forget_unused
 
 STAGING = ".staging"
-PROBE = b"probe"
+PROBE, CLOCK = b"probe", "clock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REACHABLE = "check that the store is reachable and whole"
 LOCAL_HINTS = {
@@ -222,6 +223,17 @@ class Store:
         """Remove what processes that no longer live left unfinished."""
         sweep(self._base)
         forget_unused()
+
+    def now(self) -> datetime:
+        """The time by the clock that dates the store's files, which need not be this machine's."""
+        if self.local is not None:
+            with self.staging() as folder:
+                (folder / CLOCK).touch()
+                return datetime.fromtimestamp((folder / CLOCK).stat().st_mtime, UTC)
+        self.write_bytes(f"{STAGING}/{CLOCK}", b"")
+        written = [file.modified for file in self.walk(STAGING) if file.key == f"{STAGING}/{CLOCK}"]
+        self.delete(f"{STAGING}/{CLOCK}")
+        return max(written, default=datetime.now(UTC))  # another process may have taken it away
 
     def require_there(self) -> None:
         """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in order."""

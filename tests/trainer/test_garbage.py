@@ -1,6 +1,8 @@
 """What nothing reaches is found and removed; what runs, champions and pins reach stays, and so does what is young or used."""
 
+import errno
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +21,15 @@ from tests.trainer.stocked_store import (
     add_tokenizer,
     contents,
     found,
+    job,
     keys,
 )
 from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, ConfigError, PipelineError, RunError
-from trainer.garbage import main
+from trainer.errors import ArtifactError, ConfigError, PipelineError, RunError, StorageError
+from trainer.garbage import collect, main, tell
 from trainer.jobs import measurement
 from trainer.lease import Lease
+from trainer.local_files import LocalFiles
 from trainer.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.pins import pin, pinned, unpin
@@ -182,8 +186,6 @@ def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path
             lambda store: store.write_bytes("runs/a/eval.json", b"{half"),
             "runs/a needs .*/eval.json is damaged",
         ),
-        (lambda store: store.write_bytes("evaluations/x.json", b"[]"), "evaluations/x.json needs .* it holds no JSON object"),
-        (lambda store: store.write_bytes(f"shards/code-{OLD}/{MANIFEST}", b"{}"), f"code-{OLD} needs .* is damaged"),
         (lambda store: store.write_bytes("models/lm/champion", b"{half"), "champion is damaged: it is not valid JSON"),
     ],
 )
@@ -195,8 +197,62 @@ def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
     spoil(empty_store)
     before = contents(empty_store)
     with pytest.raises(PipelineError, match=message):
-        found(empty_store, remove=True, runs_older_than_days=0 if "code" not in message else None)
+        found(empty_store, remove=True, runs_older_than_days=0)
     assert contents(empty_store) == before
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "message", "stays"),
+    [
+        (
+            "evaluations/x.json",
+            "evaluations/x.json needs .* it holds no JSON object",
+            [f"encoded/lost-{OLD}", f"tokenizers/lost-{OLD}"],
+        ),
+        (f"shards/code-{OLD}/{MANIFEST}", f"code-{OLD} needs .* is damaged", [f"tokenizers/lost-{OLD}"]),
+    ],
+)
+def test_one_bad_file_keeps_what_it_may_need_and_nothing_else(
+    spoilt: str, message: str, stays: list[str], empty_store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add_run(empty_store, "a", add_superseded(empty_store, "code"))
+    old = add_run(empty_store, "old", add_encoded(empty_store, "pairs"))
+    lost = [add_encoded(empty_store, "lost"), add_tokenizer(empty_store, "lost")]
+    pin(empty_store, "a")
+    empty_store.write_bytes(spoilt, b"[]")
+    with pytest.raises(RunError, match=message):
+        tell(collect(job(empty_store, remove=True, runs_older_than_days=0)), True)
+    assert not empty_store.exists(f"{old}/config.json")
+    assert [key for key in lost if empty_store.exists(f"{key}/{MANIFEST}")] == stays
+    assert empty_store.exists(f"tokenizers/code-0-{OLD}/{MANIFEST}")
+    assert re.search(r"\n\d folders? that nothing reaches, .* MB: removed\n", capsys.readouterr().out)
+
+
+def test_what_cannot_be_removed_stops_no_other_removal(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck, free = add_encoded(empty_store, "a"), add_encoded(empty_store, "b")
+    delete = LocalFiles.delete
+
+    def refuse(files: LocalFiles, key: str, first: str | None = None) -> None:
+        if key.startswith(stuck):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), key)
+        delete(files, key, first)
+
+    monkeypatch.setattr(LocalFiles, "delete", refuse)
+    with pytest.raises(StorageError, match=f"cannot delete .*{stuck}.*: Permission denied; give this user the right"):
+        found(empty_store, remove=True)
+    assert empty_store.exists(f"{stuck}/{MANIFEST}")
+    assert not empty_store.exists(f"{free}/{MANIFEST}")
+
+
+def test_what_a_link_among_the_runs_leads_to_may_need_anything(empty_store: Store, tmp_path: Path) -> None:
+    add_run(empty_store, "a", add_encoded(empty_store, "pairs"))
+    assert empty_store.local is not None
+    (tmp_path / "elsewhere").mkdir()
+    (empty_store.local / "runs" / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(
+        RunError, match="runs/link needs is not known, so nothing that it may need is removed: .* symbolic link"
+    ):
+        found(empty_store, remove=True)
 
 
 def test_a_run_that_has_not_said_yet_what_it_reads_is_waited_for(any_store: Store) -> None:

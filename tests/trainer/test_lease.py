@@ -200,3 +200,29 @@ def test_a_living_holder_writes_its_damaged_lease_anew(
         wait_until(lambda: "lease.json was damaged: written anew" in caplog.text)
         atomic_store.write_bytes(f"{RUN}/lease.json", b"")
     assert not atomic_store.exists(f"{RUN}/lease.json")
+
+
+def leave_from_the_future(store: Store, seconds_ago: float) -> None:
+    """A lease of another machine, whose clock is an hour ahead, that was written so long ago."""
+    beat = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
+    who = {"id": "x", "since": beat, "host": "ahead", "pid": 1, "machine": "another", "started": "1", "beat": beat}
+    write_sealed(store, f"{RUN}/lease.json", who)
+    assert store.local is not None
+    then = time.time() - seconds_ago
+    os.utime(store.local / RUN / "lease.json", (then, then))
+
+
+def test_a_lease_from_the_future_counts_by_the_stores_clock(empty_store: Store) -> None:
+    leave_from_the_future(empty_store, 30)
+    assert is_held(empty_store, RUN)
+    with pytest.raises(RunError, match="is being written by process 1 on ahead"), Lease(empty_store, RUN):
+        pass
+    leave_from_the_future(empty_store, 120)
+    assert not is_held(empty_store, RUN)
+    with Lease(empty_store, RUN):
+        assert held(empty_store)["id"] != "x"
+
+
+def test_a_store_tells_the_time_and_keeps_nothing_of_it(any_store: Store) -> None:
+    assert abs((any_store.now() - datetime.now(UTC)).total_seconds()) < 60
+    assert list(any_store.walk()) == []
