@@ -250,7 +250,7 @@ def test_what_a_link_among_the_runs_leads_to_may_need_anything(empty_store: Stor
     (tmp_path / "elsewhere").mkdir()
     (empty_store.local / "runs" / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(
-        RunError, match="runs/link needs is not known, so nothing that it may need is removed: .* symbolic link"
+        RunError, match=r"runs/link needs is not known, so nothing that it may need is removed: .* symbolic link"
     ):
         found(empty_store, remove=True)
 
