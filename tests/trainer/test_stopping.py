@@ -219,7 +219,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
     undisturbed = small_job(raw, stocked.rename(tmp_path / "undisturbed"), **changes)
     stopped = small_job(raw, Path(shutil.copytree(tmp_path / "undisturbed", tmp_path / "stopped")), **changes)
     train(undisturbed, silent())
-    losses, seen = trainer.evaluation.token_losses, [0]
+    losses, seen = trainer.evaluation.token_losses_in_pieces, [0]
 
     def ask_in_between(*arguments: Any) -> Any:
         seen[0] += 1
@@ -227,7 +227,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
             signal.raise_signal(signal.SIGTERM)
         return losses(*arguments)
 
-    monkeypatch.setattr(trainer.evaluation, "token_losses", ask_in_between)
+    monkeypatch.setattr(trainer.evaluation, "token_losses_in_pieces", ask_in_between)
     with pytest.raises(Preempted):
         train(stopped, silent())
     assert seen[0] == step // 2 * 32 + 3, "not another batch"
