@@ -221,7 +221,7 @@ def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_
     rows: list[dict[str, Any]] = [*flat_records(5), {"id": "x", "a": None}, {"id": "y", "a": " "}, *flat_records(3)]
     path = written(tmp_path / "new.jsonl", as_jsonl(rows))
     job = job_of(tmp_path / "store", classifier, path, data={"text_columns": ["a"]})
-    with pytest.raises(RecordError, match=r"new.jsonl: line 6: column 'a' holds no text$"):
+    with pytest.raises(RecordError, match=r"new.jsonl: line 6: column 'a' holds no text \(max_bad_records is 0"):
         predict_texts(job, silent())
     assert not (tmp_path / "store" / "predictions").exists()
     lenient = job.model_copy(update={"data": job.data.model_copy(update={"max_bad_records": 2})})
