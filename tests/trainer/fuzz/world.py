@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,9 +173,10 @@ def copy(world: World, place: Path) -> World:
 def in_process() -> Iterator[None]:
     """Leave out what takes most of a case's time and is not read back: processes, TensorBoard, waiting for the disk."""
 
-    def threads(workers: int, mp_context: object, initializer: object, initargs: tuple[int, Any]) -> ThreadPoolExecutor:
+    def threads(workers: int, mp_context: object, initializer: object, initargs: tuple[int, Any, Any]) -> ThreadPoolExecutor:
         shard_workers._encoder.cache_clear()
-        return ThreadPoolExecutor(1, initializer=partial(setattr, shard_workers, "_done", initargs[1]))
+        shard_workers._done, shard_workers._broken_off = initargs[1:]
+        return ThreadPoolExecutor(1)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
