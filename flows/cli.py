@@ -16,7 +16,7 @@ from flows import LATEST
 from tasks.credentials import use_credentials
 from tasks.upkeep import REMOVE
 from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
-from trainer.config_file import Job, explain, read_values, validate_job
+from trainer.config_file import Job, add_config, explain, read_values, validate_job
 from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
 from trainer.formats import plural, size
@@ -53,8 +53,7 @@ def main(
         epilog="fields of the configuration:\n\n" + explain(schema),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    add_config(parser)
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
     parsed = parser.parse_intermixed_args(arguments)
     heed_stops(LATEST)

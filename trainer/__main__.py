@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.config import PipelineJob
-    from trainer.config_file import explain
+    from trainer.config_file import add_config, explain
     from trainer.finetune_config import FinetuneJob
     from trainer.ranks import on_rank
 
@@ -24,8 +24,7 @@ def main(arguments: list[str]) -> int:
         epilog=f"fields for corpora:\n\n{explain(PipelineJob)}\n\nfields for labelled data:\n\n{explain(FinetuneJob)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    add_config(parser)
     parsed = parser.parse_args(arguments)
 
     def work() -> None:

@@ -1,5 +1,6 @@
 """Jobs from YAML files and `key=value` words, and the explanation of every field."""
 
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
@@ -49,6 +50,12 @@ def validate_job(schema: type[Job], values: Any, where: str) -> Job:
         return schema.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"configuration {where}: {'; '.join(describe_problems(schema, error))}") from error
+
+
+def add_config(parser: ArgumentParser) -> None:
+    """Have a command take a configuration: `config`, a YAML file, and `overrides`, words that replace settings of it."""
+    parser.add_argument("config", help="a YAML file")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
 
 
 def explain(schema: type[BaseModel]) -> str:

@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 
+from trainer.config_file import add_config
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
 from trainer.foresight import Foreseen, foresee
 from trainer.jobs import load_training_job
@@ -28,8 +29,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trainer.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("config", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    add_config(parser)
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parsed = parser.parse_intermixed_args(arguments)
     try:

@@ -19,7 +19,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.classifiers import classes_of, load_finished
-from trainer.config_file import explain, load_job
+from trainer.config_file import add_config, explain, load_job
 from trainer.encoded import EncodedSplit, encode_block, in_blocks
 from trainer.errors import ArtifactError, TokenizerError
 from trainer.labelled_sources import TRAIN
@@ -166,8 +166,7 @@ def main(arguments: list[str]) -> int:
         epilog=f"fields of the configuration:\n\n{explain(PredictJob)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("config", help="a YAML file")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
+    add_config(parser)
     parsed = parser.parse_args(arguments)
     first = not own_rank()
     start_logging(logging.INFO if first else logging.ERROR, for_terminals())
