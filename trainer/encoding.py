@@ -74,7 +74,11 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
-    with forgetting_changed(store), open_labelled(data, recipe.source, progress) as labelled, store.staging() as folder:
+    with (
+        forgetting_changed(store),
+        open_labelled(data, recipe.source, progress) as labelled,
+        store.staging(key=recipe.key) as folder,
+    ):
         _warn_of_unlabelled(data, labelled)
         encoder.save(folder)
         total = sum(map(len, labelled.splits.values()))

@@ -13,11 +13,12 @@ from trainer.manifest import ArtifactRef
 from trainer.models import count_parameters
 from trainer.plan import make_finetune_plan
 from trainer.predicting import check_best_by, metric_names
-from trainer.preflight import check_optimization
+from trainer.preflight import check_optimization, run_bytes
 from trainer.pretrained import find_model
 from trainer.progress import Progress
 from trainer.results import FinetunePreflight
-from trainer.runs import check_origin
+from trainer.room import require_room
+from trainer.runs import check_origin, identify_run
 from trainer.stopping import check_stop
 from trainer.storage import Store
 from trainer.weights import check_weights
@@ -39,6 +40,13 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
+    plan = make_finetune_plan(job.training, splits, ranks) if splits else None
+    epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
+
+    def present(folder: str) -> int:
+        return store.used_bytes(identify_run(job, encoded).key) if encoded else 0
+
+    require_room(store, {"runs": run_bytes(job.training, parameters, epochs)}, present)
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,
@@ -46,7 +54,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
         metrics=metric_names(job, len(classes or [])),
         looked_at=told,
         splits=splits,
-        plan=make_finetune_plan(job.training, splits, ranks) if splits else None,
+        plan=plan,
     )
 
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
-from trainer.private_folders import LOCK
-from trainer.storage import STAGING, Store
+from trainer.private_folders import LOCK, STAGING
+from trainer.storage import Store
 from trainer.stored import Stored
 from trainer.upkeep import describe, sum_up
 

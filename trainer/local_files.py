@@ -16,6 +16,7 @@ from pathlib import Path
 
 from trainer.errors import StorageError
 from trainer.plain_names import plain_key, plain_name
+from trainer.private_folders import STAGING
 from trainer.stored import Stored
 from trainer.verified import require_content
 
@@ -31,7 +32,7 @@ class LocalFiles:
 
     def names(self, key: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.at(key)))
+            return sorted(name for name in os.listdir(self.at(key)) if not key or name != STAGING)
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -124,7 +125,10 @@ class LocalFiles:
         """Nothing to do: what `fetch` gives is the file itself."""
 
     def walk(self, key: str = "") -> Iterator[Stored]:
-        for path in (self.at(key) if key else self.root).rglob("*"):
+        roots = [self.at(key)] if key else [self.root, *linked_folders(self.root)]
+        for path in (path for root in roots for path in root.rglob("*")):
+            if STAGING in path.relative_to(self.root).parts[1:]:
+                continue  # what is about to be moved into a folder on another disk
             with suppress(FileNotFoundError):
                 state = path.lstat()
                 if stat.S_ISREG(state.st_mode):
@@ -165,6 +169,12 @@ class LocalFiles:
         target = self._entry(key)
         target.parent.mkdir(parents=True, exist_ok=True)
         return target
+
+
+def linked_folders(root: Path | None) -> list[Path]:
+    """The folders right in a local store that are links, as to another disk."""
+    entries = os.scandir(root) if root is not None and root.is_dir() else ()
+    return sorted(root / entry.name for entry in entries if entry.is_symlink() and entry.is_dir()) if root else []
 
 
 def _refuse_link(path: str) -> None:

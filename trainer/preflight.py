@@ -5,15 +5,14 @@ import os
 import torch
 
 from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
-from trainer.errors import StorageError
-from trainer.formats import size
 from trainer.manifest import Manifest
 from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.plan import check_patience, divide_batch, make_plan
-from trainer.preparation import find_prepared, shard_manifests
+from trainer.preparation import STARTED, PreparedData, find_prepared, shard_manifests
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
-from trainer.runs import check_origin
+from trainer.room import require_room
+from trainer.runs import check_origin, identify_run
 from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
 from trainer.sources import SourceFile, find_sources
@@ -59,10 +58,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     text = config.get_text_config()
     width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
-    disk = _shard_bytes(previews, tokenizer) + run_bytes(training, parameters, epochs)
-    free = store.free_bytes()
-    if free is not None and disk > free + store.used_bytes():
-        raise StorageError(f"the job needs about {size(disk)} on {store.path('')}, which has {size(free)} free")
+    needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
@@ -72,8 +69,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         about_windows=windows,
         about_steps=steps,
         about_memory_bytes=_memory_bytes(training, ranks, parameters, width, layers, text.vocab_size),
-        about_disk_bytes=disk,
-        free_disk_bytes=free,
+        about_disk_bytes=sum(needs.values()),
+        free_disk_bytes=store.free_bytes(),
     )
 
 
@@ -124,6 +121,18 @@ def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
     return (training.keep_last + 2 + of_epochs) * 12 * parameters + 4 * parameters
+
+
+def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:
+    """What an earlier start of this job has left of its shards, finished or in the making, or of its run."""
+    if folder == "runs":
+        return store.used_bytes(identify_run(job, data).key) if data else 0
+    if data is not None:
+        return sum(ref.size for ref in data.shards)
+    sets = [(name, f"shards/{name}") for name in store.names("shards")]
+    names = {corpus.name for corpus in job.data.corpora}
+    making = [key for name, key in sets if name.rpartition("-")[0] in names and store.exists(f"{key}/{STARTED}")]
+    return sum(map(store.used_bytes, making))
 
 
 def _shard_bytes(previews: list[CorpusPreview], tokenizer: TokenizerInfo) -> int:

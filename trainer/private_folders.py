@@ -16,6 +16,9 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
+STAGING = ".staging"
+"""The folder of a store, and of a folder right in it that is a link to another disk, that holds private ones."""
+
 LOCK = ".lock"
 """Ends the name of the file beside a private folder that its process holds."""
 

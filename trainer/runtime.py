@@ -18,9 +18,10 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.errors import ConfigError, DeviceError, FirstRankFailed, StorageError
 from trainer.permutation import stable_key
+from trainer.private_folders import STAGING
 from trainer.process import cores_per_rank, threads_asked_for, usable_cores
 from trainer.stopping import StopRequested, stop_requested
-from trainer.storage import STAGING, Store
+from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 

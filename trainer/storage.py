@@ -19,12 +19,11 @@ from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError, WrongContent, brief, reason_of
-from trainer.local_files import LocalFiles
-from trainer.private_folders import PrivateFolder, sweep
+from trainer.local_files import LocalFiles, linked_folders
+from trainer.private_folders import STAGING, PrivateFolder, sweep
 from trainer.stored import Stored
 from trainer.verified import forget_unused
 
-STAGING = ".staging"
 PROBE, CLOCK = b"probe", "clock"
 FULL = (errno.ENOSPC, errno.EDQUOT)
 REACHABLE = "check that the store is reachable and whole"
@@ -129,7 +128,7 @@ class Store:
 
         `needed` is its size in bytes, for the message about a full disk.
         """
-        with self.staging() as folder:
+        with self.staging(key=key) as folder:
             path = folder / key.rsplit("/", 1)[-1]
             with self._explained("write", key, needed):
                 yield path
@@ -207,12 +206,12 @@ class Store:
 
     @contextmanager
     def staging(self, needed: int | None = None, key: str = STAGING) -> Iterator[Path]:
-        """A private folder on the store's own file system (or a temporary one), removed at the end of the block.
+        """A private folder on the file system where `key` belongs (or a temporary one), removed at the end of the block.
 
         `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
         """
         with self._explained("write", STAGING):
-            folder = PrivateFolder(self._base)
+            folder = PrivateFolder(self._base_for(key))
         try:
             with self.explained_when_full(key, folder.path, needed):
                 yield folder.path
@@ -221,7 +220,8 @@ class Store:
 
     def sweep(self) -> None:
         """Remove what processes that no longer live left unfinished."""
-        sweep(self._base)
+        for base in [self._base, *(folder / STAGING for folder in linked_folders(self.local))]:
+            sweep(base)
         forget_unused()
 
     def now(self) -> datetime:
@@ -253,18 +253,30 @@ class Store:
             raise StorageError(f"cannot write {self.url}: {reason}; check that the disk or the bucket exists") from error
         self.delete(f"{STAGING}/probe")
 
-    def used_bytes(self) -> int:
-        """Bytes that a local store holds already; 0 for a remote one."""
-        if self.local is None or not self.local.is_dir():
-            return 0
-        return sum(path.stat().st_size for path in self.local.rglob("*") if path.is_file())
+    def used_bytes(self, key: str) -> int:
+        """Bytes that a folder of a local store holds already; 0 for a remote one."""
+        return 0 if self.local is None else sum(file.size for file in self.walk(key))
 
-    def free_bytes(self) -> int | None:
-        """Bytes that a local store's disk still has; None for a remote one."""
-        if self.local is None:
-            return None
-        existing = next(path for path in [self.local, *self.local.parents] if path.exists())
-        return shutil.disk_usage(existing).free
+    def free_bytes(self, folder: str = "") -> int | None:
+        """Bytes that the disk of a local store, or of a folder right in it, still has; None for a remote one."""
+        return None if self.local is None else shutil.disk_usage(self._existing(folder)).free
+
+    def disk_of(self, folder: str = "") -> int | None:
+        """What tells the disk of a local store, or of a folder right in it, from others; None for a remote one."""
+        return None if self.local is None else self._existing(folder).stat().st_dev
+
+    def _existing(self, folder: str) -> Path:
+        """The place of a folder right in a local store, or what is there of the way to it."""
+        assert self.local is not None
+        place = self.local / folder
+        return next(path for path in [place, *place.parents] if path.exists())
+
+    def _base_for(self, key: str) -> Path:
+        """Where private folders are from which a key's file can be moved into its place: on one disk with that."""
+        top = key.partition("/")[0]
+        if self.local is None or self.local / top not in linked_folders(self.local):
+            return self._base
+        return self.local / top / STAGING
 
     @contextmanager
     def explained_when_full(self, key: str, folder: Path | None = None, needed: int | None = None) -> Iterator[None]:
@@ -313,7 +325,7 @@ class Store:
     @contextmanager
     def _staged(self, key: str, data: bytes) -> Iterator[Path]:
         """A finished file with these bytes, to be published in the block."""
-        with self.staging() as folder, self._explained("write", key, len(data)):
+        with self.staging(key=key) as folder, self._explained("write", key, len(data)):
             path = folder / "new"
             path.write_bytes(data)
             yield path
@@ -321,7 +333,8 @@ class Store:
     def _full(self, key: str, number: int, folder: Path | None = None, needed: int | None = None) -> StorageError:
         """What to say of a full disk: how much was needed, if that is known, and the space there was before `folder` grew."""
         written = sum(path.stat().st_size for path in folder.iterdir()) if folder else 0
-        place = self.local or next(path for path in self._base.parents if path.exists())
+        top = key.partition("/")[0]
+        place = self._existing(top) if self.local else next(path for path in self._base.parents if path.exists())
         room = shutil.disk_usage(place).free + written
         # What it takes is more than the bytes that are known of it, and not all that is free may be this user's.
         lack = (

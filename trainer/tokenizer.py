@@ -94,7 +94,7 @@ def make_tokenizer(
     tokenizer.json before it is published, raises.
     """
     name, key = name_tokenizer(data)
-    with store.staging() as folder:
+    with store.staging(key=key) as folder:
         if data.tokenizer.path is not None:
             details = _take(data.tokenizer, folder)
         else:

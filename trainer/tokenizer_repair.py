@@ -66,7 +66,7 @@ def restore_tokenizer(store: Store, data: DataConfig, lost: Lost) -> bool:
         return False
     place, content = found
     manifest = _manifest(store, lost.key, KIND)
-    with store.staging() as folder:
+    with store.staging(key=lost.key) as folder:
         details = save_trained(data.tokenizer, Tokenizer.from_buffer(content), None, folder)
         (folder / TOKENIZER_FILE).write_bytes(content)
         if manifest and {path.name: digest_file(path).sha256 for path in folder.iterdir()} == manifest.digests():

@@ -1,0 +1,109 @@
+"""Room on a store's disks: what others have written is no free space, and folders of the store may be on disks of their own."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.support import only_run, small_job
+from tests.trainer.preparing import leftovers
+from trainer.config import GarbageJob
+from trainer.errors import StorageError
+from trainer.garbage import collect
+from trainer.leftovers import find_leftovers
+from trainer.manifest import find_damage, read_manifest
+from trainer.places import FINAL, FINAL_KIND
+from trainer.preflight import preflight
+from trainer.preparation import PreparedData
+from trainer.progress import silent
+from trainer.room import require_room
+from trainer.storage import Store
+from trainer.training import train
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than that of the test's files."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        assert os.stat(folder).st_dev != tmp_path.stat().st_dev
+        yield Path(folder)
+
+
+@pytest.fixture
+def spread(stocked: Path, other_disk: Path) -> Path:
+    """A store with data whose runs are on another disk."""
+    (other_disk / "runs").mkdir()
+    (stocked / "runs").symlink_to(other_disk / "runs")
+    return stocked
+
+
+def test_a_run_may_be_on_another_disk(raw: Path, spread: Path, data: PreparedData) -> None:
+    train(small_job(raw, spread), silent(), data)
+    store = Store(str(spread))
+    run = f"runs/{store.names('runs')[0]}"
+    manifest = read_manifest(store, f"{run}/{FINAL}", FINAL_KIND)
+    assert manifest is not None and find_damage(store, f"{run}/{FINAL}", manifest) == {}
+    assert len(store.names("runs")) == 1, "private folders are not listed"
+    assert not [file.key for file in store.walk() if ".staging" in file.key]
+    assert {file.key for file in store.walk() if file.key.startswith(f"{run}/")} >= {f"{run}/config.json"}
+    assert leftovers(spread / "runs" / ".staging") == leftovers(spread / ".staging") == []
+    assert find_leftovers(store) == []
+    assert [each.key for each in collect(GarbageJob(store=str(spread), runs_older_than_days=0))] == [run]
+
+
+def test_what_a_kill_leaves_there_is_swept(spread: Path) -> None:
+    store = Store(str(spread))
+    child = os.fork()
+    if child == 0:
+        with store.staging(key="runs/a/b") as folder:
+            (folder / "half").write_bytes(b"half")
+            os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    assert len(list((spread / "runs" / ".staging").iterdir())) == 2
+    store.sweep()
+    assert list((spread / "runs" / ".staging").iterdir()) == []
+
+
+def test_each_disk_is_asked_for_what_goes_there(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(spread))
+    monkeypatch.setattr(Store, "free_bytes", lambda store, folder="": {"shards": 1000, "runs": 50}[folder])
+    require_room(store, {"shards": 1000, "runs": 50}, lambda folder: 0)
+    with pytest.raises(StorageError, match=f"needs about 51 bytes on {spread}/runs, which has 50 bytes free; free some"):
+        require_room(store, {"shards": 10, "runs": 51}, lambda folder: 0)
+    require_room(store, {"shards": 10, "runs": 51}, lambda folder: 1)
+
+
+def leave_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(Store, "free_bytes", lambda store, folder="": free)
+
+
+def test_what_others_have_written_is_no_free_space(
+    raw: Path, stocked: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(raw, stocked)
+    needed = preflight(job, silent()).about_disk_bytes
+    shards = sum(ref.size for ref in data.shards)
+    (stocked / "runs" / "another").mkdir(parents=True)
+    (stocked / "runs" / "another" / "weights").write_bytes(bytes(2 * needed))
+    leave_free(monkeypatch, needed - shards - 1)
+    with pytest.raises(StorageError, match=f"the job needs about .* on {stocked}.*, which has .* free"):
+        preflight(job, silent())
+    leave_free(monkeypatch, needed)
+    preflight(job, silent())
+
+
+def test_what_the_job_has_written_itself_needs_no_more_room(
+    raw: Path, stocked: Path, data: PreparedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(raw, stocked)
+    needed = preflight(job, silent()).about_disk_bytes
+    train(job, silent(), data)
+    written = sum(path.stat().st_size for path in (stocked / only_run(stocked)).rglob("*") if path.is_file())
+    leave_free(monkeypatch, needed - min(written, needed) // 2)
+    preflight(job, silent())
+    shutil.rmtree(stocked / "runs")
+    with pytest.raises(StorageError, match="the job needs about"):
+        preflight(job, silent())
