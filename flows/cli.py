@@ -14,10 +14,11 @@ from prefect.settings import PREFECT_API_URL
 
 from flows import LATEST
 from tasks.credentials import use_credentials
+from tasks.patience import OutOfPatience
 from tasks.upkeep import REMOVE
 from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config_file import Job, add_config, explain, read_values, validate_job
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted, exit_status
 from trainer.finetune_config import FinetuneJob
 from trainer.formats import plural, size
 from trainer.garbage import Garbage, collect, tell
@@ -85,9 +86,12 @@ def status_of(work: Callable[[], None]) -> int:
     except Preempted as stop:
         print(stop, file=sys.stderr)
         return EXIT_PREEMPTED
+    except OutOfPatience as error:
+        print(f"\n{error}", file=sys.stderr)
+        return EXIT_PREEMPTED
     except PipelineError as error:
         print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return exit_status(error)
     except httpx.TransportError as error:
         print(
             f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in the store; "

@@ -19,6 +19,7 @@ from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
+from tasks.patience import patient
 from trainer.config import PipelineJob, PrepareJob
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
@@ -62,6 +63,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     retry_delay_seconds=[10, 60, 180],
     retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # what is given up stays so
 )
+@patient()
 def look(flow_run: UUID, deaths: int) -> bool:
     """Schedule a flow run again if it is crashed, and its process gone; returns whether that was done.
 

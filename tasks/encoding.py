@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import publish
 from trainer.finetune_config import FinetuneJob
@@ -10,6 +11,7 @@ from trainer.manifest import ArtifactRef
 
 
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def encode(job: FinetuneJob) -> ArtifactRef:
     """Read, check and encode the labelled data, unless it is published and intact."""
     return publish("encode", {"job": job.model_dump(mode="json")})

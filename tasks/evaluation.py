@@ -4,6 +4,7 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
@@ -17,6 +18,7 @@ from trainer.storage import Store
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def evaluate(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by split."""
     logger, store = TaskLogger(), Store(job.store)
@@ -63,6 +65,7 @@ def score_table(result: Evaluation) -> list[dict[str, object]]:
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def evaluate_run(job: FinetuneJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None) -> FinetuneEvaluation:
     """Score a run's final model on the labelled splits, and write its predictions; or score that of another run on them."""
     logger, store = TaskLogger(), Store(job.store)

@@ -6,6 +6,7 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
 from trainer.config import PipelineJob
@@ -13,6 +14,7 @@ from trainer.encoded import encoded_details, split_sizes
 from trainer.encoding import describe_columns
 from trainer.finetune_config import FinetuneJob
 from trainer.manifest import ArtifactRef
+from trainer.outages import AT_THE_START
 from trainer.plan import FinetunePlan, Plan, StepPlan, make_finetune_plan, make_plan
 from trainer.preparation import PreparedData, shard_manifests
 from trainer.results import FinetunePreflight, Preflight
@@ -20,6 +22,7 @@ from trainer.storage import Store
 
 
 @task(name="preflight", cache_policy=NO_CACHE)
+@patient(AT_THE_START)
 def preflight(job: PipelineJob) -> Preflight:
     """Check inputs, store, devices and model before any long work."""
     with showing() as show:
@@ -32,6 +35,7 @@ def preflight(job: PipelineJob) -> Preflight:
 
 
 @task(name="preflight", cache_policy=NO_CACHE)
+@patient(AT_THE_START)
 def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
     """Check store, devices, model, tokenizer and metrics before any long work."""
     arguments = {"job": job.model_dump(mode="json")}
@@ -45,6 +49,7 @@ def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
 
 
 @task(name="plan-steps", cache_policy=NO_CACHE)
+@patient()
 def plan_finetuning(job: FinetuneJob, data: ArtifactRef, ranks: int) -> FinetunePlan:
     """Compute the steps from the number of examples, and show them."""
     details = encoded_details(Store(job.store), data.key)
@@ -69,6 +74,7 @@ def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
 
 
 @task(name="plan-steps", cache_policy=NO_CACHE)
+@patient()
 def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
     """Compute windows and steps from the shards' sizes, and show them."""
     plan = make_plan(job.training, shard_manifests(Store(job.store), data), ranks)

@@ -4,6 +4,7 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
@@ -14,6 +15,7 @@ from trainer.storage import Store
 
 
 @task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def predict_texts(job: PredictJob) -> PredictedTexts:
     """Predict each text, unless that is published and intact."""
     logger, store = TaskLogger(), Store(job.store)

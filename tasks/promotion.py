@@ -9,6 +9,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config import PromotionConfig
 from trainer.gate import ALREADY, Basis, Measured, figures, remeasure
@@ -48,6 +49,7 @@ def consider(
 
 
 @task(name="judge", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def judge_model(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:
@@ -58,6 +60,7 @@ def judge_model(
 
 
 @task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def crown(
     gate: PromotionConfig, store: str, run: str, scores: dict[str, float], measured_on: Basis, anew: Remeasured | None
 ) -> Verdict:

@@ -4,6 +4,7 @@ from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, worth_retrying
 from trainer.report import Report, make_report
 from trainer.stopping import check_stop, stoppable
@@ -11,6 +12,7 @@ from trainer.storage import Store
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def report(store: str, run_key: str) -> Report:
     """Write report.html, lineage.json and the model card of a finished run."""
     with stoppable():

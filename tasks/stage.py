@@ -11,7 +11,7 @@ from typing import Any
 
 from trainer import errors
 from trainer.child import BY_SIGNAL
-from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
 from trainer.progress import Update
 from trainer.stopping import KEPT, finishing, on_stop, stop_requested
 
@@ -92,7 +92,9 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     message = outcome.get("message", "")
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
-        raise kind(message)
+        raise kind(message, passes=outcome["passes"])
+    if outcome.get("passes"):
+        raise StorageError(f"stage {name}: {outcome['kind']}: {message}", passes=True)
     if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
@@ -13,6 +14,7 @@ from trainer.manifest import ArtifactRef
 
 
 @task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
     return publish("tokenizer", {"job": job.model_dump(mode="json")})
@@ -26,6 +28,7 @@ def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
     retry_delay_seconds=10,
     retry_condition_fn=worth_retrying,
 )
+@patient()
 def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef:
     """Tokenize one corpus into shards, unless they are published and intact."""
     arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}

@@ -3,6 +3,7 @@
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
@@ -13,6 +14,7 @@ from trainer.storage import Store
 
 
 @task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
 def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()

@@ -4,6 +4,7 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.patience import patient
 from tasks.showing import TaskLogger
 from trainer.config import GarbageJob
 from trainer.formats import size
@@ -14,6 +15,7 @@ REMOVE = "remove=true"
 
 
 @task(name="collect-garbage", cache_policy=NO_CACHE)
+@patient()
 def collect_unreached(job: GarbageJob) -> list[Garbage]:
     """Find what nothing reaches, and remove it if the job says so; what was removed before an error is shown too."""
     found: list[Garbage] = []

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, exit_status
 from trainer.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
@@ -102,6 +102,7 @@ def _status_of(statuses: list[int]) -> int:
 
 def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     """Run a stage and report what came of it."""
+    from trainer.outages import passes
     from trainer.progress import as_events, emit, silent
 
     try:
@@ -116,14 +117,15 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
         if rank == 0:
             emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
         return EXIT_PREEMPTED
-    except FirstRankFailed:
-        return EXIT_BAD_INPUT
+    except FirstRankFailed as error:
+        return exit_status(error)
     except PipelineError as error:
-        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank)
-        return EXIT_BAD_INPUT
+        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank, passes=error.passes)
+        return exit_status(error)
     except Exception as error:
-        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank, traceback=traceback.format_exc())
-        return 1
+        told = {"kind": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
+        emit(sys.stdout, "error", **told, rank=rank, passes=passes(error))
+        return EXIT_PREEMPTED if passes(error) else 1
     if rank == 0:
         emit(sys.stdout, "result", value=result.model_dump(mode="json"))
     return 0

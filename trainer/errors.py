@@ -13,7 +13,8 @@
     ├── RunError           a run directory holds something else than what was asked for
     └── FirstRankFailed    rank 0 ended with an error of its own, which it tells
 
-Each message says what was found, what was expected, where, and what to do about it.
+Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by itself,
+like a store that is away or a disk that is full: trying again later will help.
 """
 
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 EXIT_BAD_INPUT = 2
-"""Exit status of a process that stopped on a PipelineError: trying again will not help."""
+"""Exit status of a process that stopped on a PipelineError that a person must put right: trying again will not help."""
 
 EXIT_PREEMPTED = 75
-"""Exit status of training that was asked to stop and saved its state: running it again continues it."""
+"""Exit status of a process that was asked to stop, or met what passes by itself: running it again continues it."""
 
 
 BRIEF = 600
@@ -33,7 +34,11 @@ BRIEF = 600
 
 
 class PipelineError(Exception):
-    """Something that the user can put right; shown as its message, without a traceback."""
+    """Something that the user can put right, or that passes by itself; shown as its message, without a traceback."""
+
+    def __init__(self, message: str, passes: bool = False) -> None:
+        super().__init__(message)
+        self.passes = passes
 
 
 class ConfigError(PipelineError):
@@ -51,8 +56,8 @@ class RecordError(CorpusError):
 class ChangedFile(CorpusError):
     """A raw file's bytes are not those that were looked at; `path` is what it is remembered by."""
 
-    def __init__(self, message: str, path: str = "") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, path: str = "", passes: bool = False) -> None:
+        super().__init__(message, passes)
         self.path = path
 
 
@@ -86,6 +91,11 @@ class FirstRankFailed(PipelineError):
 
 class Preempted(Exception):
     """A stage was asked to stop, and can be continued; training has saved its state at a step boundary."""
+
+
+def exit_status(error: PipelineError) -> int:
+    """The exit status of a process that an error ended."""
+    return EXIT_PREEMPTED if error.passes else EXIT_BAD_INPUT
 
 
 def in_one_line(error: "ValidationError") -> str:

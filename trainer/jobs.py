@@ -15,6 +15,7 @@ from trainer.config_file import read_values, validate_job
 from trainer.finetune_config import FinetuneJob
 from trainer.logs import for_terminals, start_logging
 from trainer.manifest import ArtifactRef
+from trainer.outages import AT_THE_START
 from trainer.places import FINAL
 from trainer.progress import Progress, for_people, silent
 from trainer.results import Evaluation, FinetuneEvaluation, Remeasured
@@ -43,7 +44,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
-    runtime.on_first(lambda: check(job))  # however long it takes, the others wait
+    runtime.on_first(lambda: check(job), AT_THE_START)  # however long it takes, the others wait
     data = runtime.on_first(lambda: prepare_data(job, progress))
     encoded = data.key if isinstance(data, ArtifactRef) else None
     run = train_run(job, progress, data)

@@ -15,7 +15,7 @@ from trainer.finetune_config import LabelledDataConfig
 from trainer.hub import hub_reason
 from trainer.labelled_rows import Part
 from trainer.raw_bytes import RawFile
-from trainer.sources import Piece, find_pieces, find_sources, is_compressed, unreadable
+from trainer.sources import Piece, find_pieces, find_sources, is_compressed, reading
 from trainer.storage import Store
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
@@ -51,11 +51,9 @@ def fetch_part(part: Part, folder: Path) -> Part:
     if "://" not in part.path:
         return part
     target = folder / f"{len(list(folder.iterdir())):05d}-{part.path.rsplit('/', 1)[-1]}"
-    try:
+    with reading(part.path):
         fs, full = fsspec.url_to_fs(part.path)
         fs.get_file(full, str(target))
-    except OSError as error:
-        raise unreadable(part.path, error) from error
     return replace(part, path=str(target), files=tuple(file._replace(path=str(target)) for file in part.files))
 
 

@@ -5,7 +5,8 @@
 A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. A
 sign of life from the future, by a clock that is ahead, is as old as its file is by the store's clock. Of a damaged lease it is
 not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is for
-`STALE_SECONDS` is of no living process.
+`STALE_SECONDS` is of no living process. So whoever finds a lease whose holder cannot be seen waits: until it changes, and is
+refused then, or until it is that old, and takes it over.
 """
 
 import logging
@@ -20,28 +21,33 @@ from typing import Any, Self
 
 from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
+from trainer.stopping import check_stop, wait
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
 LEASE = "lease.json"
 BEAT_SECONDS, STALE_SECONDS = 10.0, 90.0
+LOOK_SECONDS = 1.0
+"""Between two looks at a lease that may be a dead process's."""
 AHEAD_SECONDS = 5.0
 """By how much clocks may differ that count as the same."""
 
 
 class Lease:
-    """The right to write to a run, for the length of a block. Raises `RunError` on entry if another process holds it.
+    """The right to write to a run, for the length of a block. Raises `RunError` on entry if a living process holds it.
 
-    `removing` is there for others to see: it is held to remove the run.
+    `removing` is there for others to see: it is held to remove the run, and then nothing is waited for.
     """
 
     def __init__(self, store: Store, run: str, removing: bool = False) -> None:
         self._store, self._key, self._path = store, f"{run}/{LEASE}", store.path(run)
         self._mine: dict[str, Any] = {"id": uuid.uuid4().hex, "since": _now(), **_identity()}
+        self._removing = removing
         if removing:
             self._mine["removing"] = True
         self._ended, self._lost, self._written = threading.Event(), False, b""
+        self._watched: bytes | None = None
         # By the clock on the wall: the monotonic one stands still while a machine sleeps.
         self._turn, self._shown = threading.Lock(), time.time()
         self._beat = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -70,23 +76,36 @@ class Lease:
             return False
         held = self._meaning(raw)
         if held is None:
-            if _is_young(self._store, self._key):
-                raise RunError(
-                    f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
-                )
             held = {"pid": "(unknown)", "host": "a machine that its damaged lease does not tell"}
+            problem = f"{self._path}/{LEASE} is damaged, so it is not known who writes to the run; {remedy_of(self._key)}"
+            if _is_young(self._store, self._key):
+                return self._watch(raw, problem)
         elif held["id"] == self._mine["id"]:
             return True  # a remote store's answer to its creation was lost, and the request repeated
         elif _is_alive(self._store, self._key, held):
-            raise RunError(
+            problem = (
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
             )
+            if _is_seen(held):
+                raise RunError(problem)
+            return self._watch(raw, problem)
         self._written = self._encoded()
         taken = self._store.swap(self._key, raw, self._written)
         if taken:
             log.warning("%s: taking over from process %s on %s, which is gone", self._path, held["pid"], held["host"])
         return taken
+
+    def _watch(self, raw: bytes, problem: str) -> bool:
+        """Wait a moment for a sign of life in a lease. Raises `RunError` if there was one, or if there is no time to wait."""
+        if self._removing or self._watched not in (None, raw):
+            raise RunError(problem)
+        if self._watched is None:
+            log.warning("%s: whether that process lives is seen within %g s", problem, STALE_SECONDS)
+        self._watched = raw
+        wait(LOOK_SECONDS)
+        check_stop()
+        return False
 
     def check(self) -> None:
         """Raise `RunError` if another process has taken the run over, as it may from one that was suspended for long.
@@ -99,13 +118,17 @@ class Lease:
             raise RunError(f"{self._path} was taken over by another process: this one was silent for too long, and ends")
 
     def _keep(self) -> None:
+        silent = False
         while not self._ended.wait(BEAT_SECONDS):
             try:
                 self._show_life()
+                silent = False
                 if self._lost:
                     return
             except Exception as error:  # a store that fails for a moment; others wait STALE_SECONDS before they take over
-                log.warning("%s: no sign of life could be written: %s", self._path, error)
+                if not silent:
+                    log.warning("%s: no sign of life could be written: %s", self._path, error)
+                silent = True
 
     def _show_life(self) -> None:
         """Write a new sign of life in the place of the last one, unless another process has put its lease there."""
@@ -178,13 +201,18 @@ def _identity() -> dict[str, Any]:
 
 
 def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
-    mine = _identity()
-    if held["machine"] == mine["machine"] and mine["started"]:
+    if _is_seen(held):
         return bool(_started(held["pid"]) == held["started"])
     silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
     if silent < -AHEAD_SECONDS:
         return _is_young(store, key)
     return silent < STALE_SECONDS
+
+
+def _is_seen(held: dict[str, Any]) -> bool:
+    """Whether a holder would be seen from here if it lived."""
+    mine = _identity()
+    return bool(held["machine"] == mine["machine"] and mine["started"])
 
 
 def _is_young(store: Store, key: str) -> bool:

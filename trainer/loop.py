@@ -96,6 +96,7 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
     while not (state.step >= plan.total_steps or stops_early(session)):
         asked = time.perf_counter()
         batch = next(batches)
+        session.runtime.wait_for_all()
         waited = time.perf_counter() - asked
         seed_everything(training.seed, state.attempts, session.runtime.rank)
         outcome = train_step(

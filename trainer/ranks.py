@@ -5,7 +5,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, exit_status
+from trainer.outages import passes
 from trainer.stopping import check_stop, stoppable
 
 
@@ -16,7 +17,7 @@ def own_rank() -> int | None:
 
 
 def on_rank(work: Callable[[], None]) -> int:
-    """Do a command's work. Returns 0, 2 on bad input, 75 if it was asked to stop, 1 on any other error; all tell why."""
+    """Do a command's work. Returns 0, 2 on bad input, 75 if it can be continued, 1 on any other error; all tell why."""
     try:
         with stoppable():
             check_stop()
@@ -24,14 +25,14 @@ def on_rank(work: Callable[[], None]) -> int:
     except Preempted as stop:
         _tell(str(stop))
         return EXIT_PREEMPTED
-    except FirstRankFailed:
-        return EXIT_BAD_INPUT
+    except FirstRankFailed as error:
+        return exit_status(error)
     except PipelineError as error:
         _tell(f"{type(error).__name__}: {error}")
-        return EXIT_BAD_INPUT
-    except Exception:
+        return exit_status(error)
+    except Exception as error:
         _tell(traceback.format_exc().rstrip())
-        return 1
+        return EXIT_PREEMPTED if passes(error) else 1
     return 0
 
 

@@ -6,7 +6,6 @@ A new format is one function and one entry in `READERS`. Memory is bounded: reco
 
 import csv
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import IO, Any, NamedTuple
@@ -15,7 +14,7 @@ from trainer.config import CorpusConfig
 from trainer.csv_files import QuoteWatch, csv_dialect, never_ends, quoting_hint
 from trainer.errors import RecordError
 from trainer.raw_bytes import open_piece
-from trainer.sources import BOM, MAX_RECORD, Cuts, Piece, boundary, csv_header, is_compressed, open_raw, unreadable
+from trainer.sources import BOM, MAX_RECORD, Cuts, Piece, boundary, csv_header, is_compressed, open_raw, reading, unreadable
 from trainer.stopping import check_stop
 
 csv.field_size_limit(MAX_RECORD)
@@ -40,14 +39,11 @@ def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterato
     Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are not
     those that the piece stands for.
     """
-    try:
-        with open_piece(piece, corpus) as file:
-            for document in READERS[corpus.format](file, piece, corpus, on_bad):
-                check_stop()
-                if document.text:
-                    yield document
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(piece.path, error) from error
+    with reading(piece.path), open_piece(piece, corpus) as file:
+        for document in READERS[corpus.format](file, piece, corpus, on_bad):
+            check_stop()
+            if document.text:
+                yield document
 
 
 def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from torch.utils.tensorboard import SummaryWriter
 
 from trainer.errors import StorageError
+from trainer.outages import patiently
 from trainer.places import LOGS, METRICS, TENSORBOARD
 from trainer.records import ENDED, intact_lines, open_line
 from trainer.seals import seal_line
@@ -43,12 +44,18 @@ class RunLog:
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
         line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
-        with self._store.explained_when_full(self._key, needed=len(line)):
-            if self._file.write(line) < len(line):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        patiently(lambda: self._append(line))
         self._written += 1
         with _only_warned():
             self._show(kind, step, **values)
+
+    def _append(self, line: bytes) -> None:
+        """Append a line, or nothing: what a full disk took of it is taken back."""
+        end = os.fstat(self._file.fileno()).st_size
+        with self._store.explained_when_full(self._key, needed=len(line)):
+            if self._file.write(line) < len(line):
+                self._file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def rewind(self, step: int) -> None:
         """Drop the records from after a step that training goes back to."""
@@ -110,7 +117,7 @@ class RunLog:
         with _only_warned():
             self._board.close()
         if error is None:
-            self._send()
+            patiently(self._send)
         else:
             self.publish()
 

@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.errors import ConfigError, DeviceError, FirstRankFailed, StorageError
+from trainer.outages import passes, patiently
 from trainer.permutation import stable_key
 from trainer.private_folders import STAGING
 from trainer.process import cores_per_rank, threads_asked_for, usable_cores
@@ -53,27 +54,28 @@ class Runtime:
         device: torch.device = self.accelerator.device
         return device
 
-    def on_first(self, work: Callable[[], T]) -> T:
+    def on_first(self, work: Callable[[], T], most: float | None = None) -> T:
         """Do something on rank 0 only, however long it takes, and give every rank its result.
 
-        Where it fails or is stopped there, the other ranks end too, with `FirstRankFailed` or `StopRequested`.
+        What passes by itself is waited for there, `most` seconds if that is given (outages.py). Where it fails or is stopped,
+        the other ranks end too, with `FirstRankFailed` or `StopRequested`.
         """
         if self.ranks == 1:
-            return work()
-        told: list[Any] = [None, None]
+            return patiently(work, most=most)
+        told: list[Any] = [None, None, False]
         failure: BaseException | None = None
         if self.rank == 0:
             try:
-                told[0] = work()
+                told[0] = patiently(work, most=most)
             except StopRequested as stop:
                 failure, told[1] = stop, ""
             except Exception as error:
-                failure, told[1] = error, f"{type(error).__name__}: {error}"
+                failure, told[1:] = error, [f"{type(error).__name__}: {error}", passes(error)]
         dist.broadcast_object_list(told, src=0, group=self.control)
         if failure is not None:
             raise failure
         if told[1] is not None:
-            raise FirstRankFailed(f"rank 0 ended with {told[1]}") if told[1] else StopRequested
+            raise FirstRankFailed(f"rank 0 ended with {told[1]}", told[2]) if told[1] else StopRequested
         result: T = told[0]
         return result
 
@@ -85,6 +87,10 @@ class Runtime:
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""
         return bool(self.sum(torch.tensor(int(flag))))
+
+    def wait_for_all(self) -> None:
+        """Wait until every rank has come here, for days if need be: what a device's collectives wait for ends in minutes."""
+        self.any(False)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         """Sum a CPU tensor over the ranks."""

@@ -19,17 +19,15 @@ from trainer.checkpoint import STATE, TrainState
 from trainer.errors import ArtifactError, StorageError
 from trainer.manifest import MANIFEST, publish_folder
 from trainer.mending import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
+from trainer.outages import passes, patiently
 from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.pointers import folder_name, write_pointer
 from trainer.saved_settings import OPTIMIZER
 from trainer.snapshot import HostCopies, Snapshot
-from trainer.stopping import finishing, wait
+from trainer.stopping import finishing
 from trainer.storage import Store
 
 log = logging.getLogger(__name__)
-
-SAVE_PAUSES = (1.0, 5.0)
-"""Seconds to wait before a failed save is tried again."""
 
 MAX_FAILED_SAVES = 3
 
@@ -44,10 +42,10 @@ class Commit(NamedTuple):
 class Saver:
     """Writes snapshots in a background thread, one at a time, and keeps what is to be kept.
 
-    A save that fails is tried again after a moment, in the background; if it goes on failing, it is reported and training
-    goes on to the next one. `MAX_FAILED_SAVES` of them in a row, or the last one of all, are an error. What is committed is
-    never written again, but for a step that was saved unmeasured: after the commit only its pointers are tried again, and what
-    cannot be deleted stays until later.
+    A save that meets what passes by itself is tried again, in the background, as long as `patience` says; then it is an error.
+    One that fails otherwise is reported, and training goes on to the next one: `MAX_FAILED_SAVES` of them in a row, or the last
+    one of all, are an error. What is committed is never written again, but for a step that was saved unmeasured: after the
+    commit only its pointers are tried again, and what cannot be deleted stays until later.
     """
 
     def __init__(
@@ -81,11 +79,13 @@ class Saver:
         """Take a snapshot and start writing it, once the save before it is over: the copies are the same memory.
 
         Returns the commit of the save before; None if that failed or there was none. Raises `StorageError` once too many in a
-        row have failed.
+        row have failed, or if what should pass did not in time.
         """
         try:
             commit = self.drain()
         except StorageError as error:
+            if error.passes:
+                raise
             self._failures += 1
             if self._failures >= MAX_FAILED_SAVES:
                 raise StorageError(f"{self._failures} checkpoints in a row could not be saved: {error}") from error
@@ -120,8 +120,9 @@ class Saver:
         started = time.monotonic()
         step = snapshot.state.step
         with finishing():
-            _patiently(step, lambda: self._commit(snapshot))
-            _patiently(step, self._mark)
+            tell = partial(log.warning, "step %d is not saved yet: %s", step)
+            patiently(lambda: self._commit(snapshot), tell)
+            patiently(self._mark, tell)
         return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:
@@ -189,21 +190,12 @@ class Saver:
                 self._store.delete(f"{self._run}/{CHECKPOINTS}/{name}", first=MANIFEST)
 
 
-def _patiently(step: int, work: Callable[[], None]) -> None:
-    """Try again what the store refuses, twice, after a moment each."""
-    for pause in SAVE_PAUSES:
-        try:
-            return work()
-        except StorageError as error:
-            log.warning("step %d: saving failed, to be tried again in %g s: %s", step, pause, error)
-            wait(pause)
-    work()
-
-
 @contextmanager
 def _told(place: str) -> Iterator[None]:
     """Errors of the libraries that write a checkpoint, as those of the store: worth another try."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot write {place}: {error}; check that the store is reachable and whole") from error
+        raise StorageError(
+            f"cannot write {place}: {error}; check that the store is reachable and whole", passes(error)
+        ) from error

@@ -9,8 +9,10 @@ import io
 import logging
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import IO, Any, cast
@@ -22,8 +24,9 @@ from fsspec.core import get_compression
 from trainer.config import CorpusConfig
 from trainer.csv_files import csv_dialect, is_quoted
 from trainer.digests import digest_stream
-from trainer.errors import ArtifactError, CorpusError, StorageError, brief, reason_of
+from trainer.errors import ArtifactError, CorpusError, PipelineError, StorageError, brief, reason_of
 from trainer.manifest import fingerprint
+from trainer.outages import passes
 from trainer.seals import read_sealed, write_sealed
 from trainer.stopping import check_stop
 from trainer.storage import Store
@@ -83,9 +86,10 @@ def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
     """
     found: dict[str, SourceFile] = {}
     for pattern in corpus.paths:
-        matches = list(_match(pattern))
-        if not matches:
-            raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
+        with reading(pattern):
+            matches = list(_match(pattern))
+            if not matches:
+                raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
         found.update({source.path: source for source in matches})
     if not sum(source.size for source in found.values()):
         raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
@@ -112,10 +116,8 @@ def find_pieces(
         found = []
         for source in group:
             check_stop()
-            try:
+            with reading(source.path):
                 found.append((source.path, _digest_pieces(source, corpus, piece_bytes)))
-            except OSError as error:
-                raise unreadable(source.path, error) from error
             advance(source.size)
         return found
 
@@ -178,9 +180,23 @@ def is_compressed(path: str) -> bool:
     return get_compression(path, "infer") is not None
 
 
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a `CorpusError`."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError | EOFError | zlib.error) or passes(error):
+            raise unreadable(path, error) from error
+        raise
+
+
 def unreadable(path: str, error: Exception) -> CorpusError:
     """The error for a raw file that cannot be opened or is damaged."""
-    return CorpusError(f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read")
+    message = f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read"
+    return CorpusError(message, passes(error))
 
 
 def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:

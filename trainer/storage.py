@@ -7,7 +7,6 @@ file system if it is local, and moved or uploaded when they are whole.
 import errno
 import json
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -20,12 +19,12 @@ from fsspec.implementations.local import LocalFileSystem
 
 from trainer.errors import StorageError, WrongContent, brief, reason_of
 from trainer.local_files import LocalFiles, linked_folders
+from trainer.outages import FULL, number_of, passes
 from trainer.private_folders import STAGING, PrivateFolder, sweep
 from trainer.stored import Stored
 from trainer.verified import forget_unused
 
 PROBE, CLOCK = b"probe", "clock"
-FULL = (errno.ENOSPC, errno.EDQUOT)
 REACHABLE = "check that the store is reachable and whole"
 LOCAL_HINTS = {
     errno.EROFS: "choose a store that can be written",
@@ -284,7 +283,7 @@ class Store:
         try:
             yield
         except Exception as error:
-            number = _number_of(error)
+            number = number_of(error)
             if number not in FULL:
                 raise
             raise self._full(key, number, folder, needed) from error
@@ -296,12 +295,12 @@ class Store:
         except self._refusals as error:
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
-            number = _number_of(error)
+            number = number_of(error)
             if number in FULL:
                 raise self._full(key, number, needed=needed) from error
             reason = getattr(error, "strerror", None) or error
             hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
-            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}") from error
+            raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", passes(error)) from error
 
     @contextmanager
     def _named(self, key: str) -> Iterator[None]:
@@ -344,14 +343,9 @@ class Store:
         )
         return StorageError(
             f"cannot write {self.path(key)}: {os.strerror(number)}: {lack}; "
-            "free some space there, then run it again: finished work is kept"
+            "free some space there, then run it again: finished work is kept",
+            passes=True,
         )
-
-
-def _number_of(error: Exception) -> int | None:
-    """An error's number; safetensors has an error of its own, which only spells it out."""
-    spelt = re.search(r"\(os error (\d+)\)", str(error))
-    return getattr(error, "errno", None) or (int(spelt[1]) if spelt else None)
 
 
 def json_bytes(value: Any, indent: int | None = 2) -> bytes:

@@ -22,6 +22,7 @@ from trainer.loop import Session, ended_epoch, run_loop
 from trainer.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.mending import find_best, mend_finished, mend_plan
 from trainer.models import checkpoint_activations
+from trainer.outages import patiently
 from trainer.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.plan import FinetunePlan, Plan, StepPlan
 from trainer.pointers import folder_name
@@ -133,7 +134,7 @@ def _train(
 ) -> tuple[PreTrainedModel, TrainState]:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
-    folder = fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND) if checkpoint else None
+    folder = patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)

@@ -1,6 +1,5 @@
 """How many bytes of raw files there are once they are unpacked: about, for estimates before they are read."""
 
-import zlib
 from collections.abc import Sequence
 from statistics import median
 
@@ -8,7 +7,7 @@ from fsspec.core import get_compression
 
 from trainer.config import CorpusConfig
 from trainer.errors import CorpusError
-from trainer.sources import SourceFile, open_bytes, unpack, unreadable
+from trainer.sources import SourceFile, open_bytes, reading, unpack
 
 SAMPLED_FILES = 8
 SAMPLED_BYTES = 4 * 2**20
@@ -33,14 +32,12 @@ def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
 
 def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
     """How many bytes a packed one holds, by the beginning of a file."""
-    try:
+    with reading(source.path):
         if corpus.format == "parquet":
             return _column_bytes(source, corpus.text_field) / source.size
         with open_bytes(source.path) as file, unpack(file, _compression(source) or "") as text:
             held = len(text.read(SAMPLED_BYTES))
             return held / (source.size if held < SAMPLED_BYTES else min(source.size, file.tell()))
-    except (OSError, EOFError, zlib.error) as error:
-        raise unreadable(source.path, error) from error
 
 
 def _column_bytes(source: SourceFile, column: str) -> int:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -17,12 +18,15 @@ from tests.support import ROOT, final_bytes, small_values, steps_recorded, write
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import message_of
 from trainer import lease as leases
-from trainer.errors import ArtifactError, RunError
+from trainer.errors import ArtifactError, Preempted, RunError
 from trainer.lease import Lease, is_being_removed, is_held
 from trainer.seals import read_sealed, write_sealed
+from trainer.stopping import heeding_stops
 from trainer.storage import Store
 
 RUN = "runs/one"
+LONG_TIME = 1e4
+"""Seconds that no test lasts."""
 
 HOLDER = """
 import sys, time
@@ -80,19 +84,58 @@ def test_a_holder_that_is_not_yet_waited_for_counts_as_gone(atomic_store: Store,
         assert held(atomic_store)["pid"] == os.getpid()
 
 
-@pytest.mark.parametrize(("seconds", "taken"), [(0, False), (60, False), (120, True)])
-def test_a_holder_on_another_machine_is_replaced_after_a_long_silence_only(
-    atomic_store: Store, seconds: int, taken: bool
+def show_life_elsewhere(store: Store, seconds_ago: float = 0.0) -> None:
+    """The last sign of life of a process on another machine."""
+    beat = (datetime.now(UTC) - timedelta(seconds=seconds_ago)).isoformat(timespec="milliseconds")
+    other = {"id": "x", "since": "2026-01-01", "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
+    write_sealed(store, f"{RUN}/lease.json", other)
+
+
+def test_a_holder_on_another_machine_that_was_silent_for_long_is_replaced_at_once(
+    atomic_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat = (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="seconds")
-    other = {"id": "x", "since": beat, "host": "far", "pid": 1, "machine": "another", "started": "5", "beat": beat}
-    write_sealed(atomic_store, f"{RUN}/lease.json", other)
-    if taken:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", LONG_TIME)
+    show_life_elsewhere(atomic_store, 120)
+    with Lease(atomic_store, RUN):
+        assert held(atomic_store)["pid"] == os.getpid()
+
+
+def test_a_holder_on_another_machine_that_is_silent_is_waited_for_and_replaced(
+    atomic_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(leases, "STALE_SECONDS", 6.0)
+    show_life_elsewhere(atomic_store)
+    begun = time.monotonic()
+    with Lease(atomic_store, RUN):
+        assert time.monotonic() - begun > 5
+        assert held(atomic_store)["pid"] == os.getpid()
+    assert caplog.text.count("whether that process lives is seen within 6 s") == 1
+
+
+def test_a_holder_on_another_machine_that_shows_life_is_not_waited_for(atomic_store: Store) -> None:
+    show_life_elsewhere(atomic_store)
+    other = threading.Timer(2, show_life_elsewhere, [atomic_store])
+    other.start()
+    with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN):
+        pass
+    assert not other.is_alive()
+    assert held(atomic_store)["host"] == "far"
+
+
+def test_who_waits_for_a_lease_can_be_asked_to_stop(atomic_store: Store) -> None:
+    show_life_elsewhere(atomic_store)
+    stop = threading.Timer(1, os.kill, [os.getpid(), signal.SIGTERM])
+    with pytest.raises(Preempted), heeding_stops():
+        stop.start()
         with Lease(atomic_store, RUN):
-            assert held(atomic_store)["pid"] == os.getpid()
-    else:
-        with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN):
             pass
+
+
+def test_nobody_waits_for_a_lease_to_remove_a_run(atomic_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LOOK_SECONDS", LONG_TIME)
+    show_life_elsewhere(atomic_store)
+    with pytest.raises(RunError, match="process 1 on far"), Lease(atomic_store, RUN, removing=True):
+        pass
 
 
 def test_a_process_id_that_was_given_to_another_process_does_not_hold(atomic_store: Store) -> None:
@@ -161,7 +204,7 @@ def test_of_a_damaged_lease_the_run_counts_as_held_until_nobody_can_be_alive(ato
     atomic_store.write_bytes(f"{RUN}/lease.json", content)
     with (
         pytest.raises(RunError, match=r"lease\.json is damaged, so it is not known who.*wait two minutes, and delete it"),
-        Lease(atomic_store, RUN),
+        Lease(atomic_store, RUN, removing=True),
     ):
         pass
     assert is_held(atomic_store, RUN)
@@ -215,7 +258,7 @@ def leave_from_the_future(store: Store, seconds_ago: float) -> None:
 def test_a_lease_from_the_future_counts_by_the_stores_clock(empty_store: Store) -> None:
     leave_from_the_future(empty_store, 30)
     assert is_held(empty_store, RUN)
-    with pytest.raises(RunError, match="is being written by process 1 on ahead"), Lease(empty_store, RUN):
+    with pytest.raises(RunError, match="is being written by process 1 on ahead"), Lease(empty_store, RUN, removing=True):
         pass
     leave_from_the_future(empty_store, 120)
     assert not is_held(empty_store, RUN)

@@ -19,8 +19,8 @@ from tests.support import curve, final_bytes, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.test_retention import Keeper, kept
-from trainer import divergence, loop, saver
-from trainer.errors import Preempted, RunError, StorageError
+from trainer import divergence, loop, outages, saver
+from trainer.errors import Preempted, RunError, StorageError, exit_status
 from trainer.finetune_preflight import finetune_preflight
 from trainer.preflight import preflight
 from trainer.progress import silent
@@ -43,11 +43,11 @@ def block(store: Store) -> Path:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saver, "SAVE_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.0)
 
 
-def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
-    empty_store: Store, no_pauses: None, caplog: pytest.LogCaptureFixture
+def test_a_save_that_is_refused_is_reported_and_does_not_stop_training(
+    empty_store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     keeper, obstacle = Keeper(empty_store, keep_last=2), block(empty_store)
     keeper.submit(1)
@@ -55,7 +55,7 @@ def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
     keeper.submit(3)
     with pytest.raises(StorageError):
         keeper.saver.drain()
-    assert sum("to be tried again in 0 s" in record.getMessage() for record in caplog.records) == 6
+    assert "tried again" not in caplog.text
     assert sum("could not be saved, training goes on" in record.getMessage() for record in caplog.records) == 2
     obstacle.unlink()
     keeper.submit(4)
@@ -67,7 +67,7 @@ def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (OSError(errno.EIO, "Input/output error"), "cannot write .*step-00000001: .*Input/output error"),
+        (OSError(errno.ESTALE, "Stale file handle"), "cannot write .*step-00000001: .*Stale file handle"),
         (SafetensorError("Error while serializing: I/O error: (os error 116)"), r"cannot write .*: .*\(os error 116\)"),
         (
             SafetensorError("Error while serializing: I/O error: (os error 122)"),
@@ -76,7 +76,7 @@ def test_a_save_that_fails_is_tried_again_reported_and_does_not_stop_training(
     ],
     ids=["the system's", "a library's", "a library's about space"],
 )
-def test_an_error_of_what_writes_a_checkpoint_is_tried_again(
+def test_a_save_that_meets_what_passes_is_tried_again(
     error: Exception, told: str, empty_store: Store, no_pauses: None, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
@@ -90,11 +90,28 @@ def test_an_error_of_what_writes_a_checkpoint_is_tried_again(
     monkeypatch.setattr(saver, "save_file", write_on_second)
     Keeper(empty_store, keep_last=1).save(1)
     assert kept(empty_store) == [1]
-    (said,) = [record.getMessage() for record in caplog.records if "to be tried again" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "step 1 is not saved yet" in record.getMessage()]
     assert re.search(told, said), said
 
 
-def test_three_saves_in_a_row_that_fail_stop_training(empty_store: Store, no_pauses: None) -> None:
+def test_a_save_that_meets_what_does_not_pass_in_time_ends_training_with_that(
+    empty_store: Store, no_pauses: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stay_full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setenv(outages.PATIENCE, "0.5")
+    monkeypatch.setattr(saver, "save_file", stay_full)
+    keeper = Keeper(empty_store, keep_last=1)
+    keeper.submit(1)
+    with pytest.raises(StorageError, match="No space left on device") as failure:
+        keeper.submit(2)
+    assert failure.value.passes
+    assert exit_status(failure.value) == 75
+    assert kept(empty_store) == []
+
+
+def test_three_saves_in_a_row_that_are_refused_stop_training(empty_store: Store) -> None:
     keeper = Keeper(empty_store, keep_last=2)
     block(empty_store)
     for step in (1, 2, 3):

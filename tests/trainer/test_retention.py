@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer import saver
+from trainer import outages, saver
 from trainer.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
 from trainer.config import ModelConfig
 from trainer.errors import ArtifactError, StorageError
@@ -118,7 +118,7 @@ def test_nothing_stays_in_the_staging_folder(empty_store: Store) -> None:
 def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(saver, "SAVE_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.1)
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(1)
     written, publish, point = [], saver.publish_folder, saver.write_pointer
@@ -130,7 +130,7 @@ def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
     def point_on_second(store: Store, key: str, *rest: Any) -> None:
         written.append(key)
         if written.count(key) == 1:
-            raise StorageError("the pointer is refused")
+            raise StorageError("the pointer is refused", passes=True)
         point(store, key, *rest)
 
     def refuse(store: Store, key: str, first: str | None = None) -> None:
@@ -152,7 +152,6 @@ def test_what_is_committed_is_not_written_again_when_what_comes_after_fails(
 def test_pointers_that_could_not_be_written_in_their_time_are_written_with_the_next(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saver, "SAVE_PAUSES", (0.0, 0.0))
     keeper = Keeper(empty_store, keep_last=1)
     keeper.save(1, 5.0)
 

@@ -1,0 +1,37 @@
+"""Tasks that wait for what passes by itself, and crash if it does not: what crashed is scheduled again, what failed is not."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from tasks.showing import TaskLogger
+from trainer.errors import PipelineError
+from trainer.outages import patiently
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class OutOfPatience(BaseException):
+    """What should pass by itself did not in time. To Prefect it is a crash, as any exception that is no `Exception`."""
+
+
+def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Have a task's work done again as long as it ends by what passes: for so many seconds at most, if they are given.
+
+    Then, or when this process is asked to stop, raises `OutOfPatience`.
+    """
+
+    def decorate(work: Callable[P, T]) -> Callable[P, T]:
+        @wraps(work)
+        def done(*arguments: P.args, **named: P.kwargs) -> T:
+            try:
+                return patiently(lambda: work(*arguments, **named), TaskLogger().warning, most)
+            except PipelineError as error:
+                if not error.passes:
+                    raise
+                raise OutOfPatience(f"{error} (what is finished is kept: running it again continues)") from error
+
+        return done
+
+    return decorate

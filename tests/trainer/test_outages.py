@@ -1,0 +1,174 @@
+"""What passes by itself, and what does not."""
+
+import errno
+import os
+import pickle
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from tests.processes import free_port
+from tests.s3 import S3Server
+from trainer import outages
+from trainer.config import CorpusConfig
+from trainer.errors import ConfigError, CorpusError, StorageError, exit_status
+from trainer.outages import passes, patiently
+from trainer.sources import find_sources
+from trainer.stopping import heeding_stops
+from trainer.storage import Store
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
+
+
+def failing(times: int, error: Exception) -> Callable[[], str]:
+    attempts = iter(range(times))
+
+    def work() -> str:
+        if next(attempts, None) is not None:
+            raise error
+        return "done"
+
+    return work
+
+
+def test_what_passes_is_tried_again_after_growing_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(outages, "wait", paused.append)
+    said: list[str] = []
+    assert patiently(failing(9, StorageError("away", passes=True)), said.append) == "done"
+    assert paused == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert said[0] == "away (tried again in 1.0 s, for 6 h 00 min at most)"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        StorageError("no"),
+        OSError(errno.EACCES, "no"),
+        OSError(errno.EIO, "no"),
+        FileNotFoundError(errno.ENOENT, "no"),
+        ValueError(),
+    ],
+)
+def test_what_does_not_pass_is_raised_at_once(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        patiently(failing(1, error))
+
+
+def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(outages.PATIENCE, "0.5")
+    begun = time.monotonic()
+    with pytest.raises(StorageError) as failure:
+        patiently(failing(10**9, StorageError("away", passes=True)))
+    assert 0.5 <= time.monotonic() - begun < 5
+    assert exit_status(failure.value) == 75
+
+
+def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(outages.PATIENCE, "0.3")
+    monkeypatch.setattr(outages, "ANOTHER", 0.2)
+    attempts = 0
+
+    def work() -> int:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 6:
+            time.sleep(0.25)
+            raise StorageError("away", passes=True)
+        return attempts
+
+    assert patiently(work) == 6
+
+
+@pytest.mark.parametrize("said", ["soon", "-1", "nan"])
+def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(outages.PATIENCE, said)
+    with pytest.raises(ConfigError, match=f"HEADRACE_PATIENCE is '{said}'; it must be a number of seconds"):
+        patiently(lambda: None)
+
+
+def test_who_waits_can_be_asked_to_stop() -> None:
+    begun = time.monotonic()
+    with pytest.raises(StorageError, match="away"), heeding_stops():
+        threading.Timer(0.5, os.kill, [os.getpid(), 15]).start()
+        patiently(failing(10**9, StorageError("away", passes=True)))
+    assert time.monotonic() - begun < 5
+
+
+def test_what_passes_is_told_from_what_it_was_raised_from_and_crosses_processes() -> None:
+    try:
+        raise CorpusError("unreadable") from OSError(errno.ECONNRESET, "reset")
+    except CorpusError as error:
+        assert passes(error)
+    assert passes(pickle.loads(pickle.dumps(StorageError("away", passes=True))))
+    assert not passes(pickle.loads(pickle.dumps(StorageError("wrong"))))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("mounting a file system is not allowed here")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_passes_and_a_folder_that_may_not_be_written_does_not(small_disk: Path, tmp_path: Path) -> None:
+    store = Store(str(small_disk / "store"))
+    store.write_bytes("runs/a", b"a" * 900_000)
+    with pytest.raises(StorageError, match="No space left") as full:
+        store.write_bytes("runs/b", b"b" * 900_000)
+    assert full.value.passes
+    assert [key.name for key in (small_disk / "store/runs").iterdir()] == ["a"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError) as wrong:
+        Store(str(tmp_path / "file")).write_bytes("runs/a", b"a")
+    assert not wrong.value.passes
+
+
+@contextmanager
+def fresh_clients() -> Iterator[None]:
+    """Clients that read the environment now, for the length of a block."""
+    fsspec.filesystem("s3").clear_instance_cache()
+    try:
+        yield
+    finally:
+        fsspec.filesystem("s3").clear_instance_cache()
+
+
+def test_an_s3_server_that_cannot_be_reached_passes_and_one_that_refuses_does_not(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(s3.new_store())
+    store.write_bytes("runs/a", b"a")
+    with pytest.raises(StorageError) as missing:
+        Store("s3://no-such-bucket/store").write_bytes("runs/a", b"a")
+    assert not missing.value.passes
+    with monkeypatch.context() as patch, pytest.raises(StorageError) as refused, fresh_clients():
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+        Store(store.url).read_bytes("runs/a")
+    assert not refused.value.passes
+    with monkeypatch.context() as patch, pytest.raises(StorageError) as away, fresh_clients():
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+        Store(store.url).read_bytes("runs/a")
+    assert away.value.passes
+
+
+def test_raw_files_on_a_server_that_is_away_are_no_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    corpus = CorpusConfig(name="far", paths=["s3://bucket/*.txt"], format="text")
+    with pytest.raises(CorpusError, match="cannot be read") as failure, fresh_clients():
+        find_sources(corpus)
+    assert failure.value.passes
