@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs test test-long soak stops check bench clean
+.PHONY: run up down corpora finetune pairs test test-long soak outages stops check bench clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -40,6 +40,11 @@ test-long: $(STAMP)
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(N)
+
+outages: $(STAMP)
+	$(BIN)/python -m tests.outages 5 s3
+	$(BIN)/python -m tests.outages 60 s3
+	$(BIN)/python -m tests.outages 60 disk
 
 stops: $(STAMP)
 	$(BIN)/python -m tests.stops $(N)

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,8 @@ class S3Server(NamedTuple):
     env: dict[str, str]
     reader: dict[str, str]
     """The credentials of somebody who may read and list."""
+    away: Callable[[], AbstractContextManager[None]]
+    """A block during which the server is stopped."""
 
     def new_store(self) -> str:
         """The URL of an empty place in the server's bucket."""
@@ -65,20 +67,39 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         "AWS_EC2_METADATA_DISABLED": "true",
     }
     before = {name: os.environ.get(name) for name in env}
-    with open(folder / "said", "wb") as said:
-        own = {**os.environ, "TMPDIR": str(folder)}  # where it puts its logs
-        process = subprocess.Popen(command, env=own, stdout=said, stderr=said, start_new_session=True)
+    process = _start(command, folder)
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        nonlocal process
+        _stop(process, signal.SIGTERM)
+        try:
+            yield
+        finally:
+            process = _start(command, folder)
+            wait_until(lambda: _is_ready(process, folder / "said"), 60)
+
     os.environ.update(env)
     fsspec.filesystem("s3").clear_instance_cache()
     try:
         wait_until(lambda: _is_ready(process, folder / "said"), 60)
-        yield S3Server(address, env, {"AWS_ACCESS_KEY_ID": f"{key}r", "AWS_SECRET_ACCESS_KEY": secret})
+        yield S3Server(address, env, {"AWS_ACCESS_KEY_ID": f"{key}r", "AWS_SECRET_ACCESS_KEY": secret}, away)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        _stop(process, signal.SIGKILL)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    with open(folder / "said", "wb") as said:
+        own = {**os.environ, "TMPDIR": str(folder)}  # where it puts its logs
+        return subprocess.Popen(command, env=own, stdout=said, stderr=said, start_new_session=True)
+
+
+def _stop(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signum)
+    process.wait()
 
 
 def _weed() -> str:

@@ -128,9 +128,9 @@ def committed(store: Path) -> int:
     return int(json.loads(pointer.read_text())["step"]) if pointer.exists() else 0
 
 
-def outcome(store: Path) -> dict[str, Any]:
-    """What must not depend on kills."""
-    return {**published(store, str(store)), "curve": curve(store), "held-out losses": held_out_losses(store)}
+def outcome(store: Path, named: str | None = None) -> dict[str, Any]:
+    """What must not depend on kills, of a store or a copy of one; `named` is what the job calls it."""
+    return {**published(store, named or str(store)), "curve": curve(store), "held-out losses": held_out_losses(store)}
 
 
 def main(kills: int = 200, seed: int = 0) -> int:

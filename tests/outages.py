@@ -1,0 +1,159 @@
+"""Take a pipeline's store away while it works, and give it back: `python -m tests.outages [SECONDS [s3|disk [STAGE...]]]`.
+
+Runs the flow `data-to-model` with small sizes. In each stage, `s3` stops a real S3 server for so many seconds; `disk` fills the
+store's file system, which is of its own, for so long. The same process must go on and end with 0, with the bits of a run that
+nothing happened to and nothing left over; one that ends with 75 instead is counted, and started again. Prints each outage and
+how much longer than it the run took.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from tests.flows.serving import Serving
+from tests.processes import Running, start_module
+from tests.s3 import s3_server
+from tests.soak import RUN, outcome
+from tests.stops import STAGES
+from tests.support import small_values, write_config, write_corpora
+from trainer.errors import EXIT_PREEMPTED, StorageError
+from trainer.storage import Store
+
+SETTINGS: dict[str, Any] = {
+    "run": RUN.name,
+    "training__max_steps": 60,
+    "training__save_every": 5,
+    "training__evaluate_every": 20,
+    "evaluation__during_training": 32,
+}
+DISK_BYTES = 200 * 2**20
+
+
+class Outages:
+    """A folder with raw text, places for stores, and what takes those away."""
+
+    def __init__(self, folder: Path, kind: str, env: dict[str, str], stack: ExitStack) -> None:
+        self._folder, self._env, self._number = folder, env, 0
+        self._raw = write_corpora(folder / "raw")
+        if kind == "s3":
+            (folder / "s3").mkdir()
+            server = stack.enter_context(s3_server(folder / "s3"))
+            self._new, self._away = server.new_store, server.away
+        else:
+            disk = stack.enter_context(small_disk(folder / "disk"))
+            self._new, self._away = (lambda: f"{disk}/store-{self._number}"), (lambda: filled(disk))
+        self.failures: list[str] = []
+        self.slowest = 0.0
+        store = Store(self._new())
+        running, begun, looked = self._start(store), time.monotonic(), time.monotonic()
+        self.lengths = dict.fromkeys(["start and tokenizer", *STAGES.values()], 0.0)
+        while running.status() is None:
+            time.sleep(0.1)
+            self.lengths[stage_of(store)] += time.monotonic() - looked
+            looked = time.monotonic()
+        self.length = time.monotonic() - begun
+        if (ended := running.wait()).status != 0:
+            raise RuntimeError(ended.stderr)
+        self._expected = self._outcome(store)
+
+    def take_away(self, stage: str, seconds: float, draw: random.Random) -> None:
+        """One run, without its store for so long from a random time of a stage on."""
+        self._number += 1
+        store = Store(self._new())
+        running, begun = self._start(store), time.monotonic()
+        while running.status() is None and stage_of(store) != stage:
+            time.sleep(0.05)
+        time.sleep(draw.uniform(0.0, self.lengths[stage]))
+        met = running.status() is None
+        gone = time.monotonic()
+        with self._away():
+            time.sleep(seconds)
+        back = time.monotonic()
+        ended, again = running.wait(1200.0), 0
+        while ended.status == EXIT_PREEMPTED:
+            again += 1
+            ended = self._start(store).wait(1200.0)
+        longer = time.monotonic() - begun - (back - gone) - self.length
+        told = f"{back - gone:.0f} s in {stage if met else 'no stage: it had ended'}: {ended.status}"
+        told += f", started again {again} times" if again else ""
+        print(f"  {told}, {time.monotonic() - back:.0f} s after it, {longer:.0f} s longer than without", flush=True)
+        found = self._outcome(store) if ended.status == 0 else {}
+        wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
+        staged = [file.key for file in store.walk() if file.key.startswith(".staging/")]
+        if wrong or staged or again:
+            self.failures.append(f"{told}: differs in {', '.join(wrong[:5])}; left over: {', '.join(staged)}")
+            print(self.failures[-1], ended.stderr[-6000:], sep="\n", flush=True)
+
+    def _start(self, store: Store) -> Running:
+        values = small_values(self._raw, store.url, **SETTINGS)
+        config = write_config(self._folder / f"job-{self._number}.yaml", values)
+        return start_module(self._folder / f"said-{self._number}", "flows.data_to_model", config, env=self._env, count=2)
+
+    def _outcome(self, store: Store) -> dict[str, Any]:
+        copy = Path(store.url)
+        if store.local is None:
+            copy = self._folder / f"copy-{self._number}"
+            for file in store.walk():
+                (copy / file.key).parent.mkdir(parents=True, exist_ok=True)
+                (copy / file.key).write_bytes(store.read_bytes(file.key))
+        return {name: value for name, value in outcome(copy, store.url).items() if not name.startswith(".staging")}
+
+
+def stage_of(store: Store) -> str:
+    """What is at work in a store."""
+    with suppress(StorageError):
+        keys = [file.key for file in store.walk()]
+        found = [stage for pattern, stage in STAGES.items() if any(fnmatch(key, pattern) for key in keys)]
+        return found[-1] if found else "start and tokenizer"
+    return "unknown"
+
+
+@contextmanager
+def small_disk(place: Path) -> Iterator[Path]:
+    """A file system of its own, for the length of a block."""
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", place], check=True)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@contextmanager
+def filled(place: Path) -> Iterator[None]:
+    """A full file system, for the length of a block."""
+    ballast = place / "ballast"
+    with open(ballast, "wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(2**16)) or True:
+            pass
+    try:
+        yield
+    finally:
+        ballast.unlink()
+
+
+def main(seconds: float = 5.0, kind: str = "s3", *stages: str) -> int:
+    """Take the store away in each stage, and print the figures. Returns 1 if anything went wrong."""
+    with tempfile.TemporaryDirectory(prefix="headrace-outages-") as name, ExitStack() as stack:
+        server = Serving(Path(name, "prefect"))
+        stack.callback(server.kill_server)
+        found = Outages(Path(name), kind, {**server.env, "HEADRACE_CACHE": f"{name}/cache"}, stack)
+        print(f"one run takes {found.length:.0f} s", flush=True)
+        draw = random.Random(os.getpid())
+        for stage in stages or list(found.lengths)[:-1]:
+            found.take_away(stage, seconds, draw)
+    print(*found.failures, sep="\n")
+    print(f"{len(found.failures)} failures")
+    return int(bool(found.failures))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(float, sys.argv[1:2]), *sys.argv[2:]))
