@@ -1,0 +1,80 @@
+"""Tasks that meet what passes by itself: they wait, and crash if it does not pass in time, to be scheduled again."""
+
+from pathlib import Path
+
+import pytest
+from prefect import flow, task
+from prefect.client.schemas.objects import StateType
+
+from flows.cli import run, status_of
+from tasks.patience import OutOfPatience, patient
+from tests.flows.serving import serving
+from tests.processes import wait_until
+from tests.s3 import S3Server
+from tests.support import small_values
+from trainer import outages
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, StorageError
+from trainer.storage import Store
+
+FOUND: list[StorageError] = []
+"""What a task meets, from the last to the first."""
+
+
+@task
+@patient()
+def meet(name: str) -> str:
+    """Raise what there is to raise."""
+    if FOUND:
+        raise FOUND.pop()
+    return f"met {name}"
+
+
+@flow
+def meeting(name: str) -> str:
+    """One task."""
+    return meet(name, return_state=True).result()
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.05)
+    monkeypatch.setenv(outages.PATIENCE, "2")
+    FOUND.clear()
+
+
+def test_a_task_waits_for_what_passes(caplog: pytest.LogCaptureFixture) -> None:
+    FOUND.extend([StorageError("the disk is full", passes=True)] * 3)
+    assert meeting("it") == "met it"
+    assert sum("the disk is full (tried again in" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_what_does_not_pass_in_time_is_a_crash_and_75() -> None:
+    FOUND.extend([StorageError("the store is away", passes=True)] * 10_000)
+    with pytest.raises(OutOfPatience, match=r"the store is away \(what is finished is kept"):
+        meeting("it", return_state=True)
+    assert status_of(lambda: run(meeting, "it")) == EXIT_PREEMPTED
+
+
+def test_what_a_person_must_change_is_a_failure_and_2() -> None:
+    FOUND.append(StorageError("no such bucket"))
+    state = meeting("it", return_state=True)
+    assert state.type == StateType.FAILED
+    FOUND.append(StorageError("no such bucket"))
+    assert status_of(lambda: run(meeting, "it")) == EXIT_BAD_INPUT
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_run_whose_store_stays_away_crashes_and_the_watchdog_has_it_finished_when_that_is_back(
+    raw: Path, s3: S3Server, tmp_path: Path
+) -> None:
+    values = small_values(raw, s3.new_store(), training__max_steps=400, training__save_every=5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+        patch.setenv(outages.PATIENCE, "5")
+        with serving(tmp_path / "serving") as served:
+            flow_run = served.run("data-to-model/local", values)
+            wait_until(lambda: any("/step-" in file.key for file in Store(values["store"]).walk("runs")), 240)
+            with s3.away():
+                wait_until(lambda: served.state_of(flow_run) == "CRASHED", 240)
+            wait_until(lambda: served.state_of(flow_run) == "COMPLETED", 240)
