@@ -206,7 +206,10 @@ def wrap_objective(
         loss.backward()
         left_out = any(parameter.grad is None for parameter in objective.parameters() if parameter.requires_grad)
         objective.zero_grad(set_to_none=True)
-        accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=runtime.any(left_out))
+        # Gradients that are views of the buckets that DDP reduces take no memory of their own.
+        accelerator.ddp_handler = DistributedDataParallelKwargs(
+            find_unused_parameters=runtime.any(left_out), gradient_as_bucket_view=True
+        )
     wrapped: torch.nn.Module = accelerator.prepare_model(objective)
     return wrapped
 

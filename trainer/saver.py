@@ -17,13 +17,14 @@ from transformers import PreTrainedModel
 
 from trainer.checkpoint import STATE, TrainState
 from trainer.errors import ArtifactError, StorageError
+from trainer.host_copies import HostCopies
 from trainer.manifest import MANIFEST, publish_folder
 from trainer.mending import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
 from trainer.outages import passes, patiently
 from trainer.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.pointers import folder_name, write_pointer
 from trainer.saved_settings import OPTIMIZER
-from trainer.snapshot import HostCopies, Snapshot
+from trainer.snapshot import Snapshot
 from trainer.stopping import finishing
 from trainer.storage import Store
 

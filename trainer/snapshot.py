@@ -1,6 +1,5 @@
 """Snapshots of the training state at a step boundary, for the background writer."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,38 +8,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.checkpoint import TrainState
+from trainer.host_copies import HostCopies
 from trainer.saved_settings import parameter_names
-
-
-class HostCopies:
-    """Copies of tensors in host memory that is kept from one snapshot to the next.
-
-    Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest
-    to memory that is page-locked.
-    """
-
-    def __init__(self) -> None:
-        self._copies: dict[tuple[str, str], torch.Tensor] = {}
-
-    def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Copies on the CPU, over those that were taken before by these names; tied weights go on sharing their memory."""
-        copies: dict[tuple[int, torch.Size], torch.Tensor] = {}
-        result = {}
-        for name, tensor in tensors.items():
-            identity = (tensor.data_ptr(), tensor.shape)
-            if identity not in copies:
-                copies[identity] = self._room(kind, name, tensor).copy_(tensor.detach(), non_blocking=True)
-            result[name] = copies[identity]
-        if any(tensor.is_cuda for tensor in tensors.values()):
-            torch.cuda.synchronize()
-        return result
-
-    def _room(self, kind: str, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        copy = self._copies.get((kind, name))
-        if copy is None or (copy.shape, copy.dtype) != (tensor.shape, tensor.dtype):
-            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-            self._copies[kind, name] = copy
-        return copy
 
 
 @dataclass(frozen=True)

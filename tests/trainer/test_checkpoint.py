@@ -15,6 +15,7 @@ from tests.trainer.conftest import Finished
 from trainer.checkpoint import TrainState, find_checkpoint, restore
 from trainer.config import ModelConfig, TrainingConfig
 from trainer.errors import ArtifactError
+from trainer.host_copies import HostCopies
 from trainer.losses import CausalLMLoss
 from trainer.manifest import fetch_artifact
 from trainer.models import build_model, load_model, resolve_config
@@ -22,7 +23,7 @@ from trainer.places import CHECKPOINT_KIND
 from trainer.runtime import Runtime
 from trainer.saver import Saver
 from trainer.seals import write_sealed
-from trainer.snapshot import HostCopies, Snapshot, take_snapshot
+from trainer.snapshot import Snapshot, take_snapshot
 from trainer.step import Batch, make_optimizer, make_schedule, train_step
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo

@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 from tests.support import SMALL_MODEL
 from trainer.checkpoint import TrainState
 from trainer.config import ModelConfig, TrainingConfig
+from trainer.host_copies import HostCopies
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, resolve_config
-from trainer.snapshot import HostCopies, Snapshot, take_snapshot
+from trainer.snapshot import Snapshot, take_snapshot
 from trainer.step import make_optimizer, make_schedule
 from trainer.tokenizer import TokenizerInfo
 
@@ -76,3 +77,14 @@ def test_a_tensor_of_another_shape_or_type_gets_memory_of_its_own() -> None:
     for tensor in (torch.ones(3), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bfloat16)):
         (copy,) = copies.take("weights", {"w": tensor}).values()
         assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
+
+
+def test_copies_take_the_bytes_of_what_they_are_of_and_have_storages_of_their_own() -> None:
+    copies = HostCopies()
+    tensors = {"a": torch.randn(2**20 + 1), "b": torch.randn(3), "none": torch.zeros(0, 4), "scalar": torch.tensor(2.0)}
+    taken = copies.take("weights", tensors)
+    assert all(torch.equal(taken[name], tensor) for name, tensor in tensors.items())
+    first, last = taken["a"].data_ptr(), taken["scalar"].data_ptr()
+    assert last - first == 4 * (2**20 + 16) + 64, "one after the other, each on a boundary of 64 bytes"
+    assert len({taken[name].untyped_storage().data_ptr() for name in ("a", "b", "scalar")}) == 3
+    assert all(taken[name].untyped_storage().nbytes() == tensors[name].nbytes for name in ("a", "b", "scalar"))
