@@ -156,6 +156,8 @@ def show_preflight(found: Preflight) -> None:
         ("memory", f"about {size(found.about_memory_bytes)} a rank"),
         ("disk", f"about {size(found.about_disk_bytes)}"),
     ]
+    if found.about_host_bytes != found.about_memory_bytes:
+        rows.append(("host memory", f"about {size(found.about_host_bytes)}, with the copies of a checkpoint"))
     if found.free_disk_bytes is not None:
         rows.append(("free disk", size(found.free_disk_bytes)))
     for name, value in rows:

@@ -17,6 +17,7 @@ from trainer.logs import for_terminals, start_logging
 from trainer.manifest import ArtifactRef
 from trainer.outages import AT_THE_START
 from trainer.places import FINAL
+from trainer.process import return_freed_memory
 from trainer.progress import Progress, for_people, silent
 from trainer.results import Evaluation, FinetuneEvaluation, Remeasured
 from trainer.seals import require_sealed
@@ -48,6 +49,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     data = runtime.on_first(lambda: prepare_data(job, progress))
     encoded = data.key if isinstance(data, ArtifactRef) else None
     run = train_run(job, progress, data)
+    return_freed_memory()
     runtime.check_stop()
     evaluation = evaluate(job, run, encoded, progress, runtime.rank)
     anew = measure_rival(job, run.key, evaluation, progress, runtime)

@@ -6,6 +6,7 @@ import torch
 
 from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.manifest import Manifest
+from trainer.memory import estimate_memory
 from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.plan import check_patience, divide_batch, make_plan
 from trainer.preparation import STARTED, PreparedData, find_prepared, shard_manifests
@@ -22,9 +23,6 @@ from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
 from trainer.trial import tried_objective
 from trainer.unpacked import unpacked_bytes
-
-ADAM_BYTES_PER_PARAMETER = 16
-"""float32 weight, gradient, and AdamW's two means."""
 
 TRIED_AT_ONCE = 150_000_000
 """Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
@@ -47,6 +45,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
     parameters = count_parameters(config, job.model.attention)
+    memory = estimate_memory(training, config, ranks, parameters)
     if parameters <= TRIED_AT_ONCE:
         tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
     check_stop()
@@ -55,8 +54,6 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
-    text = config.get_text_config()
-    width, layers = getattr(text, "hidden_size", 0), getattr(text, "num_hidden_layers", 0)
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
@@ -68,7 +65,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         plan=plan,
         about_windows=windows,
         about_steps=steps,
-        about_memory_bytes=_memory_bytes(training, ranks, parameters, width, layers, text.vocab_size),
+        about_memory_bytes=memory.device,
+        about_host_bytes=memory.host,
         about_disk_bytes=sum(needs.values()),
         free_disk_bytes=store.free_bytes(),
     )
@@ -102,17 +100,6 @@ def _tokens(previews: list[CorpusPreview]) -> int:
 
 def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:
     return max(1, _tokens(previews) // (training.stride or training.context))
-
-
-def _memory_bytes(training: TrainingConfig, ranks: int, parameters: int, width: int, layers: int, vocab_size: int) -> int:
-    """Weights, gradients and Adam's means, and activations: 34 bytes a token, layer and channel in half precision, twice that
-    in float32 (Korthikanti et al., 2022, equation 2, attention scores left out), and the logits with their gradient.
-    """
-    micro_batch, _ = divide_batch(training, ranks)
-    tokens = micro_batch * training.context
-    per_channel = 68 if training.precision == "fp32" else 34
-    activations = tokens * width * (layers * per_channel if not training.gradient_checkpointing else layers * 4 + per_channel)
-    return ADAM_BYTES_PER_PARAMETER * parameters + activations + tokens * vocab_size * 8
 
 
 def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:

@@ -29,6 +29,13 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> Non
         sys.exit(128 + signum)
 
 
+def return_freed_memory() -> None:
+    """Have glibc give back to the system what was freed and it keeps for later, in fragments: gigabytes after training."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def return_large_buffers() -> None:
     """Have glibc give freed buffers of 128 KiB and more back to the system at once.
 

@@ -24,7 +24,10 @@ class CorpusPreview(Result):
 
 
 class Preflight(Result):
-    """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates."""
+    """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
+
+    The memory is a rank's: of its device, and of the host, which is the same without a GPU.
+    """
 
     corpora: list[CorpusPreview]
     vocab_size: int
@@ -34,6 +37,7 @@ class Preflight(Result):
     about_windows: int
     about_steps: int
     about_memory_bytes: int
+    about_host_bytes: int
     about_disk_bytes: int
     free_disk_bytes: int | None
 
