@@ -90,11 +90,12 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
         value: dict[str, Any] = outcome["value"]
         return value
     message = outcome.get("message", "")
+    known = {name: outcome.get(name, False) for name in ("passes", "waited_for")}
     kind = getattr(errors, outcome.get("kind", ""), None)
     if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
-        raise kind(message, passes=outcome["passes"])
-    if outcome.get("passes"):
-        raise StorageError(f"stage {name}: {outcome['kind']}: {message}", passes=True)
+        raise kind(message, **known)
+    if known["passes"]:
+        raise StorageError(f"stage {name}: {outcome['kind']}: {message}", **known)
     if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")
     reason = f"{outcome['kind']}: {message}\n{outcome.get('traceback', '')}" if message else "it said nothing"

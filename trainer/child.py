@@ -102,7 +102,7 @@ def _status_of(statuses: list[int]) -> int:
 
 def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     """Run a stage and report what came of it."""
-    from trainer.outages import passes
+    from trainer.outages import passes, waited_for
     from trainer.progress import as_events, emit, silent
 
     try:
@@ -120,11 +120,19 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     except FirstRankFailed as error:
         return exit_status(error)
     except PipelineError as error:
-        emit(sys.stdout, "error", kind=type(error).__name__, message=str(error), rank=rank, passes=error.passes)
+        emit(
+            sys.stdout,
+            "error",
+            kind=type(error).__name__,
+            message=str(error),
+            rank=rank,
+            passes=error.passes,
+            waited_for=error.waited_for,
+        )
         return exit_status(error)
     except Exception as error:
         told = {"kind": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
-        emit(sys.stdout, "error", **told, rank=rank, passes=passes(error))
+        emit(sys.stdout, "error", **told, rank=rank, passes=passes(error), waited_for=waited_for(error))
         return EXIT_PREEMPTED if passes(error) else 1
     if rank == 0:
         emit(sys.stdout, "result", value=result.model_dump(mode="json"))

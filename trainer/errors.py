@@ -14,7 +14,7 @@
     └── FirstRankFailed    rank 0 ended with an error of its own, which it tells
 
 Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by itself,
-like a store that is away or a disk that is full: trying again later will help.
+like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried for long enough.
 """
 
 from typing import TYPE_CHECKING
@@ -36,9 +36,9 @@ BRIEF = 600
 class PipelineError(Exception):
     """Something that the user can put right, or that passes by itself; shown as its message, without a traceback."""
 
-    def __init__(self, message: str, passes: bool = False) -> None:
+    def __init__(self, message: str, passes: bool = False, waited_for: bool = False) -> None:
         super().__init__(message)
-        self.passes = passes
+        self.passes, self.waited_for = passes, waited_for
 
 
 class ConfigError(PipelineError):
@@ -56,8 +56,8 @@ class RecordError(CorpusError):
 class ChangedFile(CorpusError):
     """A raw file's bytes are not those that were looked at; `path` is what it is remembered by."""
 
-    def __init__(self, message: str, path: str = "", passes: bool = False) -> None:
-        super().__init__(message, passes)
+    def __init__(self, message: str, path: str = "", passes: bool = False, waited_for: bool = False) -> None:
+        super().__init__(message, passes, waited_for)
         self.path = path
 
 

@@ -55,6 +55,11 @@ def passes(error: BaseException) -> bool:
     return False
 
 
+def waited_for(error: BaseException) -> bool:
+    """Whether an error was met again and again for as long as patience lasts."""
+    return bool(getattr(error, "waited_for", False))
+
+
 def number_of(error: BaseException) -> int | None:
     """An error's number; safetensors has an error of its own, which only spells it out."""
     spelt = re.search(r"\(os error (\d+)\)", str(error))
@@ -88,7 +93,7 @@ def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning
     """Do something again as long as it ends by what passes, after growing pauses; raises what it raises otherwise.
 
     It is given up after `patience()` seconds, or `most` if that is less, and when this process is asked to stop: then raises
-    the last error.
+    the last error. So it is where the work itself, or another process that did it, has waited as long.
     """
     limit = patience() if most is None else min(patience(), most)
     pause, since = FIRST_PAUSE, None
@@ -101,7 +106,9 @@ def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning
             if since is None or now - begun > ANOTHER:
                 pause, since = FIRST_PAUSE, now
             left = since + limit - now
-            if left <= 0 or stop_requested() or not passes(error):
+            if left <= 0:
+                error.waited_for = True  # type: ignore[attr-defined]
+            if waited_for(error) or stop_requested() or not passes(error):
                 raise
             pause = min(pause, left)
             tell(f"{error} (tried again in {duration(pause)}, for {duration(left)} at most)")

@@ -89,6 +89,15 @@ def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.Mon
     assert patiently(work) == 6
 
 
+def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(outages.PATIENCE, "0.3")
+    monkeypatch.setattr(outages, "ANOTHER", 0.2)
+    begun = time.monotonic()
+    with pytest.raises(StorageError):
+        patiently(lambda: patiently(failing(10**9, StorageError("away", passes=True))))
+    assert time.monotonic() - begun < 5
+
+
 @pytest.mark.parametrize("said", ["soon", "-1", "nan"])
 def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(outages.PATIENCE, said)
