@@ -215,6 +215,8 @@ def test_the_page_shows_the_same_escaped_and_fetches_nothing(own: Store, tmp_pat
     assert all(link.startswith("#") for link in parsed.links) and len(parsed.ids) == len(set(parsed.ids))
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", source))
     assert Balanced(source).open == []
+    headings = re.findall(r"<h2>(.*?)</h2>", source)
+    assert headings == ["Runs", "Results", "Curves", "Configuration", "Data", "Tokenizer", "Model", "Environment"]
     titles = re.findall(r"<h3>(.*?)</h3>", source)
     assert "Loss, validation (pretraining)" in titles and "Validation f1 (fine-tuning)" in titles
     assert re.findall(r'role="img" aria-label="(.*?)"', source) == [title.split(" (")[0] for title in titles]
