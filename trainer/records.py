@@ -17,6 +17,9 @@ log = logging.getLogger(__name__)
 ENDED = "end"
 """The kind of the last record of a run that was trained to its end."""
 
+SCHEDULE = "schedule"
+"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it."""
+
 NAMED = 5
 """Damaged and missing lines that are named."""
 

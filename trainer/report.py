@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
 from trainer.account import Account, first_table
-from trainer.curves import draw_curves
+from trainer.curves import draw_curves, with_planned_rates
 from trainer.errors import ArtifactError
 from trainer.facts import RunFacts, read_facts
 from trainer.finetuning_report import describe_finetuning
@@ -126,7 +126,7 @@ def make_account(facts: RunFacts) -> Account:
 
 def render_page(facts: RunFacts, account: Account) -> str:
     """The report as one HTML page; the same text for the same run."""
-    curves = draw_curves(account.curves, facts.records, facts.steps)
+    curves = draw_curves(account.curves, with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
         account=account,
