@@ -12,15 +12,16 @@ from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config import PipelineJob
+from trainer.config_file import Overrides
 from trainer.jobs import measurement, measurement_alike
 from trainer.preparation import PreparedData
 from trainer.results import Evaluation, FinetuneEvaluation, Outcome
 
 
 @flow(name="data-to-model", log_prints=True)
-def data_to_model(job: PipelineJob) -> Outcome:
+def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A002 - the name on the form
     """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
-    open_flow()
+    job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()
