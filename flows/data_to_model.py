@@ -33,14 +33,14 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
     run = train(job, data, plan, return_state=True).result()
 
     measuring = measurement(job, run.key)
-    evaluation = evaluate(measuring, return_state=True, wait_for=[run]).result() if plan.holds_out else None
+    evaluation = evaluate(measuring, plan.ranks, return_state=True, wait_for=[run]).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation or run]).result()
     if evaluation is None:
         return Outcome(run=run.key, evaluation=None, report=made.key)
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
 
     def measure(champion: str) -> Evaluation | FinetuneEvaluation:
-        return evaluate(measurement_alike(measuring, champion, evaluation), return_state=True).result()
+        return evaluate(measurement_alike(measuring, champion, evaluation), plan.ranks, return_state=True).result()
 
     verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
     return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
