@@ -45,7 +45,7 @@ from trainer.runs import (
 from trainer.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
-from trainer.step import make_optimizer, make_schedule
+from trainer.step import make_optimizer, make_schedule, planned_rates
 from trainer.stopping import heeding_stops
 from trainer.storage import Store
 from trainer.threads import keep_threads
@@ -158,7 +158,9 @@ def _train(
         stack.enter_context(heeding_stops())
         runlog = saver = None
         if runtime.rank == 0:
-            runlog = stack.enter_context(RunLog(store, run.key, state.step))
+            rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
+            constant = {"train/learning_rate"} if len(rates) == 1 else set[str]()
+            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
                 lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,

@@ -279,7 +279,7 @@ def test_the_list_of_a_remote_store_is_the_same(store: Store, remote_store: Stor
     for path in Path(str(store.local)).rglob("*.json*"):
         remote_store.write_bytes(path.relative_to(str(store.local)).as_posix(), path.read_bytes())
     for run in store.names("runs"):
-        (events,) = store.names(f"runs/{run}/tensorboard")
+        (events,) = (name for name in store.names(f"runs/{run}/tensorboard") if name.startswith("events."))
         for name in (f"tensorboard/{events}", "checkpoint-last", "checkpoint-best"):
             remote_store.write_bytes(f"runs/{run}/{name}", store.read_bytes(f"runs/{run}/{name}"))
     assert find_runs(remote_store) == find_runs(store)
