@@ -113,6 +113,7 @@ class PieceSeen(Shape):
     size: Count
     last: bool
     sha256: str
+    file_bytes: Count
 
 
 class FileSeen(Shape):

@@ -86,7 +86,8 @@ def test_files_of_every_kind_are_compared_whole(kind: str, empty_store: Store, t
     corpus = CorpusConfig.model_validate({"name": "rows", "paths": [str(path)], "format": kind})
     pieces = find_pieces(empty_store, corpus, 2**20 if kind == "text" else 1024)
     ((name, found),) = by_file(map(vars, pieces), "path").items()
-    file = describe_file(name, found)
+    file = describe_file(name, found, pieces[0].file_bytes)
+    assert file["bytes"] == path.stat().st_size
     assert len(file.get("pieces", [])) == (len(pieces) if kind == "csv" else 0) and (kind == "text") == (len(pieces) == 1)
     assert file.get("sha256", sha256(path)) == sha256(path)
     assert check_file(file).state == "same"
