@@ -173,6 +173,22 @@ def test_damaged_records_are_left_out_and_told_by_their_lines(
     assert "lines 1, 2, 3, 4, 5, ..." in caplog.text
 
 
+@pytest.mark.parametrize("left", [b"", b"\0" * 5000, b"{}\n"])
+def test_records_that_an_unfinished_run_has_lost_are_told_by_the_step_that_is_saved(
+    left: bytes, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(store.fetch(f"{finished.run}/{FINAL}"))
+    path = store.fetch(f"{finished.run}/{METRICS}")
+    lines = path.read_bytes().splitlines(keepends=True)
+    saved = [number for number, line in enumerate(lines) if b'"kind": "save", "step": 64' in line]
+    path.write_bytes(b"".join(lines[: saved[0] + 1]) + lines[-1][:-9])
+    read_records(store, finished.run)
+    assert caplog.text == "", "a torn tail is normal"
+    path.write_bytes(left)
+    assert read_records(store, finished.run) == []
+    assert f"{path} ends with step 0, before step 64, which is saved: records are missing" in caplog.text
+
+
 def test_a_damaged_lineage_is_made_again_with_the_report(
     store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
 ) -> None:

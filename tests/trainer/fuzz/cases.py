@@ -61,7 +61,7 @@ KINDS = (
     Kind("plan.json", rf"{RUN}/plan\.json", "list compare explain take tune report", 90),
     Kind("environment.json", rf"{RUN}/environment\.json", "compare report", 60),
     Kind("metrics.jsonl", r"runs/(finished|tuned)/metrics\.jsonl", "list compare lineage draw", 100, OF_LINES),
-    Kind("metrics.jsonl, to go on", r"runs/stopped/metrics\.jsonl", "finish", 60, OF_LINES),
+    Kind("metrics.jsonl, to go on", r"runs/stopped/metrics\.jsonl", "compare finish", 60, OF_LINES),
     Kind("checkpoint-last, checkpoint-best", rf"{RUN}/checkpoint-(last|best)", "list evaluate take tune report", 100),
     Kind("epochs/*", r"runs/tuned/epochs/.*", "list tune report", 50),
     Kind("checkpoints: manifest.json", r"runs/finished/checkpoints/.*/manifest\.json", "evaluate take report", 60),
