@@ -5,6 +5,7 @@ from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
 from trainer.config import PipelineJob
+from trainer.config_repair import find_config_fault
 from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.facts import read_facts
 from trainer.finetune_config import FinetuneJob
@@ -32,23 +33,24 @@ def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, befor
         return Foreseen("training", "depends", reasons=(waits[0].later,))
     try:
         run = identify_run(job, data)
-        config = read_sealed(store, f"{run.key}/{CONFIG}")
+        fault = find_config_fault(store, run)
+        config = read_sealed(store, f"{run.key}/{CONFIG}") if fault is None else None
     except (ArtifactError, RunError) as error:
         return Foreseen("training", "refused", reasons=(str(error),))
     work = "; ".join(stage.later for stage in waits)
     if config is not None and config["fingerprint"] != run.fingerprint:
         differences = difference(config["identity"], run.identity) or ["its format"]
         return Foreseen("training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work)
-    if finished_run(store, run) is not None:
+    if fault is None and finished_run(store, run) is not None:
         manifest = final_manifest(store, run.key)
         return Foreseen("training", "reused", run.key, created=manifest.created if manifest else "")
     if is_held(store, run.key):
         return Foreseen("training", "refused", run.key, ("a living process is at work on it",), work)
     if run.origin is not None and config is None and look_for_checkpoint(store, run.origin)[0] is None:
         return Foreseen("training", "refused", run.key, (f"{run.origin} has no checkpoint to fork from",), work)
-    if config is None:
+    if config is None and fault is None:
         return Foreseen("training", "made", run.key, tuple(explain_new(store, job.name, run)), work)
-    return _continue(store, run, work)
+    return _continue(store, run, work, fault)
 
 
 def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None, run: Foreseen) -> Foreseen:
@@ -87,10 +89,14 @@ def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evalua
     return Foreseen("report", "made", key, (fault,)) if fault else Foreseen("report", "reused", key)
 
 
-def _continue(store: Store, run: Run, work: str) -> Foreseen:
-    """Where a run that was begun goes on."""
+def _continue(store: Store, run: Run, work: str, fault: str | None) -> Foreseen:
+    """Where a run that was begun goes on, and the fault of its config.json, if that is written anew then."""
     checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
-    problems = [*damaged.values(), *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1])]
+    problems = [
+        *([f"written anew: {fault}"] if fault else []),
+        *damaged.values(),
+        *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1]),
+    ]
     if checkpoint is None and damaged:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:

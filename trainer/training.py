@@ -11,6 +11,7 @@ from trainer.batches import batches_from
 from trainer.checkpoint import TrainState, find_checkpoint, read_computed, restore
 from trainer.compiling import compile_objective
 from trainer.config import PipelineJob
+from trainer.config_repair import mend_config
 from trainer.encoding import encode
 from trainer.environment import describe_environment
 from trainer.errors import RunError
@@ -101,6 +102,7 @@ def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: i
 
     clear_dead_lease(store, run.key)
     if not is_held(store, run.key):
+        mend_config(store, run, job, data)
         figure = job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss"
         mend_finished(store, run.key, make_plan, figure, job.training.keep_epochs)
 
@@ -123,6 +125,7 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:
     store.sweep()
+    mend_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
     check_begun(store, run, job, data)
     mend_plan(store, run.key, workload.plan)
