@@ -92,11 +92,9 @@ def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evalua
 def _continue(store: Store, run: Run, work: str, fault: str | None) -> Foreseen:
     """Where a run that was begun goes on, and the fault of its config.json, if that is written anew then."""
     checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
-    problems = [
-        *([f"written anew: {fault}"] if fault else []),
-        *damaged.values(),
-        *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1]),
-    ]
+    told = [f"written anew: {fault}"] if fault else []
+    unfinished = [f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1]]
+    problems = [*told, *damaged.values(), *unfinished]
     if checkpoint is None and damaged:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:

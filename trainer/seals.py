@@ -18,8 +18,8 @@ from trainer.shapes import require_shape
 from trainer.storage import Store, json_bytes
 
 REMEDIES = {
-    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the folder is of that command, "
-    "or put back a copy of it, or move the run's folder away and train it anew",
+    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that command,"
+    " or put back a copy of it, or move the run's folder away and train it anew",
     r"runs/[^/]+/plan\.json": "start the run's command again, which writes it anew from the data",
     r"runs/[^/]+/eval\.json": "run the evaluation again, which measures the model anew",
     r"runs/[^/]+/environment\.json": "put back a copy of it, or delete it: only what it tells of the machine is lost",

@@ -160,9 +160,7 @@ def test_a_damaged_configuration_is_refused_to_another_command_and_of_a_fork_and
         spoilt = path.read_bytes()
         named = {"run": run.removeprefix("runs/"), "training__seed": 0, **changes}
         cpu_runtime()
-        with pytest.raises(
-            ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*; else put back a copy"
-        ):
+        with pytest.raises(ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*, or put back a copy"):
             train(small_job(raw, store.url, **LONG, **named), silent(), data)
         assert path.read_bytes() == spoilt
 
@@ -285,6 +283,6 @@ def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(raw: Path, 
     with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
         make_report(store, finished.run)
     store.delete(f"{finished.run}/{CONFIG}")
-    with pytest.raises(PipelineError, match=r"config\.json is missing; put back a copy|not of a run in this store"):
+    with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|not of a run in this store"):
         evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
     assert records(Path(store.url), "train", finished.run)
