@@ -57,7 +57,7 @@ KINDS = (
     Kind("encoded: manifest.json", r"encoded/.*/manifest\.json", "score_anew prepare tune lineage", 60),
     Kind("encoded: .arrow", r"encoded/.*\.arrow", "score_anew prepare", 90, ANY_FILE),
     Kind("encoded: tokenizer files", r"encoded/.*/tokenizer.*\.json", "prepare tune", 50),
-    Kind("config.json of a run", rf"{RUN}/config\.json", "list compare garbage lineage evaluate score report", 110),
+    Kind("config.json of a run", rf"{RUN}/config\.json", "list compare garbage lineage evaluate score take tune report", 110),
     Kind("plan.json", rf"{RUN}/plan\.json", "list compare explain take tune report", 90),
     Kind("environment.json", rf"{RUN}/environment\.json", "compare report", 60),
     Kind("metrics.jsonl", r"runs/(finished|tuned)/metrics\.jsonl", "list compare lineage draw", 100, OF_LINES),
