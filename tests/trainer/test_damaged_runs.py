@@ -255,6 +255,16 @@ def test_the_list_of_runs_says_which_one_cannot_be_told_of_and_shows_the_others(
     assert f"{OTHER}/{name} is damaged" in caplog.text and "models/broken/champion is damaged" in caplog.text
 
 
+def test_the_list_of_runs_tells_of_one_whose_lease_is_damaged(
+    store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.delete(f"{finished.run}/tensorboard")
+    (before,) = find_runs(store)
+    store.write_bytes(f"{finished.run}/lease.json", b"[]")
+    assert find_runs(store) == [before] and before.state == "finished"
+    assert f"{finished.run}/lease.json is damaged" in caplog.text
+
+
 def flip_in(store: Store, key: str, content: bytes) -> None:
     """Put a file there that was written elsewhere, or damage the one that is there."""
     if store.exists(key):
