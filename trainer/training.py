@@ -4,6 +4,7 @@ import logging
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -161,8 +162,7 @@ def _train(
         stack.enter_context(heeding_stops())
         runlog = saver = None
         if runtime.rank == 0:
-            rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
-            constant = {"train/learning_rate"} if len(rates) == 1 else set[str]()
+            constant = _constant_curves(schedule, plan)
             runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
@@ -179,6 +179,12 @@ def _train(
         )  # fmt: skip
         run_loop(session, batches)
     return model, state
+
+
+def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
+    """The curves that show nothing: a learning rate that never changes."""
+    rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
+    return {"train/learning_rate"} if len(rates) == 1 else set()
 
 
 def _publish(
