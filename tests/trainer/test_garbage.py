@@ -203,6 +203,13 @@ def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
     assert contents(empty_store) == before
 
 
+def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_for_it(empty_store: Store) -> None:
+    run = add_run(empty_store, "a", add_superseded(empty_store, "code"))
+    empty_store.write_bytes(f"{run}/eval.json", b"[]")
+    with pytest.raises(RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which measures the model anew$"):
+        found(empty_store)
+
+
 KILLED = """
 import os
 from trainer.config import GarbageJob
