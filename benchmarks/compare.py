@@ -61,7 +61,7 @@ def copy_run(store: Store, origin: str, job: PipelineJob | FinetuneJob, number: 
     other = job.model_copy(update={"run": key.removeprefix("runs/"), "training": training})
     data = data_of(store, origin)
     claim_run(store, identify_run(other, data), other, data)
-    (events,) = (target / "tensorboard").iterdir()
+    (events,) = (target / "tensorboard").glob("events.*")
     events.rename(events.with_name(f"events.out.tfevents.{NEWEST - number * DAY}.host.1.0"))
     if number % UNFINISHED == 0:
         shutil.rmtree(target / FINAL)

@@ -7,13 +7,14 @@ from prefect import flow
 from tasks.opening import open_flow
 from tasks.upkeep import collect_unreached
 from trainer.config import GarbageJob
+from trainer.config_file import Overrides
 from trainer.garbage import Garbage
 
 
 @flow(name="gc", log_prints=True)
-def collect_garbage(job: GarbageJob) -> list[Garbage]:
+def collect_garbage(job: GarbageJob, set: Overrides = ()) -> list[Garbage]:  # noqa: A002 - the name on the form
     """Find what no run, champion or pin reaches, with its size, and remove it if the job says so."""
-    open_flow()
+    job = open_flow(job, set)
     return collect_unreached(job)
 
 

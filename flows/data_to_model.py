@@ -12,15 +12,16 @@ from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config import PipelineJob
+from trainer.config_file import Overrides
 from trainer.jobs import measurement, measurement_alike
 from trainer.preparation import PreparedData
 from trainer.results import Evaluation, FinetuneEvaluation, Outcome
 
 
 @flow(name="data-to-model", log_prints=True)
-def data_to_model(job: PipelineJob) -> Outcome:
+def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A002 - the name on the form
     """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
-    open_flow()
+    job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()
@@ -32,14 +33,14 @@ def data_to_model(job: PipelineJob) -> Outcome:
     run = train(job, data, plan, return_state=True).result()
 
     measuring = measurement(job, run.key)
-    evaluation = evaluate(measuring, return_state=True, wait_for=[run]).result() if plan.holds_out else None
+    evaluation = evaluate(measuring, plan.ranks, return_state=True, wait_for=[run]).result() if plan.holds_out else None
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation or run]).result()
     if evaluation is None:
         return Outcome(run=run.key, evaluation=None, report=made.key)
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
 
     def measure(champion: str) -> Evaluation | FinetuneEvaluation:
-        return evaluate(measurement_alike(measuring, champion, evaluation), return_state=True).result()
+        return evaluate(measurement_alike(measuring, champion, evaluation), plan.ranks, return_state=True).result()
 
     verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
     return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)

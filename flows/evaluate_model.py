@@ -7,13 +7,14 @@ from prefect import flow
 from tasks.evaluation import evaluate
 from tasks.opening import open_flow
 from trainer.config import EvaluateJob
+from trainer.config_file import Overrides
 from trainer.results import Evaluation, FinetuneEvaluation
 
 
 @flow(name="evaluate-model", log_prints=True)
-def evaluate_model(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
+def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> Evaluation | FinetuneEvaluation:  # noqa: A002 - the name on the form
     """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
-    open_flow()
+    job = open_flow(job, set)
     result: Evaluation | FinetuneEvaluation = evaluate(job, return_state=True).result()
     return result
 

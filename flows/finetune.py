@@ -11,14 +11,15 @@ from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
+from trainer.config_file import Overrides
 from trainer.finetune_config import FinetuneJob
 from trainer.results import FinetuneEvaluation, FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)
-def finetune(job: FinetuneJob) -> FinetuneOutcome:
+def finetune(job: FinetuneJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A002 - the name on the form
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
-    open_flow()
+    job = open_flow(job, set)
     checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = encode(job, return_state=True).result()
     plan = plan_finetuning(job, data, checked.ranks)

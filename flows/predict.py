@@ -6,14 +6,15 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from tasks.prediction import predict_texts
+from trainer.config_file import Overrides
 from trainer.predict_config import PredictJob
 from trainer.results import PredictedTexts
 
 
 @flow(name="predict", log_prints=True)
-def predict(job: PredictJob) -> PredictedTexts:
+def predict(job: PredictJob, set: Overrides = ()) -> PredictedTexts:  # noqa: A002 - the name on the form
     """Predict the class, or the number, of each text in some files; predictions already made of the same are reused."""
-    open_flow()
+    job = open_flow(job, set)
     result: PredictedTexts = predict_texts(job, return_state=True).result()
     return result
 

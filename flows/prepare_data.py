@@ -7,13 +7,14 @@ from prefect import flow
 from tasks.opening import open_flow
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from trainer.config import PrepareJob
+from trainer.config_file import Overrides
 from trainer.preparation import PreparedData
 
 
 @flow(name="prepare-data", log_prints=True)
-def prepare_data(job: PrepareJob) -> PreparedData:
+def prepare_data(job: PrepareJob, set: Overrides = ()) -> PreparedData:  # noqa: A002 - the name on the form
     """Train or take the tokenizer and tokenize every corpus into numbered shards; work already done is reused."""
-    open_flow()
+    job = open_flow(job, set)
     tokenizer = prepare_tokenizer(job, return_state=True).result()
     shards = [tokenize_corpus(job, corpus.name, tokenizer, return_state=True).result() for corpus in job.data.corpora]
     return PreparedData(tokenizer=tokenizer, shards=shards)

@@ -6,15 +6,16 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from trainer.config import PromoteJob
+from trainer.config_file import Overrides
 from trainer.gate import Move, figures
 from trainer.promotion import find_measured, promote
 from trainer.storage import Store
 
 
 @flow(name="promote", log_prints=True)
-def promote_model(job: PromoteJob) -> Move:
+def promote_model(job: PromoteJob, set: Overrides = ()) -> Move:  # noqa: A002 - the name on the form
     """Make a run's final model the champion under a name, whatever the gate says."""
-    open_flow()
+    job = open_flow(job, set)
     store = Store(job.store)
     run = f"runs/{job.run}"
     found = find_measured(store, run)

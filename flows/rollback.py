@@ -6,15 +6,16 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from trainer.config import RollbackJob
+from trainer.config_file import Overrides
 from trainer.gate import Move
 from trainer.promotion import roll_back
 from trainer.storage import Store
 
 
 @flow(name="rollback", log_prints=True)
-def roll_back_model(job: RollbackJob) -> Move:
+def roll_back_model(job: RollbackJob, set: Overrides = ()) -> Move:  # noqa: A002 - the name on the form
     """Take the champion of a name away, so that the one before it is champion again."""
-    open_flow()
+    job = open_flow(job, set)
     return roll_back(Store(job.store), job.name, job.reason)
 
 

@@ -8,6 +8,7 @@ from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
+from trainer.config_file import Overrides
 from trainer.errors import ArtifactError
 from trainer.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.preparation import find_prepared, shard_manifests
@@ -15,9 +16,9 @@ from trainer.storage import Store
 
 
 @flow(name="train-model", log_prints=True)
-def train_model(job: PipelineJob) -> ArtifactRef:
+def train_model(job: PipelineJob, set: Overrides = ()) -> ArtifactRef:  # noqa: A002 - the name on the form
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
-    open_flow()
+    job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
     data = find_prepared(job.preparation())
     if data is None:

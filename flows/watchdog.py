@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 from tasks.credentials import use_credentials
 from tasks.patience import patient
 from trainer.config import PipelineJob, PrepareJob
+from trainer.config_file import override
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
 from trainer.standing import Standing, find_standing, is_alive
@@ -139,4 +140,6 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
 
 def _job_of(client: SyncPrefectClient, run: FlowRun) -> PipelineJob | PrepareJob | FinetuneJob | None:
     schema = JOBS.get(client.read_flow(run.flow_id).name)
-    return schema(**run.parameters["job"]) if schema is not None and "job" in run.parameters else None
+    if schema is None or "job" not in run.parameters:
+        return None
+    return override(schema(**run.parameters["job"]), run.parameters.get("set", ()))

@@ -19,7 +19,7 @@ from trainer.storage import Store
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def evaluate(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
+def evaluate(job: EvaluateJob, ranks: int = 1) -> Evaluation | FinetuneEvaluation:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by split."""
     logger, store = TaskLogger(), Store(job.store)
     scoring = identify_checkpoint(store, job)
@@ -27,7 +27,7 @@ def evaluate(job: EvaluateJob) -> Evaluation | FinetuneEvaluation:
     result = find_scoring(store, scoring.wanted) if scoring else find_evaluation(store, identify_evaluation(store, job))
     if result is None:
         with turn(DEVICES), showing() as show:
-            made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger)
+            made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks)
         result = FinetuneEvaluation(**made) if scoring else Evaluation(**made)
     if isinstance(result, FinetuneEvaluation):
         create_table_artifact(split_table(result), key="evaluation", description=job.checkpoint)

@@ -3,6 +3,7 @@
 import logging
 
 from tasks.credentials import use_credentials
+from trainer.config_file import Job, Overrides, override
 
 ABORTED = "Execution was aborted by a termination signal."
 """What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its state."""
@@ -12,11 +13,16 @@ STOPPED = "Asked to stop: what is finished is kept, and running it again continu
 RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
-def open_flow() -> None:
-    """Have the log tell stops as stops, and take the store's credentials. Raises `ConfigError` as `use_credentials` does."""
+def open_flow(job: Job, words: Overrides) -> Job:
+    """Have the log tell stops as stops, and take the store's credentials; returns the job with `key=value` words applied.
+
+    Raises `ConfigError` as `override` and `use_credentials` do.
+    """
+    job = override(job, words)
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(tell_stop)  # the same function again changes nothing
     use_credentials()
+    return job
 
 
 def tell_stop(record: logging.LogRecord) -> bool:

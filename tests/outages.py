@@ -66,13 +66,14 @@ class Outages:
 
     def take_away(self, stage: str, seconds: float, draw: random.Random) -> None:
         """One run, without its store for so long from a random time of a stage on."""
-        self._number += 1
-        store = Store(self._new())
-        running, begun = self._start(store), time.monotonic()
-        while running.status() is None and stage_of(store) != stage:
-            time.sleep(0.05)
-        time.sleep(draw.uniform(0.0, self.lengths[stage]))
-        met = running.status() is None
+        running: Running | None = None
+        while running is None or running.status() is not None:  # it was over before its time came
+            self._number += 1
+            store = Store(self._new())
+            running, begun = self._start(store), time.monotonic()
+            while running.status() is None and stage_of(store) != stage:
+                time.sleep(0.05)
+            time.sleep(draw.uniform(0.0, self.lengths[stage]))
         gone = time.monotonic()
         with self._away():
             time.sleep(seconds)
@@ -82,7 +83,7 @@ class Outages:
             again += 1
             ended = self._start(store).wait(1200.0)
         longer = time.monotonic() - begun - (back - gone) - self.length
-        told = f"{back - gone:.0f} s in {stage if met else 'no stage: it had ended'}: {ended.status}"
+        told = f"{back - gone:.0f} s in {stage}: {ended.status}"
         told += f", started again {again} times" if again else ""
         print(f"  {told}, {time.monotonic() - back:.0f} s after it, {longer:.0f} s longer than without", flush=True)
         found = self._outcome(store) if ended.status == 0 else {}

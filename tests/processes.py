@@ -27,7 +27,8 @@ from tests.support import ROOT
 
 PRELOADED = [
     "trainer.__main__", "trainer.training", "trainer.measuring", "trainer.preflight", "trainer.report",
-    "transformers.models.gpt2.modeling_gpt2", "torch.utils.tensorboard", "matplotlib.figure", "matplotlib.backends.backend_svg",
+    "transformers.models.gpt2.modeling_gpt2", "tensorboard.summary.writer.event_file_writer", "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
 ]  # fmt: skip
 
 _warm = multiprocessing.get_context("forkserver")

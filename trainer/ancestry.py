@@ -124,10 +124,12 @@ def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> 
     if "encoded" in record:
         return {config["job"]["data"]["name"]: _labelled_files(record["encoded"]["details"]["source"], config["job"]["data"])}
     listed = {shards["corpus"]: _pieces(store, shards) for shards in record["shards"]}
-    return {
-        corpus: pieces and [describe_file(path, each) for path, each in by_file(pieces, "path").items()]
-        for corpus, pieces in listed.items()
-    }
+    return {corpus: pieces and _described(pieces) for corpus, pieces in listed.items()}
+
+
+def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    sizes = {piece["path"]: piece.get("file_bytes") for piece in pieces}
+    return [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
 
 
 def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ Runs may be of either kind, and need not be finished. Nothing in the store is ch
 """
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
 from trainer.compare_list import list_runs
 from trainer.errors import EXIT_BAD_INPUT, PipelineError, StorageError
+from trainer.showing import show
 from trainer.storage import Store
 
 MOST = 26
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except PipelineError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
-    _show(text)
+    show(text)
     return 0
 
 
@@ -65,15 +65,6 @@ def compare(store: Store, names: list[str], page: Path | None = None) -> str:
     except OSError as error:
         raise StorageError(f"cannot write {page}: {error.strerror}; name a file in a folder that can be written") from error
     return f"{text}\npage  {page}\n"
-
-
-def _show(text: str) -> None:
-    """Print, also to a reader that stops early, such as `head`."""
-    try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

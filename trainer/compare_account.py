@@ -15,7 +15,6 @@ from trainer.storage import Store
 from trainer.tables import Table
 
 SAME = "Nothing differs."
-CURVES = "Curves"
 NAME = "run"
 """The field of a job that names its run, and is shown as that."""
 
@@ -25,7 +24,10 @@ class Comparison(NamedTuple):
 
     runs: list[ComparedRun]
     verdict: str
-    sections: list[Section]
+    named: Section
+    differing: list[Section]
+    curves: Section
+    results: Section
     groups: list[list[ComparedRun]]
 
 
@@ -39,17 +41,14 @@ def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
         "Model": compare_models(runs),
         "Environment": _compare_environments(runs),
     }
-    told = [Section(title, blocks or [Block(SAME)]) for title, blocks in differing.items()]
     curves = [Block(_curve_note(groups), curve_table(groups[0])), *(Block(table=curve_table(group)) for group in groups[1:])]
     return Comparison(
         runs=runs,
         verdict=_verdict(runs, differing),
-        sections=[
-            Section("Runs", [Block(table=_run_table(runs))]),
-            *told,
-            Section(CURVES, curves),
-            Section("Results", [compare_results(group) for group in groups]),
-        ],
+        named=Section("Runs", [Block(table=_run_table(runs))]),
+        differing=[Section(title, blocks or [Block(SAME)]) for title, blocks in differing.items()],
+        curves=Section("Curves", curves),
+        results=Section("Results", [compare_results(group) for group in groups]),
         groups=groups,
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainer.compare_runs import FINE_TUNING, ComparedRun
-from trainer.curves import SERIES, Curve, Line, draw_curves, standard_curves
+from trainer.curves import SERIES, Curve, Line, draw_curves, standard_curves, with_planned_rates
 from trainer.finetuning_report import RECORD_FIELDS
 from trainer.formats import count, duration, score
 from trainer.measures import greater_is_better
@@ -96,7 +96,7 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
     records = [
         {**record, "kind": f"{record['kind']} {run.letter}"}
         for run in runs
-        for record in run.records
+        for record in with_planned_rates(run.records)
         if record["kind"] in ("train", "evaluation")
     ]
     overlays = [each for curve in standard_curves(runs[0].unit, _metrics(runs)) for each in _overlay(curve, runs)]

@@ -139,7 +139,11 @@ def _find_start(store: Store, key: str) -> str:
     begun = [int(found[1]) for name in store.names(f"{key}/tensorboard") if (found := EVENTS.match(name))]
     if begun:
         return datetime.fromtimestamp(min(begun), UTC).isoformat()
-    held: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
+    try:
+        held: dict[str, str] = read_sealed(store, f"{key}/{LEASE}") or {}
+    except ArtifactError as error:  # the rest of the run can be told of
+        log.warning("%s", error)
+        return ""
     return held.get("since", "")
 
 

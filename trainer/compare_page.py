@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from trainer import __version__
-from trainer.compare_account import CURVES, Comparison
+from trainer.compare_account import Comparison
 from trainer.compare_curves import draw_overlays
 from trainer.report import open_template
 
@@ -11,7 +11,7 @@ PAGE = "compare.html.j2"
 
 
 def render(comparison: Comparison) -> str:
-    """The page; the same text for the same runs."""
+    """The page, what came of the runs first; the same text for the same runs."""
     curves = {
         title if len(comparison.groups) == 1 else f"{title} ({group[0].kind})": Markup(svg)
         for group in comparison.groups
@@ -20,7 +20,7 @@ def render(comparison: Comparison) -> str:
     return open_template(PAGE).render(
         names=[run.name for run in comparison.runs],
         verdict=comparison.verdict,
-        sections=comparison.sections,
-        drawn={CURVES: curves},
+        sections=[comparison.named, comparison.results, comparison.curves, *comparison.differing],
+        drawn={comparison.curves.title: curves},
         version=__version__,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from trainer.account import Block, Section
-from trainer.compare_account import CURVES, Comparison
+from trainer.compare_account import Comparison
 from trainer.compare_curves import spark_table
 from trainer.tables import text_table
 
@@ -11,13 +11,11 @@ MARGIN = "  "
 
 
 def describe(comparison: Comparison) -> str:
-    """All sections, and lines of blocks in the place of curves."""
-    sections = [
-        Section(section.title, [*section.blocks, *(Block(table=spark_table(group)) for group in comparison.groups)])
-        if section.title == CURVES
-        else section
-        for section in comparison.sections
-    ]
+    """All sections, what came of the runs last, where a terminal ends; and lines of blocks in the place of curves."""
+    curves = comparison.curves
+    lines = [Block(table=spark_table(group)) for group in comparison.groups]
+    drawn = Section(curves.title, [*curves.blocks, *lines])
+    sections = [comparison.named, *comparison.differing, drawn, comparison.results]
     return "\n".join([*map(_section, sections), f"{comparison.verdict}\n"])
 
 

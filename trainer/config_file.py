@@ -4,10 +4,10 @@ from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
@@ -18,16 +18,20 @@ from trainer.unique_keys import DuplicateKey, parse_yaml
 
 Job = TypeVar("Job", bound=BaseModel)
 
+WORD = r"^[^=]+="
+Overrides = Sequence[Annotated[str, Field(pattern=WORD, description="key=value, such as training.max_steps=100")]]
+"""Words that replace settings of a job, each by the path of its field."""
+
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 
-def load_job(schema: type[Job], path: str, overrides: Sequence[str] = ()) -> Job:
+def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
     """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad key."""
     return validate_job(schema, read_values(path, overrides), path)
 
 
-def read_values(path: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_values(path: str, overrides: Overrides = ()) -> dict[str, Any]:
     """The values of a YAML file with `key=value` words applied. Raises `ConfigError`."""
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
@@ -50,6 +54,16 @@ def validate_job(schema: type[Job], values: Any, where: str) -> Job:
         return schema.model_validate(values)
     except ValidationError as error:
         raise ConfigError(f"configuration {where}: {'; '.join(describe_problems(schema, error))}") from error
+
+
+def override(job: Job, words: Overrides) -> Job:
+    """A job with `key=value` words applied to what it was given. Raises `ConfigError` naming every bad key."""
+    if not words:
+        return job
+    values = job.model_dump(mode="json", exclude_unset=True)
+    for word in words:
+        _override(values, word)
+    return validate_job(type(job), values, f"`job` with `set` {', '.join(words)}")
 
 
 def add_config(parser: ArgumentParser) -> None:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from trainer.records import SCHEDULE
+
 Records = Sequence[dict[str, Any]]
 
 MAX_POINTS = 1200
@@ -70,6 +72,19 @@ def standard_curves(unit: str, metrics: Sequence[str] = (), label: Callable[[str
         trained("grad_norm", "Gradient norm, before clipping", ""),
         trained("tokens_per_second", "Speed", "tokens a second"),
     ]
+
+
+def with_planned_rates(records: Records) -> list[dict[str, Any]]:
+    """A run's records, and learning rates as planned between them: records may be too far apart to show the warm-up."""
+    last = max((record["step"] for record in records), default=0)
+    planned = [
+        {"kind": "train", "step": step, "learning_rate": rate}
+        for record in records
+        if record["kind"] == SCHEDULE
+        for step, rate in record["rates"]
+        if step <= last
+    ]
+    return sorted([*records, *planned], key=lambda record: record["step"])
 
 
 def draw_curves(curves: Sequence[Curve], records: Records, total_steps: int) -> dict[str, str]:

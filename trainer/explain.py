@@ -15,6 +15,7 @@ from trainer.config_file import add_config
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
 from trainer.foresight import Foreseen, foresee
 from trainer.jobs import load_training_job
+from trainer.showing import show
 
 
 def describe(stage: Foreseen) -> str:
@@ -38,9 +39,10 @@ def main(arguments: list[str]) -> int:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     if parsed.json:
-        print(json.dumps([stage._asdict() for stage in stages], indent=2, ensure_ascii=False))
+        lines = [json.dumps([stage._asdict() for stage in stages], indent=2, ensure_ascii=False)]
     else:
-        print("\n".join(describe(stage) for stage in stages))
+        lines = [describe(stage) for stage in stages]
+    show("\n".join([*lines, ""]))
     return 0
 
 

@@ -17,12 +17,12 @@ from trainer.divergence import Divergence
 from trainer.errors import Preempted
 from trainer.plan import Plan
 from trainer.progress import Bar
-from trainer.records import ENDED
+from trainer.records import ENDED, SCHEDULE
 from trainer.runlog import RunLog
 from trainer.runtime import Runtime, seed_everything
 from trainer.saver import Commit, Saver
 from trainer.snapshot import take_snapshot
-from trainer.step import Batch, Outcome, train_step
+from trainer.step import Batch, Outcome, planned_rates, train_step
 from trainer.stopping import StopRequested, finishing, stop_requested
 from trainer.threads import describe_threads
 from trainer.throughput import Meter
@@ -71,6 +71,7 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
     plan, state = session.plan, session.state
     session.objective.train()
     if state.step == 0:
+        note_schedule(session)
         evaluate_now(session)
     elif state.unmeasured:
         measure_and_save(session)
@@ -83,6 +84,13 @@ def run_loop(session: Session, batches: Iterator[Batch]) -> None:
         raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
     if session.log is not None:
         session.log.write(ENDED, state.step)
+
+
+def note_schedule(session: Session) -> None:
+    """Record the learning rates to come: records of steps may be too far apart to show the warm-up."""
+    if session.log is not None:
+        rates = planned_rates(session.schedule, session.plan.total_steps, session.plan.warmup_steps)
+        session.log.write(SCHEDULE, 0, rates=rates)
 
 
 def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) -> int:

@@ -57,11 +57,14 @@ def _but_test(splits: Mapping[str, Any]) -> dict[str, Any]:
     return {split: value for split, value in splits.items() if split != "test"}
 
 
-def describe_file(path: str, pieces: Pieces) -> dict[str, Any]:
-    """A raw file with its digest, or with its pieces' digests if it was cut: then the whole was never digested."""
+def describe_file(path: str, pieces: Pieces, file_bytes: int | None) -> dict[str, Any]:
+    """A raw file with its size as it lies there, and its digest, or its pieces' if it was cut: then the whole has none.
+
+    Sets of shards say `file_bytes` unless they were made before that was noted; then Parquet's size is not known.
+    """
     whole = re.fullmatch(r"([0-9a-f]{64}):\d+-\d+", pieces[0][2])
     if whole:  # Parquet, cut between row groups
-        return {"path": path, "sha256": whole[1]}
+        return {"path": path, **({} if file_bytes is None else {"bytes": file_bytes}), "sha256": whole[1]}
     # Of a CSV file's later pieces the digest of the first line comes first.
     cut = [{"start": start, "end": end, "sha256": digest.rpartition(":")[2]} for start, end, digest in pieces]
     rest = {"sha256": cut[0]["sha256"]} if len(cut) == 1 else {"pieces": cut}

@@ -2,12 +2,15 @@
 
 import logging
 from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
+from trainer.errors import ArtifactError
 from trainer.formats import plural
 from trainer.manifest import MANIFEST
-from trainer.places import FINAL, METRICS
+from trainer.places import FINAL, LAST, METRICS
+from trainer.pointers import read_pointer
 from trainer.seals import sealed_number, unseal_line
 from trainer.shapes import require_record
 from trainer.storage import Store
@@ -16,6 +19,9 @@ log = logging.getLogger(__name__)
 
 ENDED = "end"
 """The kind of the last record of a run that was trained to its end."""
+
+SCHEDULE = "schedule"
+"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it."""
 
 NAMED = 5
 """Damaged and missing lines that are named."""
@@ -29,10 +35,21 @@ def read_records(store: Store, run: str) -> list[dict[str, Any]]:
         content = b""
     lines = intact_lines(store, run, content)
     records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
-    if (not records or records[-1]["kind"] != ENDED) and store.exists(f"{run}/{FINAL}/{MANIFEST}"):
-        place, last = store.path(f"{run}/{METRICS}"), max((record["step"] for record in records), default=0)
-        log.warning("%s ends with step %d, before the end of its run, which is finished: records are missing", place, last)
+    if not records or records[-1]["kind"] != ENDED:
+        _tell_cut(store, run, max((record["step"] for record in records), default=0))
     return records
+
+
+def _tell_cut(store: Store, run: str, last: int) -> None:
+    """Warn of records that end with a step before the end of a run that is finished, or before a step that is saved."""
+    place = store.path(f"{run}/{METRICS}")
+    if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
+        log.warning("%s ends with step %d, before the end of its run, which is finished: records are missing", place, last)
+        return
+    with suppress(ArtifactError):  # a damaged pointer is told of by who goes where it leads
+        pointer = read_pointer(store, f"{run}/{LAST}")
+        if pointer is not None and pointer.step > last:
+            log.warning("%s ends with step %d, before step %d, which is saved: records are missing", place, last, pointer.step)
 
 
 def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:

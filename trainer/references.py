@@ -24,7 +24,7 @@ from trainer.lease import is_held
 from trainer.manifest import MANIFEST, read_manifest
 from trainer.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
 from trainer.plain_names import is_plain_key
-from trainer.seals import read_sealed
+from trainer.seals import read_sealed, remedy_of
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
 from trainer.tokenizer import KIND as TOKENIZER
@@ -114,7 +114,7 @@ class References:
         config = self._read(run, f"{run}/{CONFIG}")
         if config is not None:
             if not isinstance(config, dict) or not self._keys_in(config.get("data")):
-                raise self._unknown(run, f"{CONFIG} names no data")
+                raise self._unknown(run, f"{CONFIG} names no data; {remedy_of(f'{run}/{CONFIG}')}")
             return self._keys_in(config) | self._keys_in(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
         if is_held(self._store, run):
             raise UnknownNeeds(
@@ -123,14 +123,15 @@ class References:
                 KINDS,
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
-            raise self._unknown(run, f"{CONFIG} is missing")
+            raise self._unknown(run, f"{CONFIG} is missing; {remedy_of(f'{run}/{CONFIG}')}")
         return None
 
     def _of_artifact(self, key: str) -> set[str] | None:
         try:
             manifest = read_manifest(self._store, key, ARTIFACTS[key.split("/")[0]])
         except ArtifactError as error:
-            raise self._unknown(key, str(error), ["tokenizers"]) from error
+            problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
+            raise self._unknown(key, problem, ["tokenizers"]) from error
         return None if manifest is None else self._keys_in(manifest.details)
 
     def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
@@ -140,7 +141,7 @@ class References:
             try:
                 result = self._read(key, key, ARTIFACTS)
                 if not isinstance(result, dict):
-                    raise self._unknown(key, "it is no evaluation", ARTIFACTS)
+                    raise self._unknown(key, f"it is no evaluation; {remedy_of(key)}", ARTIFACTS)
             except UnknownNeeds as error:
                 return set(), self._all_of(key, error)
             model = result.get("model") or result.get("checkpoint")
@@ -160,14 +161,12 @@ class References:
         except (ArtifactError, StorageError) as error:
             if isinstance(error, StorageError) and self._store.local is None:
                 raise  # the store is away, and not this file alone
-            raise self._unknown(whole, str(error), kinds) from error
+            problem = str(error) if isinstance(error, ArtifactError) else f"{error}; {remedy_of(key)}"
+            raise self._unknown(whole, problem, kinds) from error
 
     def _unknown(self, key: str, problem: str, kinds: Iterable[str] = KINDS) -> UnknownNeeds:
-        return UnknownNeeds(
-            f"what {self._store.path(key)} needs is not known, so nothing that it may need is removed: {problem}. Put back a "
-            "copy of that, or delete the whole by hand",
-            kinds,
-        )
+        place = self._store.path(key)
+        return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
 
 
 def ways_to(store: Store, text: str) -> Iterator[str]:

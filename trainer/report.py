@@ -2,6 +2,7 @@
 
 runs/X/report.html       one file, nothing to fetch
 runs/X/final/README.md   the model card, listed in the model's manifest
+runs/X/tensorboard/…     its outcome, for TensorBoard
 runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
 """
 
@@ -17,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer import __version__
 from trainer.account import Account, first_table
-from trainer.curves import draw_curves
+from trainer.board_outcome import write_outcome
+from trainer.curves import draw_curves, with_planned_rates
 from trainer.errors import ArtifactError
 from trainer.facts import RunFacts, read_facts
 from trainer.finetuning_report import describe_finetuning
@@ -72,6 +74,7 @@ def make_report(store: Store, run_key: str) -> Report:
         lineage = make_lineage(store, facts)
         store.write_bytes(places[REPORT], contents[REPORT])
         publish_card(store, facts, contents[CARD])
+        write_outcome(store, facts, [each for section in account.samples for block in section.blocks for each in block.samples])
         lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
         write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
     return Report(
@@ -126,7 +129,7 @@ def make_account(facts: RunFacts) -> Account:
 
 def render_page(facts: RunFacts, account: Account) -> str:
     """The report as one HTML page; the same text for the same run."""
-    curves = draw_curves(account.curves, facts.records, facts.steps)
+    curves = draw_curves(account.curves, with_planned_rates(facts.records), facts.steps)
     return open_template(PAGE).render(
         name=facts.name,
         account=account,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from trainer.holds import held
-from trainer.lease import is_held
+from trainer.lease import LEASE, is_held
 from trainer.manifest import MANIFEST
 from trainer.pins import pinned, require_intact_pins
 from trainer.preparation import STARTED
@@ -50,9 +50,13 @@ def find_kept(folders: Iterable[Folder], since: datetime) -> set[str]:
 
 
 def find_old_runs(store: Store, folders: Iterable[Folder], before: datetime) -> set[str]:
-    """The runs that nothing was written to since then, and that no living process holds."""
+    """The runs that nothing was written to since then, and that no living process holds.
+
+    A lease does not count: it may be all that is new of a run whose removal was broken off by a kill.
+    """
     runs = [folder for folder in folders if folder.key.startswith(RUNS)]
-    return {run.key for run in runs if run.modified < before and not is_held(store, run.key)}
+    old = [run.key for run in runs if all(file.modified < before for file in run.files if file.key != f"{run.key}/{LEASE}")]
+    return {key for key in old if not is_held(store, key)}
 
 
 def days_ago(days: float) -> datetime:

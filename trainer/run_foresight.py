@@ -1,12 +1,11 @@
 """What would become of a job's training run, its evaluation and its report, and why."""
 
-import logging
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trainer.checkpoint import look_for_checkpoint
 from trainer.config import PipelineJob
+from trainer.config_repair import find_config_fault
 from trainer.errors import ArtifactError, ConfigError, RunError
 from trainer.facts import read_facts
 from trainer.finetune_config import FinetuneJob
@@ -17,6 +16,7 @@ from trainer.likeness import NONE_YET, UNRECORDED, look
 from trainer.manifest import ArtifactRef, read_manifest
 from trainer.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.measures import metric_identity
+from trainer.other_runs import explain_new, intact
 from trainer.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.plan import StepPlan
 from trainer.report import find_fault
@@ -24,8 +24,6 @@ from trainer.run_evaluation import encoded_of, read_evaluation
 from trainer.runs import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
 from trainer.seals import read_sealed, require_sealed
 from trainer.storage import Store
-
-log = logging.getLogger(__name__)
 
 
 def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, before: Sequence[Foreseen]) -> Foreseen:
@@ -35,23 +33,24 @@ def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, befor
         return Foreseen("training", "depends", reasons=(waits[0].later,))
     try:
         run = identify_run(job, data)
-        config = read_sealed(store, f"{run.key}/{CONFIG}")
+        fault = find_config_fault(store, run)
+        config = read_sealed(store, f"{run.key}/{CONFIG}") if fault is None else None
     except (ArtifactError, RunError) as error:
         return Foreseen("training", "refused", reasons=(str(error),))
     work = "; ".join(stage.later for stage in waits)
     if config is not None and config["fingerprint"] != run.fingerprint:
         differences = difference(config["identity"], run.identity) or ["its format"]
         return Foreseen("training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work)
-    if finished_run(store, run) is not None:
+    if fault is None and finished_run(store, run) is not None:
         manifest = final_manifest(store, run.key)
         return Foreseen("training", "reused", run.key, created=manifest.created if manifest else "")
     if is_held(store, run.key):
         return Foreseen("training", "refused", run.key, ("a living process is at work on it",), work)
     if run.origin is not None and config is None and look_for_checkpoint(store, run.origin)[0] is None:
         return Foreseen("training", "refused", run.key, (f"{run.origin} has no checkpoint to fork from",), work)
-    if config is None:
-        return Foreseen("training", "made", run.key, tuple(_explain_new(store, job, run)), work)
-    return _continue(store, run, work)
+    if config is None and fault is None:
+        return Foreseen("training", "made", run.key, tuple(explain_new(store, job.name, run)), work)
+    return _continue(store, run, work, fault)
 
 
 def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None, run: Foreseen) -> Foreseen:
@@ -60,11 +59,11 @@ def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     if run.verdict != "reused" or run.key is None:
         return Foreseen("evaluation", "depends", reasons=(run.later,))
-    own = _intact(read_evaluation, store, run.key, _intact(read_sealed, store, f"{run.key}/{CONFIG}") or {})
+    own = intact(read_evaluation, store, run.key, intact(read_sealed, store, f"{run.key}/{CONFIG}") or {})
     if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
         return _foresee_scoring(store, job, data, run.key, own)
     assert isinstance(job, PipelineJob)
-    plan = _intact(read_sealed, store, f"{run.key}/{PLAN}")  # a damaged one is written anew
+    plan = intact(read_sealed, store, f"{run.key}/{PLAN}")  # a damaged one is written anew
     if plan is not None and not StepPlan(**plan).holds_out:
         return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     wanted = identify_evaluation(store, measurement(job, run.key))
@@ -72,15 +71,6 @@ def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None
         return Foreseen("evaluation", "reused", wanted.key)
     differences = _compare_settings(store, job, run.key) if own else [NONE_YET]
     return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
-
-
-def _intact(read: Callable[..., dict[str, Any] | None], *place: Any) -> dict[str, Any] | None:
-    """What a record holds; None if there is none, or it is damaged, so that it says nothing of what was done before."""
-    try:
-        return read(*place)
-    except ArtifactError as error:
-        log.warning("%s", error)
-        return None
 
 
 def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evaluation: Foreseen) -> Foreseen:
@@ -99,27 +89,18 @@ def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evalua
     return Foreseen("report", "made", key, (fault,)) if fault else Foreseen("report", "reused", key)
 
 
-def _explain_new(store: Store, job: TrainingJob, run: Run) -> list[str]:
-    """What differs from the most similar run of the same name."""
-    if run.origin is not None:
-        earlier = require_sealed(store, f"{run.origin}/{CONFIG}")
-        return [f"a fork of {run.origin}", *difference(earlier["identity"], run.identity)]
-    pattern = re.compile(re.escape(job.name) + r"-[0-9a-f]{8}")
-    configs = [_intact(read_sealed, store, f"runs/{name}/{CONFIG}") for name in store.names("runs") if pattern.fullmatch(name)]
-    different = [difference(config["identity"], run.identity) for config in configs if config]
-    return min(different, key=len, default=[NONE_YET])
-
-
-def _continue(store: Store, run: Run, work: str) -> Foreseen:
-    """Where a run that was begun goes on."""
+def _continue(store: Store, run: Run, work: str, fault: str | None) -> Foreseen:
+    """Where a run that was begun goes on, and the fault of its config.json, if that is written anew then."""
     checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
-    problems = [*damaged.values(), *(f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1])]
+    told = [f"written anew: {fault}"] if fault else []
+    unfinished = [f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1]]
+    problems = [*told, *damaged.values(), *unfinished]
     if checkpoint is None and damaged:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)
     if checkpoint is None:
         return Foreseen("training", "made", run.key, ("it was begun and has no checkpoint yet", *problems), work)
     manifest = read_manifest(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)
-    plan = _intact(read_sealed, store, f"{run.key}/{PLAN}")
+    plan = intact(read_sealed, store, f"{run.key}/{PLAN}")
     step = manifest.details["step"] if manifest else 0
     planned = f" of {plan['total_steps']:,}" if plan else ""
     return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)

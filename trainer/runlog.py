@@ -4,13 +4,10 @@ import errno
 import logging
 import os
 import shutil
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
-from torch.utils.tensorboard import SummaryWriter
-
+from trainer.board import Board
 from trainer.errors import StorageError
 from trainer.outages import patiently
 from trainer.places import LOGS, METRICS, TENSORBOARD
@@ -20,18 +17,18 @@ from trainer.storage import Store
 
 log = logging.getLogger(__name__)
 
-NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
-
 
 class RunLog:
-    """Appends records to a run's metrics.jsonl, and the same figures to TensorBoard's files.
+    """Appends records to a run's metrics.jsonl, and shows their figures in TensorBoard, beside the `job`'s hyperparameters.
 
     Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. A save
     is told before it begins. If that is not among them when a run resumes there, some are lost: then a number is left out, so
-    that every reader can tell.
+    that every reader can tell. `constant` names curves that never change in this run: TensorBoard is not shown those.
     """
 
-    def __init__(self, store: Store, run: str, step: int) -> None:
+    def __init__(
+        self, store: Store, run: str, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()
+    ) -> None:
         self._store, self._run, self._key = store, run, f"{run}/{METRICS}"
         self._keep(step, _read(store, self._key) if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
@@ -39,15 +36,14 @@ class RunLog:
         if not self._written:
             store.delete(f"{run}/{TENSORBOARD}")
             shutil.rmtree(self._events, ignore_errors=True)
-        self._board = SummaryWriter(str(self._events), purge_step=step + 1)
+        self._board = Board(self._events, step, job, constant)
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record, whole."""
         line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
         patiently(lambda: self._append(line))
         self._written += 1
-        with _only_warned():
-            self._show(kind, step, **values)
+        self._board.show(kind, step, values)
 
     def _append(self, line: bytes) -> None:
         """Append a line, or nothing: what a full disk took of it is taken back."""
@@ -62,6 +58,7 @@ class RunLog:
         self._file.close()
         self._keep(step, self._path.read_bytes())
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+        self._board.rewind(step)
 
     def _keep(self, step: int, content: bytes) -> None:
         """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the run."""
@@ -101,51 +98,27 @@ class RunLog:
 
     def _send(self) -> None:
         if self._store.local is None:
-            with _only_warned():
-                self._board.flush()
+            self._board.flush()
             for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
     def __enter__(self) -> Self:
-        self._hook, threading.excepthook = threading.excepthook, self._report
+        self._board.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        threading.excepthook = self._hook
         os.fsync(self._file.fileno())
         self._file.close()
-        with _only_warned():
-            self._board.close()
+        self._board.__exit__(kind, error, trace)
         if error is None:
             patiently(self._send)
         else:
             self.publish()
 
-    def _report(self, failure: threading.ExceptHookArgs) -> None:
-        """Say in one line that TensorBoard's own thread has failed: its files are a second record, and training goes on."""
-        if not type(failure.thread).__module__.startswith("tensorboard."):
-            self._hook(failure)
-            return
-        log.warning(NOT_WRITTEN, failure.exc_value)
-
-    def _show(self, kind: str, step: int, **values: Any) -> None:
-        for name, value in values.items():
-            if isinstance(value, int | float):
-                self._board.add_scalar(f"{kind}/{name}", value, step)
-
 
 def _is_after(step: int, record: dict[str, Any]) -> bool:
     """Whether a record is of a later step, or of the training's end, which a run that goes on comes to again."""
     return bool(record["step"] > step or record["kind"] == ENDED)
-
-
-@contextmanager
-def _only_warned() -> Iterator[None]:
-    """For TensorBoard's files: they are a second record, for which training does not end."""
-    try:
-        yield
-    except OSError as error:
-        log.warning(NOT_WRITTEN, error)
 
 
 def _read(store: Store, key: str) -> bytes:

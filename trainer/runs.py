@@ -119,16 +119,21 @@ def claim_run(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
             "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
         )
-    config = {
+    fork = earlier["fork"] if earlier else find_fork()
+    write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
+
+
+def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:
+    """What a run's config.json holds; `fork` says where a fork takes its weights from."""
+    return {
         "fingerprint": run.fingerprint,
         "identity": run.identity,
         "job": job.model_dump(mode="json"),
         "data": _without_reused(data.model_dump()),
-        "fork": earlier["fork"] if earlier else find_fork(),
+        "fork": fork,
         "start": run.start,
         "base": run.base,
     }
-    write_sealed(store, f"{run.key}/{CONFIG}", config)
 
 
 def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:

@@ -18,7 +18,8 @@ from trainer.shapes import require_shape
 from trainer.storage import Store, json_bytes
 
 REMEDIES = {
-    r"runs/[^/]+/config\.json": "put back a copy of it, or move the run's folder away and train it anew",
+    r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that command,"
+    " or put back a copy of it, or move the run's folder away and train it anew",
     r"runs/[^/]+/plan\.json": "start the run's command again, which writes it anew from the data",
     r"runs/[^/]+/eval\.json": "run the evaluation again, which measures the model anew",
     r"runs/[^/]+/environment\.json": "put back a copy of it, or delete it: only what it tells of the machine is lost",
@@ -29,7 +30,7 @@ REMEDIES = {
     r"models/.*": "put back a copy of it, or delete it and promote a run anew, which loses the history",
     r"pins/.*": "delete it, and pin what it was meant to pin anew",
     r"cache/.*": "delete it: the raw files are looked at again",
-    r"shards/.*": "prepare the data again, which makes it anew",
+    r"(shards|encoded|tokenizers)/.*": "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
     r"runs/[^/]+/(final|checkpoints)/.*": "start the run's command again, which sees to it",
 }
 """What to do about a damaged file, by its key."""

@@ -113,6 +113,7 @@ class PieceSeen(Shape):
     size: Count
     last: bool
     sha256: str
+    file_bytes: Count
 
 
 class FileSeen(Shape):
@@ -214,11 +215,20 @@ class EvaluationRecord(Record):
     corpora_bits_per_byte: dict[str, Number] = {}
 
 
+class ScheduleRecord(Record):
+    rates: list[tuple[Count, float]]
+
+
 class CheckpointRecord(Record):
     scores: dict[str, Number] | None = None
 
 
-RECORDS: dict[str, type[Record]] = {"train": TrainRecord, "evaluation": EvaluationRecord, "checkpoint": CheckpointRecord}
+RECORDS: dict[str, type[Record]] = {
+    "train": TrainRecord,
+    "evaluation": EvaluationRecord,
+    "schedule": ScheduleRecord,
+    "checkpoint": CheckpointRecord,
+}
 """Lines of metrics.jsonl, by their kind."""
 
 SHAPES: dict[str, Any] = {

@@ -18,6 +18,7 @@ from trainer.ancestry import find_run, trace
 from trainer.errors import EXIT_BAD_INPUT, PipelineError
 from trainer.formats import count, plural, score, size
 from trainer.lineage_check import Finding, check
+from trainer.showing import show
 from trainer.storage import Store
 
 EXIT_CHANGED = 1
@@ -76,11 +77,10 @@ def main(arguments: list[str]) -> int:
         return EXIT_BAD_INPUT
     if parsed.json:
         checked = {"check": [finding._asdict() for finding in findings]} if parsed.check else {}
-        print(json.dumps({**traced, **checked}, indent=2, ensure_ascii=False))
+        lines = [json.dumps({**traced, **checked}, indent=2, ensure_ascii=False)]
     else:
-        print("\n".join(describe(traced, parsed.files)))
-        if parsed.check:
-            print("\n" + "\n".join(tell_findings(findings)))
+        lines = [*describe(traced, parsed.files), *(["", *tell_findings(findings)] if parsed.check else [])]
+    show("\n".join([*lines, ""]))
     return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
 
 

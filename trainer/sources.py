@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import IO, Any, cast
 
@@ -63,7 +63,10 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Piece:
-    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their number."""
+    """The bytes `[start, end)` of a raw file (of a compressed one: all of it; of Parquet: row groups), and their number.
+
+    `size` is what it holds, in bytes (of Parquet: unpacked); `file_bytes` is the whole file's size as it lies there.
+    """
 
     path: str
     key: str
@@ -73,6 +76,7 @@ class Piece:
     size: int
     last: bool
     sha256: str
+    file_bytes: int = field(compare=False)  # of the file, not of this piece
 
 
 Cuts = Callable[[bytes, int], Iterator[int]]
@@ -100,7 +104,7 @@ def find_pieces(
     store: Store, corpus: CorpusConfig, piece_bytes: int, advance: Callable[[int], None] = lambda size: None
 ) -> list[Piece]:
     """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again."""
-    layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes, [field.name for field in fields(Piece)]])
+    layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes, [each.name for each in fields(Piece)]])
     memory = f"cache/sources-{corpus.name}-{layout}.json"
     known = _remembered(store, memory)
     now = time.time()
@@ -285,7 +289,7 @@ def _digest_pieces(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -
             header = digest_stretch(source.path, 0, csv_header(source.path, corpus)[1])
             digests = [digests[0], *(f"{header}:{digest}" for digest in digests[1:])]
     return [
-        Piece(source.path, source.key, index, start, end, sizes[index], index == len(digests) - 1, digests[index])
+        Piece(source.path, source.key, index, start, end, sizes[index], index == len(digests) - 1, digests[index], source.size)
         for index, (start, end) in enumerate(pairwise(bounds))
     ]
 

@@ -46,6 +46,9 @@ OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]
 STEPS = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
 """What a schedule is given in any case."""
 
+PLANNED = 100
+"""Intervals of the warm-up, and as many of the rest, at whose ends the planned learning rate is noted."""
+
 STATE_SPACE = {"A_log", "D", "dt_bias"}
 """Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
 
@@ -105,6 +108,18 @@ def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: a value in {given} is of the wrong kind") from error
     return schedule
+
+
+def planned_rates(schedule: Any, total_steps: int, warmup_steps: int) -> list[tuple[int, float]]:
+    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly spread."""
+
+    def spread(first: int, last: int) -> set[int]:
+        number = min(PLANNED, last - first) or 1
+        return {first + (last - first) * place // number for place in range(number + 1)}
+
+    (peak, *_), (factor, *_) = schedule.base_lrs, schedule.lr_lambdas
+    steps = spread(0, min(warmup_steps, total_steps)) | spread(min(warmup_steps, total_steps), total_steps)
+    return [(step, peak * factor(step)) for step in sorted(steps)]
 
 
 def _options_of(schedule: str) -> tuple[list[str], list[str]]:

@@ -4,6 +4,7 @@ import logging
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -11,6 +12,7 @@ from trainer.batches import batches_from
 from trainer.checkpoint import TrainState, find_checkpoint, read_computed, restore
 from trainer.compiling import compile_objective
 from trainer.config import PipelineJob
+from trainer.config_repair import mend_config
 from trainer.encoding import encode
 from trainer.environment import describe_environment
 from trainer.errors import RunError
@@ -46,7 +48,7 @@ from trainer.runs import (
 from trainer.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
 from trainer.saver import Saver
 from trainer.seals import write_sealed
-from trainer.step import make_optimizer, make_schedule
+from trainer.step import make_optimizer, make_schedule, planned_rates
 from trainer.stopping import heeding_stops
 from trainer.storage import Store
 from trainer.threads import keep_threads
@@ -102,6 +104,7 @@ def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: i
 
     clear_dead_lease(store, run.key)
     if not is_held(store, run.key):
+        mend_config(store, run, job, data)
         figure = job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss"
         mend_finished(store, run.key, make_plan, figure, job.training.keep_epochs)
 
@@ -124,6 +127,7 @@ def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Wor
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:
     store.sweep()
+    mend_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
     check_begun(store, run, job, data)
     mend_plan(store, run.key, workload.plan)
@@ -159,7 +163,8 @@ def _train(
         stack.enter_context(heeding_stops())
         runlog = saver = None
         if runtime.rank == 0:
-            runlog = stack.enter_context(RunLog(store, run.key, state.step))
+            constant = _constant_curves(schedule, plan)
+            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
                 lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,
@@ -175,6 +180,12 @@ def _train(
         )  # fmt: skip
         run_loop(session, batches)
     return model, state
+
+
+def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
+    """The curves that show nothing: a learning rate that never changes."""
+    rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
+    return {"train/learning_rate"} if len(rates) == 1 else set()
 
 
 def _publish(

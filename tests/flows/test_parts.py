@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from prefect import Flow
 
+from flows.data_to_model import data_to_model
 from flows.evaluate_model import evaluate_model
 from flows.prepare_data import prepare_data
 from flows.train_model import train_model
+from tasks.stage import run_stage
 from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import children, command_line, cores, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.config import EvaluateJob
+from trainer.config_file import override
 from trainer.errors import ArtifactError, CorpusError, PipelineError, RecordError
+from trainer.jobs import measurement
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +89,30 @@ def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     assert state.result().scores == outcome.evaluation.scores
     assert state.result().samples == outcome.evaluation.samples
     assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
+
+
+def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
+    done: Done, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(done.store / name, store / name)
+    asked: list[int] = []
+
+    def noting(name: str, arguments: Any, show: Any, logger: Any, ranks: int = 1) -> dict[str, Any]:
+        asked.append(ranks)
+        return run_stage(name, arguments, show, logger, ranks)
+
+    monkeypatch.setattr("tasks.evaluation.run_stage", noting)
+    job = override(pipeline_job(raw, store), ["training.processes=2", "training.max_steps=4", "training.evaluate_every=null"])
+    with cores(2):
+        outcome = data_to_model(job)
+    assert asked == [2]
+    (store / outcome.run / "eval.json").unlink()
+    with cores(1):
+        alone = evaluate_model(measurement(job, outcome.run))
+    assert asked == [2, 1] and not alone.reused
+    assert (alone.scores, alone.samples) == (outcome.evaluation.scores, outcome.evaluation.samples)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from flows.train_model import train_model
 from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, look, watchdog
 from tests.flows.conftest import pipeline_job
 from trainer.config import PipelineJob
+from trainer.config_file import override
 from trainer.errors import RunError, StorageError
 from trainer.lease import Lease
 from trainer.manifest import fingerprint
@@ -51,10 +52,11 @@ def crash(client: SyncPrefectClient, flow_run: UUID, *starts: State) -> None:
         client.set_flow_run_state(flow_run, state, force=True)
 
 
-def deployed(client: SyncPrefectClient, job: PipelineJob) -> UUID:
-    """A run of the deployment that trains the job."""
+def deployed(client: SyncPrefectClient, job: PipelineJob, *words: str) -> UUID:
+    """A run of the deployment that trains the job, with some `key=value` words."""
     deployment = train_model.to_deployment("watched").apply()
-    return client.create_flow_run_from_deployment(deployment, parameters={"job": job.model_dump(mode="json")}).id
+    parameters = {"job": job.model_dump(mode="json"), **({"set": words} if words else {})}
+    return client.create_flow_run_from_deployment(deployment, parameters=parameters).id
 
 
 def begun(job: PipelineJob) -> Path:
@@ -92,6 +94,18 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
         watchdog(flow_run=made)
     assert state_of(client, made) == "CRASHED"
     assert watchdog() == [], "it was told of already"
+
+
+def test_a_run_with_a_changed_value_is_found_by_that(client: SyncPrefectClient, raw: Path, tmp_path: Path) -> None:
+    job = pipeline_job(raw, tmp_path / "store")
+    made = deployed(client, job, "training.max_steps=9", "name=changed")
+    run = begun(override(job, ["training.max_steps=9", "name=changed"]))
+    write_pointer(Store(job.store), f"runs/{run.name}/checkpoint-last", 7, None)
+    crash(client, made, Pending(), Running())
+    with Lease(Store(job.store), f"runs/{run.name}"):
+        assert watchdog(flow_run=made) == [], "its process lives"
+    assert watchdog(flow_run=made) == [made]
+    assert client.read_flow_run(made).labels[STEP] == 7
 
 
 def test_a_run_that_dies_before_its_flow_is_loaded_is_given_up(client: SyncPrefectClient, raw: Path, tmp_path: Path) -> None:

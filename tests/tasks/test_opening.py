@@ -8,6 +8,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.states import exception_to_crashed_state
 
 from tasks.opening import RUN_LOGGERS, STOPPED, open_flow
+from trainer.config import GarbageJob
 
 
 def told(name: str, message: str) -> tuple[int, str] | None:
@@ -20,7 +21,7 @@ def told(name: str, message: str) -> tuple[int, str] | None:
 @pytest.mark.parametrize("name", RUN_LOGGERS)
 def test_a_run_that_is_asked_to_stop_is_not_said_to_have_crashed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.opening.use_credentials", lambda: None)
-    open_flow()
+    assert open_flow(GarbageJob(store="data/store"), ["older_than_days=3"]) == GarbageJob(store="data/store", older_than_days=3)
     stopped = asyncio.run(exception_to_crashed_state(TerminationSignal(15))).message
     assert told(name, f"Crash detected! {stopped}") == (logging.WARNING, STOPPED)
     assert told(name, f"Finished in state Crashed({stopped!r})") is None

@@ -215,6 +215,8 @@ def test_the_page_shows_the_same_escaped_and_fetches_nothing(own: Store, tmp_pat
     assert all(link.startswith("#") for link in parsed.links) and len(parsed.ids) == len(set(parsed.ids))
     assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", source))
     assert Balanced(source).open == []
+    headings = re.findall(r"<h2>(.*?)</h2>", source)
+    assert headings == ["Runs", "Results", "Curves", "Configuration", "Data", "Tokenizer", "Model", "Environment"]
     titles = re.findall(r"<h3>(.*?)</h3>", source)
     assert "Loss, validation (pretraining)" in titles and "Validation f1 (fine-tuning)" in titles
     assert re.findall(r'role="img" aria-label="(.*?)"', source) == [title.split(" (")[0] for title in titles]
@@ -277,7 +279,7 @@ def test_the_list_of_a_remote_store_is_the_same(store: Store, remote_store: Stor
     for path in Path(str(store.local)).rglob("*.json*"):
         remote_store.write_bytes(path.relative_to(str(store.local)).as_posix(), path.read_bytes())
     for run in store.names("runs"):
-        (events,) = store.names(f"runs/{run}/tensorboard")
+        (events,) = (name for name in store.names(f"runs/{run}/tensorboard") if name.startswith("events."))
         for name in (f"tensorboard/{events}", "checkpoint-last", "checkpoint-best"):
             remote_store.write_bytes(f"runs/{run}/{name}", store.read_bytes(f"runs/{run}/{name}"))
     assert find_runs(remote_store) == find_runs(store)

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
 from trainer.config import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config_file import explain, load_job, read_values
+from trainer.config_file import explain, load_job, override, read_values
 from trainer.errors import ConfigError
 
 
@@ -42,6 +42,19 @@ def test_words_reach_into_lists_and_give_whole_values(config: Path) -> None:
 
 def test_words_may_set_what_the_file_leaves_out(config: Path) -> None:
     assert load_job(PipelineJob, str(config), ["data.tokenizer.sample_bytes=1000"]).data.tokenizer.sample_bytes == 1000
+
+
+def test_words_applied_to_a_job_make_the_job_that_they_make_with_its_file(config: Path) -> None:
+    words = [
+        "training.max_steps=9",
+        "data.corpora.1.name=second",
+        "evaluation.max_windows=3",
+        "promotion={name: lm, threshold: 1}",
+    ]
+    job, expected = override(load_job(PipelineJob, str(config)), words), load_job(PipelineJob, str(config), words)
+    assert job == expected and job.training.model_fields_set == expected.training.model_fields_set
+    with pytest.raises(ConfigError, match=r"`job` with `set` training.max_stps=9: training.max_stps: unknown key"):
+        override(job, ["training.max_stps=9"])
 
 
 def test_the_quickstart_is_a_valid_job() -> None:

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 
-from trainer.curves import MAX_POINTS, draw_curves, standard_curves, thin
+from trainer.curves import MAX_POINTS, draw_curves, standard_curves, thin, with_planned_rates
 
 CURVES = standard_curves("nats a token", ["accuracy"])
 
@@ -66,3 +66,14 @@ def test_thinning_keeps_ends_and_spikes() -> None:
     assert len(kept) <= MAX_POINTS + 2
     assert {points[0], points[-1], (54_321, 9.0)} <= set(kept)
     assert kept == sorted(kept)
+
+
+def test_the_learning_rate_is_drawn_as_planned_up_to_the_last_step_recorded() -> None:
+    planned = {"kind": "schedule", "step": 0, "rates": [[0, 0.0], [5, 5e-4], [10, 1e-3], [400, 0.0], [500, 0.0]]}
+    few = [{**record, "step": 200 * record["step"]} for record in records(2)]
+    drawn = with_planned_rates([planned, *few])
+    rates = [(record["step"], record["learning_rate"]) for record in drawn if "learning_rate" in record]
+    assert rates == [(0, 0.0), (5, 5e-4), (10, 1e-3), (200, 1e-3), (400, 1e-3), (400, 0.0)]
+    before, after = (draw_curves(CURVES, each, 400) for each in (few, drawn))
+    assert list(before) == list(after)
+    assert [title for title in after if before[title] != after[title]] == ["Learning rate"]

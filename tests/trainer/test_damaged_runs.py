@@ -22,7 +22,6 @@ from trainer.progress import silent
 from trainer.promotion import find_measured, promote
 from trainer.records import read_records
 from trainer.report import make_report
-from trainer.runs import claim_run, identify_run
 from trainer.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.standing import Standing, find_standing, is_alive
 from trainer.storage import Store
@@ -124,20 +123,46 @@ def test_a_loss_with_one_bit_changed_passes_no_gate_and_is_measured_again(
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_configuration_is_refused_with_one_message_and_stays_as_it_is(
+def test_a_damaged_configuration_is_written_anew_by_its_runs_own_command(
     damage: Callable[[Path], None], raw: Path, store: Store, finished: Finished, data: PreparedData, tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    path = store.fetch(f"{finished.run}/{CONFIG}")
+    path, job = store.fetch(f"{finished.run}/{CONFIG}"), small_job(raw, store.url, **LONG)
+    whole = {**require_sealed(store, f"{finished.run}/{CONFIG}"), "job": job.model_dump(mode="json")}
     damage(path)
-    spoilt, job = path.read_bytes(), small_job(raw, store.url, **LONG)
-    shutil.rmtree(path.parent / FINAL)
-    with pytest.raises(ArtifactError, match=r"config\.json is damaged: .*; put back a copy of it, or move the run's"):
-        claim_run(store, identify_run(job, data), job, data)
-    assert path.read_bytes() == spoilt
+    spoilt = path.read_bytes()
     (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json")))
     assert explain([str(tmp_path / "job.yaml")]) == 0
-    assert re.search(r"refused +training[\s\S]+config\.json is damaged", capsys.readouterr().out)
+    assert re.search(r"continued +training[\s\S]+written anew: .*config\.json is damaged", capsys.readouterr().out)
+    assert path.read_bytes() == spoilt
+    cpu_runtime()
+    assert train(job, silent(), data).reused
+    assert require_sealed(store, f"{finished.run}/{CONFIG}") == whole
+    assert f"{path} is damaged" in caplog.text and "written anew, and kept as damaged-config.json" in caplog.text
+    assert (path.parent / "damaged-config.json").read_bytes() == spoilt
+    weights = store.read_bytes(f"{finished.run}/{FINAL}/model.safetensors")
+    shutil.rmtree(path.parent / FINAL)
+    damage(path)
+    assert not train(job, silent(), data).reused
+    assert require_sealed(store, f"{finished.run}/{CONFIG}") == whole
+    assert store.read_bytes(f"{finished.run}/{FINAL}/model.safetensors") == weights
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_configuration_is_refused_to_another_command_and_of_a_fork_and_stays_as_it_is(
+    damage: Callable[[Path], None], raw: Path, store: Store, finished: Finished, data: PreparedData
+) -> None:
+    fork = f"{finished.run}-fork-01234567"
+    shutil.copytree(store.fetch(finished.run), store.path(fork))
+    for run, changes in ((finished.run, {"training__seed": 7}), (fork, {})):
+        path = Path(store.path(f"{run}/{CONFIG}"))
+        damage(path)
+        spoilt = path.read_bytes()
+        named = {"run": run.removeprefix("runs/"), "training__seed": 0, **changes}
+        cpu_runtime()
+        with pytest.raises(ArtifactError, match=r"config\.json is damaged: .*; start the run's command .*, or put back a copy"):
+            train(small_job(raw, store.url, **LONG, **named), silent(), data)
+        assert path.read_bytes() == spoilt
 
 
 def test_a_checkpoint_of_another_run_or_step_is_not_continued_from(
@@ -171,6 +196,22 @@ def test_damaged_records_are_left_out_and_told_by_their_lines(
     store.write_bytes(f"{OTHER}/{METRICS}", b"".join(lines))
     assert read_records(store, OTHER) == []
     assert "lines 1, 2, 3, 4, 5, ..." in caplog.text
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 5000, b"{}\n"])
+def test_records_that_an_unfinished_run_has_lost_are_told_by_the_step_that_is_saved(
+    left: bytes, store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(store.fetch(f"{finished.run}/{FINAL}"))
+    path = store.fetch(f"{finished.run}/{METRICS}")
+    lines = path.read_bytes().splitlines(keepends=True)
+    saved = [number for number, line in enumerate(lines) if b'"kind": "save", "step": 64' in line]
+    path.write_bytes(b"".join(lines[: saved[0] + 1]) + lines[-1][:-9])
+    read_records(store, finished.run)
+    assert caplog.text == "", "a torn tail is normal"
+    path.write_bytes(left)
+    assert read_records(store, finished.run) == []
+    assert f"{path} ends with step 0, before step 64, which is saved: records are missing" in caplog.text
 
 
 def test_a_damaged_lineage_is_made_again_with_the_report(
@@ -214,6 +255,16 @@ def test_the_list_of_runs_says_which_one_cannot_be_told_of_and_shows_the_others(
     assert f"{OTHER}/{name} is damaged" in caplog.text and "models/broken/champion is damaged" in caplog.text
 
 
+def test_the_list_of_runs_tells_of_one_whose_lease_is_damaged(
+    store: Store, finished: Finished, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.delete(f"{finished.run}/tensorboard")
+    (before,) = find_runs(store)
+    store.write_bytes(f"{finished.run}/lease.json", b"[]")
+    assert find_runs(store) == [before] and before.state == "finished"
+    assert f"{finished.run}/lease.json is damaged" in caplog.text
+
+
 def flip_in(store: Store, key: str, content: bytes) -> None:
     """Put a file there that was written elsewhere, or damage the one that is there."""
     if store.exists(key):
@@ -242,6 +293,6 @@ def test_a_run_without_its_plan_or_its_configuration_says_what_to_do(raw: Path, 
     with pytest.raises(RunError, match=r"has no plan\.json yet: run the training to its end"):
         make_report(store, finished.run)
     store.delete(f"{finished.run}/{CONFIG}")
-    with pytest.raises(PipelineError, match=r"config\.json is missing; put back a copy|not of a run in this store"):
+    with pytest.raises(PipelineError, match=r"config\.json is missing; start the run|not of a run in this store"):
         evaluate_checkpoint(measurement(small_job(raw, store.url, **LONG), finished.run), silent())
     assert records(Path(store.url), "train", finished.run)

@@ -21,6 +21,7 @@ from trainer.errors import ConfigError
 from trainer.explain import main
 from trainer.foresight import Foreseen, LookedAt, foresee
 from trainer.jobs import measurement
+from trainer.lease import Lease
 from trainer.manifest import read_manifest, write_manifest
 from trainer.measuring import evaluate_checkpoint
 from trainer.places import FINAL
@@ -221,11 +222,26 @@ def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_r
     assert refused.reasons == ("runs/mine was made with other settings", "training.seed: 0 -> 3")
     fork = look(small_job(*place, run="mine", training__seed=3, resume="fork"))["training"]
     assert fork.verdict == "made" and str(fork.key).startswith("runs/mine-fork-")
-    assert fork.reasons == ("a fork of runs/mine", "training.seed: 0 -> 3")
+    left = "leaves runs/mine behind unfinished, at step 6; it differs in training.seed: 0 -> 3"
+    assert fork.reasons == ("a fork of runs/mine", "training.seed: 0 -> 3", left)
     shutil.rmtree(run.with_name("mine") / "checkpoints")
     (run.with_name("mine") / "checkpoint-last").unlink()
     fork = look(small_job(*place, run="mine", training__seed=3, resume="fork"))["training"]
     assert (fork.verdict, fork.reasons) == ("refused", ("runs/mine has no checkpoint to fork from",))
+
+
+def test_an_unfinished_run_that_would_be_left_behind_is_named_with_its_step_and_what_differs(place: Place) -> None:
+    (run,) = (place.store / "runs").iterdir()
+    shutil.rmtree(run / FINAL)
+    job = small_job(*place, training__learning_rate=0.002)
+    left = f"leaves runs/{run.name} behind unfinished, at step 6 of 6; it differs in training.learning_rate: 0.001 -> 0.002"
+    assert look(job)["training"].reasons == ("training.learning_rate: 0.001 -> 0.002", left)
+    with Lease(Store(job.store), f"runs/{run.name}"):
+        assert left not in look(job)["training"].reasons, "it is being trained"
+    (run / "checkpoint-last").write_bytes(b"{")
+    assert left in look(job)["training"].reasons, "its pointer can be mended"
+    shutil.rmtree(run / "checkpoints")
+    assert look(job)["training"].reasons == ("training.learning_rate: 0.001 -> 0.002",)
 
 
 def test_a_missing_report_is_made_again(place: Place) -> None:

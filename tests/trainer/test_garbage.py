@@ -3,6 +3,8 @@
 import errno
 import os
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +201,39 @@ def test_where_it_is_not_known_what_is_needed_nothing_is_removed(
     with pytest.raises(PipelineError, match=message):
         found(empty_store, remove=True, runs_older_than_days=0)
     assert contents(empty_store) == before
+
+
+def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_for_it(empty_store: Store) -> None:
+    run = add_run(empty_store, "a", add_superseded(empty_store, "code"))
+    empty_store.write_bytes(f"{run}/eval.json", b"[]")
+    with pytest.raises(RunError, match=r"eval\.json is damaged: .*; run the evaluation again, which measures the model anew$"):
+        found(empty_store)
+
+
+KILLED = """
+import os
+from trainer.config import GarbageJob
+from trainer.garbage import collect
+from trainer.storage import Store
+delete = Store.delete
+def dying(self, key, first=None):
+    if key.endswith("/config.json"):
+        os._exit(137)
+    delete(self, key, first)
+Store.delete = dying
+list(collect(GarbageJob(store={url!r}, older_than_days=0, runs_older_than_days=30, remove=True)))
+"""
+
+
+def test_what_a_killed_removal_left_of_a_run_goes_with_the_next(empty_store: Store) -> None:
+    run = add_run(empty_store, "a", add_superseded(empty_store, "code"))
+    then = time.time() - 40 * 86400
+    for path in Path(empty_store.path(run)).rglob("*"):
+        os.utime(path, (then, then))
+    killed = subprocess.run([sys.executable, "-c", KILLED.format(url=empty_store.url)], check=False)
+    assert killed.returncode == 137 and set(empty_store.names(run)) == {"config.json", "lease.json"}
+    assert run in keys(found(empty_store, runs_older_than_days=30, remove=True))
+    assert empty_store.names("runs") == []
 
 
 @pytest.mark.parametrize(

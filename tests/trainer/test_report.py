@@ -291,16 +291,16 @@ assert "torch" not in sys.modules and "matplotlib.pyplot" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
 def test_model_is_intact_wherever_the_second_report_is_killed(store: Store, number: int) -> None:
-    """The five writes are the page, the manifest without the old card, the card, the manifest with it, the lineage."""
+    """The writes are the page, the manifest without the old card, the card, the manifest with it, the outcome, the lineage."""
     make_report(store, RUN)
     write_evaluation(store, 3.0)
     code = KILLED_AT.format(number=number, url=store.url, run=RUN)
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == (137 if number <= 5 else 0)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == (137 if number <= 6 else 0)
     assert find_damage(store, f"{RUN}/final", final_manifest(store, RUN)) == {}
 
-    assert make_report(store, RUN).reused == (number > 5)
+    assert make_report(store, RUN).reused == (number > 6)
     continued = contents(store)
     store.delete(f"{RUN}/lineage.json")
     make_report(store, RUN)

@@ -19,7 +19,7 @@ DIGEST, PRINT = "0" * 64, "0" * 16
 REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}
 SCORE = {"loss": 1.0, "perplexity": 2.7, "tokens": 3, "windows": 1}
 MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"loss": 1.0}, "time": "t", "reason": "r"}
-PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST}
+PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST, "file_bytes": 9}
 RECORDS: dict[str, dict[str, Any]] = {
     "runs/a/config.json": {
         "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,

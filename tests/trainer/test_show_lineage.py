@@ -3,6 +3,8 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +88,8 @@ def test_files_of_every_kind_are_compared_whole(kind: str, empty_store: Store, t
     corpus = CorpusConfig.model_validate({"name": "rows", "paths": [str(path)], "format": kind})
     pieces = find_pieces(empty_store, corpus, 2**20 if kind == "text" else 1024)
     ((name, found),) = by_file(map(vars, pieces), "path").items()
-    file = describe_file(name, found)
+    file = describe_file(name, found, pieces[0].file_bytes)
+    assert file["bytes"] == path.stat().st_size
     assert len(file.get("pieces", [])) == (len(pieces) if kind == "csv" else 0) and (kind == "text") == (len(pieces) == 1)
     assert file.get("sha256", sha256(path)) == sha256(path)
     assert check_file(file).state == "same"
@@ -109,6 +112,14 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
     assert set(traced["scores"]) == {"loss", "perplexity", "bits_per_byte"}
     assert [move["reason"] for move in traced["promotions"]["small"]] == ["the first"]
     assert traced["ancestors"] == [] and traced["base"] is None
+
+
+def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished) -> None:
+    command = [sys.executable, "-m", "trainer.lineage", store.url, finished.run, "--files"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        said = process.stderr.read().decode()
+    assert process.returncode == 0 and said == ""
 
 
 def test_a_model_is_found_by_each_of_its_names(store: Store, finished: Finished) -> None:

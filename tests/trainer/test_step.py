@@ -13,7 +13,7 @@ from trainer.config import ModelConfig, TrainingConfig
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, resolve_config
 from trainer.runtime import Runtime
-from trainer.step import Batch, Outcome, make_optimizer, make_schedule, train_step
+from trainer.step import Batch, Outcome, make_optimizer, make_schedule, planned_rates, train_step
 from trainer.tokenizer import TokenizerInfo
 
 STEPS = 12
@@ -186,7 +186,7 @@ def test_learning_rate_after_each_step_is_that_of_transformers(
     expected = get_scheduler(name, other, num_warmup_steps=4, num_training_steps=STEPS)
     batch = Batch([{"input_ids": windows_BT}], 4 * 15, 64)
     objective = CausalLMLoss(model)
-    rates = []
+    planned, rates = planned_rates(schedule, STEPS, training.warmup_steps), []
     for _ in range(STEPS):
         assert [group["lr"] for group in optimizer.param_groups] == expected.get_last_lr() * 2
         train_step(objective, optimizer, schedule, batch, 1.0, runtime)
@@ -194,6 +194,7 @@ def test_learning_rate_after_each_step_is_that_of_transformers(
         expected.step()
         rates.append(schedule.get_last_lr()[0])
         assert rates[-1] == expected.get_last_lr()[0]
+    assert planned == [(0, 0.0), *enumerate(rates, start=1)]
     assert rates[3] == training.learning_rate
     assert rates[-1] == {"constant_with_warmup": training.learning_rate}.get(name, pytest.approx(0.0, abs=1e-12))
 

@@ -29,14 +29,17 @@ from tests.support import (
 )
 from tests.trainer.conftest import Finished
 from trainer.checkpoint import find_checkpoint
+from trainer.curves import with_planned_rates
 from trainer.dataset import open_dataset, read_batch
 from trainer.errors import RunError
+from trainer.facts import read_facts
 from trainer.losses import CausalLMLoss
 from trainer.models import build_model, resolve_config
 from trainer.places import FINAL
 from trainer.plan import make_plan
 from trainer.preparation import PreparedData, shard_manifests
 from trainer.progress import silent
+from trainer.report import make_account, render_page
 from trainer.storage import Store
 from trainer.tokenizer import load_tokenizer
 from trainer.training import train
@@ -115,6 +118,17 @@ def test_records_tell_speed_and_learning_rate(raw: Path, stocked: Path, data: Pr
         assert record["tokens_per_second"] == pytest.approx(256 / record["step_seconds"])
         assert record["mfu"] > 0
         assert record["data_wait_seconds"] >= 0
+
+
+def test_a_warm_up_between_two_records_is_in_the_report(raw: Path, stocked: Path, data: PreparedData) -> None:
+    run = train_here(raw, stocked, data, training__log_every=6, training__warmup_steps=4)
+    facts = read_facts(Store(str(stocked)), run)
+    assert [record["step"] for record in facts.of_kind("train")] == [6]
+    rates = [(r["step"], r["learning_rate"]) for r in with_planned_rates(facts.records) if "learning_rate" in r]
+    assert rates[:5] == [(step, pytest.approx(1e-3 * step / 4)) for step in range(5)]
+    assert rates[-1] == (6, pytest.approx(0.0, abs=1e-12))
+    axes = [line for line in render_page(facts, make_account(facts)).split("<h3>") if line.startswith("Learning rate")]
+    assert axes[0].count("<use") >= len(rates), "each point is marked"
 
 
 def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, stocked: Path, data: PreparedData) -> None:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import trainer.board
 import trainer.loop
-import trainer.runlog
 import trainer.verified
 from trainer import shard_workers
 from trainer.classifying import evaluate_run
@@ -180,19 +180,19 @@ def in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
-        patch.setattr(trainer.runlog, "SummaryWriter", _Board)
+        patch.setattr(trainer.board, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(trainer.verified, "RACY_SECONDS", -1.0)  # files that are minutes old are remembered, and these are not
         yield
 
 
-class _Board:
+class _EventFileWriter:
     """Takes what TensorBoard would."""
 
     def __init__(self, *_: object, **__: object) -> None:
         pass
 
-    def add_scalar(self, *_: object) -> None:
+    def add_event(self, *_: object) -> None:
         pass
 
     def flush(self) -> None:

@@ -1,0 +1,109 @@
+"""One changed value of a deployment's job: `prefect deployment run NAME -p 'set=["training.max_steps=9"]'`."""
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect import Flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import FlowRun
+from prefect.flow_engine import run_flow
+
+from flows.train_model import train_model
+from tests.flows.conftest import Done
+from tests.processes import cores
+from tests.support import ROOT, only_run
+from trainer.errors import ConfigError
+from trainer.places import CONFIG, PLAN
+from trainer.seals import require_sealed
+from trainer.storage import Store
+
+DEPLOYED = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+
+
+def flow_at(entrypoint: str) -> Flow[..., Any]:
+    module, _, name = entrypoint.rpartition(".")
+    found: Flow[..., Any] = getattr(importlib.import_module(module), name)
+    return found
+
+
+@pytest.fixture
+def deployment(done: Done, tmp_path: Path) -> Path:
+    """The store of the deployment `train-model/set`, which has prepared data and no run."""
+    store = tmp_path / "store"
+    for name in ("tokenizers", "shards"):
+        shutil.copytree(done.store / name, store / name)
+    job = {**done.job.model_dump(mode="json", exclude_unset=True), "store": str(store)}
+    train_model.to_deployment("set", parameters={"job": job}).apply()
+    return store
+
+
+def deployment_run(server: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    command = ["deployment", "run", "train-model/set", "-p", f"set={json.dumps(words)}"]
+    env = {**os.environ, **server}
+    return subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", *command], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def scheduled(server: dict[str, str], *words: str) -> FlowRun:
+    """The flow run that the command line made."""
+    said = deployment_run(server, *words)
+    assert said.returncode == 0, said.stdout + said.stderr
+    made = next(word for word in said.stdout.split() if word.count("-") == 4 and len(word) == 36)
+    with get_client(sync_client=True) as client:
+        return client.read_flow_run(made)
+
+
+def test_every_deployment_of_a_job_has_it_on_its_form() -> None:
+    forms = {each["flow_name"]: flow_at(each["entrypoint"]).parameters for each in DEPLOYED}
+    with_job = {name: form.properties for name, form in forms.items() if "job" in form.properties}
+    assert with_job.keys() == forms.keys() - {"watchdog"} and len(with_job) > 7
+    for properties in with_job.values():
+        assert properties["set"]["type"] == "array" and properties["set"]["default"] == []
+        assert properties["set"]["items"]["description"] == "key=value, such as training.max_steps=100"
+
+
+def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Path) -> None:
+    made = scheduled(server, "training.max_steps=3", "training.evaluate_every=null")
+    assert made.parameters["job"]["training"]["max_steps"] == 40 and made.parameters["set"][0] == "training.max_steps=3"
+    with cores(1):
+        run_flow(train_model, made, parameters=made.parameters)
+    store, run = Store(str(deployment)), only_run(deployment)
+    assert require_sealed(store, f"{run}/{PLAN}")["total_steps"] == 3
+    trained = require_sealed(store, f"{run}/{CONFIG}")["job"]["training"]
+    assert (trained["max_steps"], trained["evaluate_every"], trained["save_every"]) == (3, None, 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("training.max_stps=3", "training.max_stps: unknown key; did you mean 'max_steps'?"),
+        ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
+        ("training.epochs=2", "training: give either epochs or max_steps"),
+        ("data.corpora.7.name=x", "the list data.corpora has 2 entries, counted from 0; none of them is 7"),
+    ],
+)
+def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
+    server: dict[str, str], deployment: Path, word: str, said: str
+) -> None:
+    made = scheduled(server, word)
+    with pytest.raises(ConfigError) as refusal:
+        run_flow(train_model, made, parameters=made.parameters)
+    assert word in str(refusal.value) and said in str(refusal.value)
+    with get_client(sync_client=True) as client:
+        state = client.read_flow_run(made.id).state
+        assert state is not None and state.is_failed() and said in str(state.message)
+    assert not (deployment / "runs").exists()
+
+
+def test_what_is_no_key_with_a_value_is_refused_at_once(server: dict[str, str], deployment: Path) -> None:
+    said = deployment_run(server, "training.max_steps=3", "training.max_steps")
+    assert said.returncode != 0 and "set[1]" in "".join((said.stdout + said.stderr).split())
