@@ -116,6 +116,9 @@ class LocalFiles:
             require_content(path, sha256, check)
         return path
 
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.at(key)
+
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         with ThreadPoolExecutor() as pool:
             list(pool.map(lambda name: self.fetch(f"{key}/{name}", digests[name]), digests))

@@ -146,6 +146,9 @@ class RemoteObjects:
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         return path
 
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.fetch(key, sha256)
+
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder of this process with copies of these files."""
         for name, sha256 in digests.items():

@@ -49,6 +49,7 @@ class Files(Protocol):
     def rename(self, key: str, new: str) -> None: ...
     def delete(self, key: str, first: str | None = None) -> None: ...
     def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path: ...
+    def locate(self, key: str, sha256: str) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
     def release(self, key: str) -> None: ...
     def walk(self, key: str = "") -> Iterator[Stored]: ...
@@ -178,6 +179,17 @@ class Store:
         """
         with self._explained("read", key), self._named(key):
             return self.files.fetch(key, sha256, check)
+
+    def locate(self, key: str, sha256: str) -> Path:
+        """The same for who compares what it reads by itself: a file of a local store is not looked at."""
+        with self._explained("read", key), self._named(key):
+            return self.files.locate(key, sha256)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """For reads of what `fetch` or `locate` gave: turn the file system's errors into a `StorageError`."""
+        with self._explained("read", key):
+            yield
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder that holds these files under a key, by name, each compared with its digest as `fetch` does."""
