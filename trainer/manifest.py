@@ -284,7 +284,7 @@ def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: boo
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"
         if content:
-            store.fetch(key, record.sha256, check=anew)
+            store.fetch(key, record.sha256, check=anew, beyond=True)
             store.release(key)
     except FileNotFoundError:
         return "is missing"

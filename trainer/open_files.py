@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from functools import cache
 from pathlib import Path
 from threading import Lock
+from weakref import finalize
 
 SHARE = 4
 """A process keeps one of so many file descriptors that it may have for this; the rest is for libraries, pipes and sockets."""
@@ -26,6 +27,7 @@ class OpenFile:
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, self._descriptor)
         state = os.fstat(self._descriptor)
         self.identity = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
         self.sums: bytes | None = None
@@ -33,10 +35,6 @@ class OpenFile:
     def read(self, start: int, end: int) -> bytes:
         """The bytes from one offset to another, or as many of them as there are."""
         return os.pread(self._descriptor, end - start, start)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_descriptor"):
-            os.close(self._descriptor)
 
 
 class OpenFiles:

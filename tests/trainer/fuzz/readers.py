@@ -185,7 +185,8 @@ def draw(world: World) -> Any:
 
 READERS: dict[str, Reader] = {
     "list": list_runs, "compare": compare_runs, "garbage": find_garbage, "gate": gate, "explain": explain, "lineage": lineage,
-    "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "take": take, "finish": finish, "go_on": go_on, "again": train_anew, "tune": tune,
+    "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "take": take, "finish": finish, "go_on": go_on,
+    "again": train_anew, "tune": tune,
     "evaluate": evaluate, "measure": measure_anew, "score": score, "score_anew": score_anew, "report": report, "draw": draw,
 }  # fmt: skip
 
