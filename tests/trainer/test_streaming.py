@@ -64,7 +64,7 @@ def _copies(cache: Path) -> dict[int, int]:
     for folder, _, names in os.walk(cache):
         for name in names:
             with suppress(FileNotFoundError):
-                if NAME.fullmatch(name) and BEYOND not in name or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
+                if (NAME.fullmatch(name) and BEYOND not in name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
                     state = os.stat(os.path.join(folder, name))
                     files[state.st_ino] = state.st_size
     return files
