@@ -88,7 +88,7 @@ def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
 
 
 def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
-    """Publish the corpus's shards, or find them published and intact.
+    """Publish the corpus's shards, or find them published.
 
     Raises `CorpusError` and `RecordError` for bad input, `StorageError` if the store refuses.
     """

@@ -3,6 +3,7 @@
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -104,7 +105,8 @@ def test_texts_are_predicted_with_a_model_larger_than_the_cache(
     store = upload(tuned.store, s3.new_store())
     predictions = []
     for place in (store.url, str(shutil.copytree(tuned.store, small_cache.parent / "disk"))):
-        values = {"store": place, "model": tuned.run.removeprefix("runs/"), "data": {"source": "jsonl", "paths": [f"{pairs}/test.jsonl"]}}
+        values: dict[str, Any] = {"store": place, "model": tuned.run.removeprefix("runs/")}
+        values["data"] = {"source": "jsonl", "paths": [f"{pairs}/test.jsonl"]}
         made = predict_texts(validate_job(PredictJob, values, "test"), silent())
         predictions.append(Store(place).read_bytes(f"{made.key}/predictions.jsonl"))
     assert predictions[0] == predictions[1]
