@@ -117,7 +117,8 @@ class BlobCache:
             return
         with self._alone("room"):
             found = self._found()
-            self._evict(found, sum(copy.size for copy in found if copy.counts) - self.limit)
+            unused = sum(copy.size for copy in found if not copy.in_use)
+            self._evict(found, min(unused, sum(copy.size for copy in found if copy.counts) - self.limit))
 
     def room_beyond(self) -> int:
         """Bytes that the disk has for what may go beyond the limit, if all that is not in use makes room."""

@@ -27,32 +27,33 @@ class CheckedFile:
 
         Raises `DamagedBlock` if they are missing or damaged, `OSError` if they cannot be read.
         """
-        file = self._opened()
+        file, compared = self._opened()
         first, after = start // BLOCK_BYTES, count_blocks(end)
-        if 0 not in self._compared[first:after]:
+        if 0 not in compared[first:after]:
             return memoryview(_read(file, start, end))
         data = _read(file, first * BLOCK_BYTES, min(after * BLOCK_BYTES, self._size))
-        self._compare(file, data, first)
-        self._compared[first:after] = b"\1" * (after - first)
+        self._compare(file, data, first, compared)
+        compared[first:after] = b"\1" * (after - first)
         return memoryview(data)[start - first * BLOCK_BYTES : end - first * BLOCK_BYTES]
 
     def close(self) -> None:
         """Let go of the file, which is opened again if it is read again."""
         open_files().close(self)
 
-    def _opened(self) -> OpenFile:
+    def _opened(self) -> tuple[OpenFile, bytearray]:
+        """The open file, and which of its blocks were compared: 1 for those, else 0."""
         try:
             file = open_files().get(self, self._path)
         except FileNotFoundError as error:
             raise DamagedBlock("it is missing") from error
         if file.identity != self._identity:  # another file, of which nothing was compared yet
             self._identity, self._compared = file.identity, bytearray(len(self._compared))
-        return file
+        return file, self._compared
 
-    def _compare(self, file: OpenFile, data: bytes, first: int) -> None:
+    def _compare(self, file: OpenFile, data: bytes, first: int, compared: bytearray) -> None:
         if file.sums is None:
             file.sums = self._read_sums()
-        if (block := find_unlike(data, first, file.sums, self._compared)) is not None:
+        if (block := find_unlike(data, first, file.sums, compared)) is not None:
             begin = block * BLOCK_BYTES
             raise DamagedBlock(f"its bytes {begin:,} to {min(begin + BLOCK_BYTES, self._size):,} do not match their checksum")
 

@@ -19,7 +19,7 @@ from trainer import __version__
 from trainer.details import require_details
 from trainer.digests import digest_stream
 from trainer.errors import ArtifactError, WrongContent, in_one_line
-from trainer.places import CARD
+from trainer.places import CARD, CHECKPOINT_KIND, FINAL_KIND
 from trainer.plain_names import Count, Digest, FileName, Key
 from trainer.storage import Store
 
@@ -31,6 +31,9 @@ damage was found."""
 FORMAT = 1
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded")
 """Kinds whose keys end with what they were made from."""
+
+LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
+"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache."""
 
 
 def _time(text: str) -> str:
@@ -205,8 +208,9 @@ def find_damage(
     """
     wanted = None if only is None else set(only)
     records = [record for record in manifest.files if wanted is None or record.name in wanted]
+    beyond = manifest.kind in LOADED_WHOLE
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew), records)
+        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew, beyond), records)
         return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
 
 
@@ -277,14 +281,14 @@ def _sealed(manifest: Manifest) -> bytes:
     return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool) -> str | None:
+def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool, beyond: bool) -> str | None:
     try:
         # A remote file that is fetched is not asked for its size as well: each question is a request.
         size = record.size if content and not store.local else store.size(key)
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"
         if content:
-            store.fetch(key, record.sha256, check=anew, beyond=True)
+            store.fetch(key, record.sha256, check=anew, beyond=beyond)
             store.release(key)
     except FileNotFoundError:
         return "is missing"
