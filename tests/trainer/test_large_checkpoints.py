@@ -23,6 +23,7 @@ from trainer.places import LAST
 from trainer.predict import predict_texts
 from trainer.predict_config import PredictJob
 from trainer.preflight import preflight
+from trainer.preparation import prepare
 from trainer.pretrained import find_model
 from trainer.progress import silent
 from trainer.room import require_checkpoint_room
@@ -128,3 +129,14 @@ def test_a_disk_without_room_for_a_checkpoint_is_refused_before_work_starts(
         with pytest.raises(StorageError, match="set HEADRACE_CACHE to a folder on a larger disk"):
             require_checkpoint_room(Store(job.store), 2**40)
     require_checkpoint_room(Store(str(tmp_path)), 2**60)
+
+
+def test_reading_all_shards_of_a_bucket_stays_within_the_bound(raw: Path, s3: S3Server, small_cache: Path) -> None:
+    job = small_job(raw, s3.new_store(), data__shards={"num_shards": 16, "piece_bytes": 1024}).preparation()
+    prepared = prepare(job, silent())
+    assert sum(ref.size for ref in prepared.shards) > BOUND
+    with highest(lambda: held(small_cache), every=0.02) as shards:
+        again = prepare(job.model_copy(update={"verify": True}), silent())
+    assert all(ref.reused for ref in again.shards)
+    assert 0 < max(shards) <= BOUND
+    assert not any(BEYOND in path.name for path in small_cache.iterdir())
