@@ -19,6 +19,7 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from tests.faults import faulty
 from tests.s3 import BUCKET, S3Server, s3_server
+from trainer.block_sums import write_sums
 from trainer.config import PipelineJob
 from trainer.manifest import digest_file
 from trainer.preparation import prepare
@@ -41,12 +42,14 @@ def compare_transfers(folder: Path, server: S3Server) -> tuple[list[float], list
         for number in range(FILES):
             (source / f"shard-{number:05d}.bin").write_bytes(os.urandom(FILE_BYTES))
         (source / "manifest.json").write_bytes(b"{}")
-        files = [digest_file(path) for path in sorted(source.glob("*.bin"))]
+        for path in source.glob("*.bin"):
+            write_sums(path, path.with_suffix(".sums"))
+        files, sums = ([digest_file(path) for path in sorted(source.glob(f"*.{ending}"))] for ending in ("bin", "sums"))
         os.environ["HEADRACE_CACHE"] = str(folder / f"cache-{pair}")
         store = Store(server.new_store())
 
         ups.append(_speed(pair, partial(store.put_folder, source, "shards/a", "manifest.json"), partial(_boto3_up, source)))
-        shards = ShardFiles(store, "shards/a", files, np.dtype("<u2"))
+        shards = ShardFiles(store, "shards/a", files, sums, np.dtype("<u2"))
         downs.append(_speed(pair, partial(_fetch, shards), partial(_boto3_down, folder / f"plain-{pair}")))
     return ups, downs
 
@@ -104,8 +107,8 @@ def _boto3_down(folder: Path) -> None:
 
 def _fetch(shards: ShardFiles) -> None:
     shards.use(range(FILES))
-    for number in range(FILES):
-        shards[number]
+    for number, length in enumerate(shards.lengths):
+        shards.read(number, length - 1, length)
 
 
 def _speed(pair: int, ours: Callable[[], object], theirs: Callable[[], object]) -> float:

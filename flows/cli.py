@@ -17,7 +17,7 @@ from tasks.credentials import use_credentials
 from tasks.patience import OutOfPatience
 from tasks.upkeep import REMOVE
 from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
-from trainer.config_file import Job, add_config, explain, read_values, validate_job
+from trainer.config_file import Job, add_config, add_verify, explain, read_values, validate_job
 from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted, exit_status
 from trainer.finetune_config import FinetuneJob
 from trainer.formats import plural, size
@@ -56,11 +56,13 @@ def main(
     )
     add_config(parser)
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
+    if "verify" in schema.model_fields:
+        add_verify(parser)
     parsed = parser.parse_intermixed_args(arguments)
     heed_stops(LATEST)
 
     def work() -> None:
-        job = load(schema, parsed.config, parsed.overrides)
+        job = load(schema, parsed.config, [*parsed.overrides, *getattr(parsed, "verify", [])])
         if parsed.dry_run:
             use_credentials(start_server=False)
             dry_run(job)

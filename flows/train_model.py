@@ -25,7 +25,7 @@ def train_model(job: PipelineJob, set: Overrides = ()) -> ArtifactRef:  # noqa: 
         raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
-        require_intact(store, ref.key, manifest, REPAIR)
+        require_intact(store, ref.key, manifest, REPAIR, content=job.verify, anew=True)
     plan = plan_steps(job, data, checked.ranks)
     run: ArtifactRef = train(job, data, plan, return_state=True).result()
     return run

@@ -41,7 +41,7 @@ def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
     with turn(TOKENIZATION), showing() as show:
         ref = ArtifactRef(**run_stage(stage, arguments, show, logger))
     if ref.reused:
-        logger.info("reused %s: intact, made from the same inputs", ref.key)
-        return reused(ref, f"{ref.key} is intact")
+        logger.info("reused %s: made from the same inputs", ref.key)
+        return reused(ref, f"{ref.key} is published")
     logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
     return ref

@@ -14,7 +14,7 @@ def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.config import PipelineJob
-    from trainer.config_file import add_config, explain
+    from trainer.config_file import add_config, add_verify, explain
     from trainer.finetune_config import FinetuneJob
     from trainer.ranks import on_rank
 
@@ -25,12 +25,13 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config(parser)
-    parsed = parser.parse_args(arguments)
+    add_verify(parser)
+    parsed = parser.parse_intermixed_args(arguments)
 
     def work() -> None:
         from trainer.jobs import train
 
-        train(parsed.config, *parsed.overrides)
+        train(parsed.config, *parsed.overrides, *parsed.verify)
 
     return leave(on_rank(work))
 

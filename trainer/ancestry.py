@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.errors import ArtifactError, PipelineError, RunError
-from trainer.facts import read_facts
+from trainer.facts import read_facts, require_job
 from trainer.gate import Move, figures
 from trainer.lineage import make_lineage
 from trainer.origins import by_file, describe_file, labelled_digests
@@ -66,6 +66,7 @@ def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     config = read_sealed(store, f"{run}/{CONFIG}")
     if config is None:
         raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
+    require_job(store, run, config)
     record = _read_record(store, run)
     base = _find_base(config, record)
     before = [key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)]

@@ -5,6 +5,9 @@
 
 A copy is named by what it must contain, and checked when it arrives and whenever it has changed since it was checked.
 Whoever uses one gives it a second name in `work`; of those without, the least recently used make room for new ones.
+
+What is fetched whole to be loaded, a model or a checkpoint, must be had whatever its size: its copies (`.beyond`) do not count
+as long as they are in use, and the disk alone bounds them.
 """
 
 import fcntl
@@ -12,6 +15,7 @@ import hashlib
 import logging
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,25 +25,38 @@ from typing import NamedTuple
 
 from trainer.errors import ConfigError, StorageError, WrongContent
 from trainer.local_files import sync_file, sync_folder
-from trainer.verified import RACY_SECONDS, machine_cache, require_content
+from trainer.verified import FOLDER, RACY_SECONDS, machine_cache, require_content
 
 log = logging.getLogger(__name__)
 
 SIZE = "HEADRACE_CACHE_BYTES"
 DEFAULT_BYTES = 50 * 10**9
 
-NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(\.[0-9a-f]{12}\.(?P<size>\d+))?")
+BEYOND = ".beyond"
+"""Ends the name of a copy that does not count while it is in use."""
+
+NAME = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}(?P<beyond>\.beyond)?(\.[0-9a-f]{12}\.(?P<size>\d+))?")
 """A copy, or one that is being downloaded, with the size that it will have; nothing else in the folder is touched."""
 
 
 class Copy(NamedTuple):
-    """A file of the cache: when it was used last, how much of the limit it takes, and how many names it has."""
+    """A file of the cache: when it was used last, its size when it is whole, and how many names it has."""
 
     used: float
     size: int
     names: int
     path: Path
     arrives: bool
+    beyond: bool
+
+    @property
+    def in_use(self) -> bool:
+        return self.names > 1 or self.arrives
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes its size of the limit."""
+        return not (self.beyond and self.in_use)
 
 
 class BlobCache:
@@ -58,20 +75,31 @@ class BlobCache:
             raise ConfigError(f"{SIZE} is {size!r}; it must be a number of bytes")
         return cls(machine_cache(), int(size))
 
-    def get(self, sha256: str, version: str, size: int, download: Callable[[Path], None], check: bool = False) -> Path:
+    def get(
+        self,
+        sha256: str,
+        version: str,
+        size: int,
+        download: Callable[[Path], None],
+        check: bool = False,
+        beyond: bool = False,
+    ) -> Path:
         """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
 
         A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was last
-        checked. Raises `WrongContent` if what arrives has another digest, `StorageError` if what is in use leaves no room.
+        checked. One that may go `beyond` the limit does not count while it is in use. Raises `WrongContent` if what arrives has
+        another digest, `StorageError` if what is in use leaves no room.
         """
-        path = self._folder / f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
+        name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._alone(path.name):
-            with suppress(FileNotFoundError):
-                if path.stat().st_size == size and not _is_discarded(path, sha256, check):
-                    os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-                    return path
-            partial = self._make_room(path.name, size)
+        with self._alone(name):
+            for path in (self._folder / name, self._folder / f"{name}{BEYOND}"):
+                with suppress(FileNotFoundError):
+                    if path.stat().st_size == size and not _is_discarded(path, sha256, check):
+                        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+                        return path
+            path = self._folder / (f"{name}{BEYOND}" if beyond else name)
+            partial = self._make_room(path.name, size, beyond)
             try:
                 download(partial)
                 _make_older(partial)
@@ -83,24 +111,68 @@ class BlobCache:
             _check_arrived(path, sha256)
             return path
 
-    def _make_room(self, name: str, size: int) -> Path:
+    def trim(self) -> None:
+        """Remove what was used least recently until what counts is within the limit: a model, say, that was let go of."""
+        if not self._folder.is_dir():
+            return
+        with self._alone("room"):
+            found = self._found()
+            unused = sum(copy.size for copy in found if not copy.in_use)
+            self._evict(found, min(unused, sum(copy.size for copy in found if copy.counts) - self.limit))
+
+    def room_beyond(self) -> int:
+        """Bytes that the disk has for what may go beyond the limit, if all that is not in use makes room."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        unused = sum(copy.size for copy in self._copies() if not copy.in_use)
+        return shutil.disk_usage(self._folder).free + unused
+
+    def _make_room(self, name: str, size: int, beyond: bool) -> Path:
         """Remove what was used least recently until a file of this size fits, and claim the room: the path to download to."""
         with self._alone("room"):
-            found = sorted(self._copies())
-            taken = sum(copy.size for copy in found)
-            for copy in found:
-                unused = copy.names == 1 and taken + size > self.limit
-                if not self._is_downloaded(copy.path.name, name) if copy.arrives else unused:
-                    copy.path.unlink(missing_ok=True)
-                    taken -= copy.size
-            if taken + size > self.limit:
-                raise StorageError(
-                    f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; "
-                    f"raise {SIZE}"
-                )
+            found = self._found(name)
+            room = shutil.disk_usage(self._folder).free
+            if not beyond:
+                room = self.limit - sum(copy.size for copy in found if copy.counts)
+            if not self._evict(found, size - room):
+                raise StorageError(self._no_room(size, room) if beyond else self._too_small(size, found))
             partial = self._folder / f"{name}.{uuid.uuid4().hex[:12]}.{size}"
             partial.touch()
             return partial
+
+    def _found(self, mine: str | None = None) -> list[Copy]:
+        """All copies, those that were used least recently first, after downloads that were broken off are removed."""
+        found = []
+        for copy in sorted(self._copies()):
+            if copy.arrives and not self._is_downloaded(copy.path.name, mine):
+                copy.path.unlink(missing_ok=True)
+            else:
+                found.append(copy)
+        return found
+
+    @staticmethod
+    def _evict(found: list[Copy], lacking: int) -> bool:
+        """Remove copies that are not in use until so many bytes are gained; returns whether they are. Else none is removed."""
+        unused = [copy for copy in found if not copy.in_use]
+        if sum(copy.size for copy in unused) < lacking:
+            return False
+        for copy in unused:
+            if lacking <= 0:
+                break
+            copy.path.unlink(missing_ok=True)
+            lacking -= copy.size
+        return True
+
+    def _too_small(self, size: int, found: list[Copy]) -> str:
+        taken = sum(copy.size for copy in found if copy.counts and copy.in_use)
+        return (
+            f"no room for {size:,} bytes in the cache {self._folder}: {taken:,} of its {self.limit:,} are in use; raise {SIZE}"
+        )
+
+    def _no_room(self, size: int, free: int) -> str:
+        return (
+            f"no room for {size:,} bytes on the disk of the cache {self._folder}, which has {free:,} free; free some there, or "
+            f"set {FOLDER} to a folder on a larger disk"
+        )
 
     def _copies(self) -> Iterator[Copy]:
         for path in self._folder.iterdir():
@@ -109,11 +181,12 @@ class BlobCache:
                 continue
             with suppress(FileNotFoundError):
                 state = path.stat()
-                yield Copy(state.st_atime, int(name["size"] or state.st_size), state.st_nlink, path, name["size"] is not None)
+                size, arrives = int(name["size"] or state.st_size), name["size"] is not None
+                yield Copy(state.st_atime, size, state.st_nlink, path, arrives, name["beyond"] is not None)
 
-    def _is_downloaded(self, name: str, mine: str) -> bool:
+    def _is_downloaded(self, name: str, mine: str | None) -> bool:
         """Whether a process is at it: that one holds the lock, unless it is the lock that this one holds for its own file."""
-        if self._lock(name) == self._lock(mine):
+        if mine is not None and self._lock(name) == self._lock(mine):
             return False
         with open(self._lock(name), "a") as file:
             try:

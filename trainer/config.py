@@ -285,6 +285,11 @@ class PrepareJob(Schema):
     store: str = Field(description="where artifacts live: a folder or any fsspec URL")
     name: Name = Field(default="headrace", description="name of the job")
     data: DataConfig = Field(description="corpora, tokenizer and shards")
+    verify: bool = Field(
+        default=False,
+        description="whether all shards that are published already are read and compared with their checksums, before anything "
+        "else is done; else each block is compared when it is first trained or measured on",
+    )
 
 
 class PipelineJob(PrepareJob):
@@ -302,7 +307,7 @@ class PipelineJob(PrepareJob):
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""
-        return PrepareJob(store=self.store, name=self.name, data=self.data)
+        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify)
 
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:

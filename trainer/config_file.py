@@ -72,6 +72,14 @@ def add_config(parser: ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="settings that replace the file's")
 
 
+def add_verify(parser: ArgumentParser) -> None:
+    """Have a command that prepares data take `--verify`, for the setting of that name: `verify`, words as `overrides` are."""
+    parser.add_argument(
+        "--verify", action="append_const", const="verify=true", default=[],
+        help="read all shards that are published already and compare them with their checksums, before anything else is done",
+    )  # fmt: skip
+
+
 def explain(schema: type[BaseModel]) -> str:
     """A line for each field: its name, type, bounds, default and meaning."""
     return "\n".join(_lines(schema, ""))

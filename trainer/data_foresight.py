@@ -16,6 +16,7 @@ from trainer.shard_reuse import find_finished
 from trainer.shard_workers import ShardWork
 from trainer.shards import KIND as SHARDS
 from trainer.storage import Store
+from trainer.suspects import is_suspect
 from trainer.tokenizer import KIND as TOKENIZER
 from trainer.tokenizer import TokenizerInfo, load_tokenizer, name_tokenizer, tokenizer_recipe
 
@@ -30,20 +31,21 @@ def foresee_tokenizer(store: Store, data: DataConfig) -> Foreseen:
     return Foreseen("the tokenizer", "made", key, tuple(problems or explain_likeness(similar, lambda other: [])))
 
 
-def foresee_corpus(store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: Foreseen) -> Foreseen:
-    """Whether a corpus's shards are there, or how many of them are."""
+def foresee_corpus(store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: Foreseen, verify: bool) -> Foreseen:
+    """Whether a corpus's shards are there, or how many of them are; with `verify`, all of them are read."""
     stage = f"shards of {corpus.name}"
     if tokenizer.verdict != "reused" or tokenizer.key is None:
         return Foreseen(stage, "depends", reasons=(tokenizer.later,))
     info = load_tokenizer(store, tokenizer.key)
     key, work = locate_corpus(store, data, corpus, info, silent())
-    manifest, problems = look(store, key, SHARDS, content=store.local is not None)
+    read_all = verify or is_suspect(store, key)
+    manifest, problems = look(store, key, SHARDS, content=read_all)
     if manifest is not None:
         bad = manifest.details["totals"]["bad_records"]
         if bad > corpus.max_bad_records:
             return Foreseen(stage, "refused", key, (f"{plural(bad, 'bad record')}, at most {corpus.max_bad_records} allowed",))
         return Foreseen(stage, "reused", key, created=manifest.created)
-    found = find_finished(store, key, corpus.name, work)
+    found = find_finished(store, key, corpus.name, work, content=read_all)
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
     if not problems and begun:
         problems = ["it was begun and not finished"]

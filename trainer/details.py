@@ -38,6 +38,7 @@ class ShardsDetails(Details):
 
     corpus: str
     dtype: Literal["<u2", "<u4"]
+    block_bytes: Literal[32768]
     eos_id: Count
     vocab_size: Count
     tokenizer: Key

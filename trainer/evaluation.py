@@ -124,7 +124,7 @@ def _window_sums(
         tokens = np.zeros((len(chosen), context), dtype=np.int64)
         labels = torch.full((len(chosen), context), IGNORED)
         for row, (shard, start) in enumerate(chosen):
-            window = corpus.shards[shard][start : start + context].astype(np.int64)
+            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
             tokens[row, : len(window)] = window
             labels[row, : len(window)] = next_tokens(torch.from_numpy(window)[None])[0]
             if corpus.token_bytes is not None:

@@ -13,11 +13,11 @@ from trainer.manifest import ArtifactRef
 from trainer.models import count_parameters
 from trainer.plan import make_finetune_plan
 from trainer.predicting import check_best_by, metric_names
-from trainer.preflight import check_optimization, run_bytes
+from trainer.preflight import check_optimization, checkpoint_bytes, run_bytes
 from trainer.pretrained import find_model
 from trainer.progress import Progress
 from trainer.results import FinetunePreflight
-from trainer.room import require_room
+from trainer.room import require_checkpoint_room, require_room
 from trainer.runs import check_origin, identify_run
 from trainer.stopping import check_stop
 from trainer.storage import Store
@@ -47,6 +47,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
         return store.used_bytes(identify_run(job, encoded).key) if encoded else 0
 
     require_room(store, {"runs": run_bytes(job.training, parameters, epochs)}, present)
+    require_checkpoint_room(store, checkpoint_bytes(parameters))
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,

@@ -60,7 +60,7 @@ def _foresee_data(store: Store, job: PipelineJob | FinetuneJob) -> tuple[list[Fo
     from trainer.data_foresight import foresee_corpus, foresee_tokenizer
 
     tokenizer = foresee_tokenizer(store, job.data)
-    corpora = [foresee_corpus(store, job.data, corpus, tokenizer) for corpus in job.data.corpora]
+    corpora = [foresee_corpus(store, job.data, corpus, tokenizer, job.verify) for corpus in job.data.corpora]
     known = tokenizer.verdict == "reused"
     data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
     return [tokenizer, *corpora], data

@@ -110,11 +110,14 @@ class LocalFiles:
         else:
             path.unlink(missing_ok=True)
 
-    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         path = self.at(key)
         if sha256 is not None:
             require_content(path, sha256, check)
         return path
+
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.at(key)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         with ThreadPoolExecutor() as pool:
@@ -123,6 +126,12 @@ class LocalFiles:
 
     def release(self, key: str) -> None:
         """Nothing to do: what `fetch` gives is the file itself."""
+
+    def trim(self) -> None:
+        """Nothing to do: there are no copies."""
+
+    def room_beyond(self) -> int | None:
+        return None
 
     def walk(self, key: str = "") -> Iterator[Stored]:
         roots = [self.at(key)] if key else [self.root, *linked_folders(self.root)]

@@ -19,17 +19,21 @@ from trainer import __version__
 from trainer.details import require_details
 from trainer.digests import digest_stream
 from trainer.errors import ArtifactError, WrongContent, in_one_line
-from trainer.places import CARD
+from trainer.places import CARD, CHECKPOINT_KIND, FINAL_KIND
 from trainer.plain_names import Count, Digest, FileName, Key
 from trainer.storage import Store
 
 MANIFEST = "manifest.json"
 REPAIR = "; prepare the data again: it is made anew from the raw files"
-"""What to do about a damaged file of what was prepared: a preparation looks at every file, of a remote store at its size."""
+"""What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in which
+damage was found."""
 
 FORMAT = 1
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded")
 """Kinds whose keys end with what they were made from."""
+
+LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
+"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache."""
 
 
 def _time(text: str) -> str:
@@ -200,12 +204,13 @@ def find_damage(
     """Read the artifact's files again; return what is wrong by file name. `only` limits it to some names.
 
     What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only looked
-    for, with their sizes: enough where a copy's content is checked when it is fetched.
+    for, with their sizes: enough where content is compared when it is fetched or read.
     """
     wanted = None if only is None else set(only)
     records = [record for record in manifest.files if wanted is None or record.name in wanted]
+    beyond = manifest.kind in LOADED_WHOLE
     with ThreadPoolExecutor() as pool:
-        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew), records)
+        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew, beyond), records)
         return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
 
 
@@ -229,35 +234,61 @@ def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
     return store.fetch_folder(key, manifest.digests())
 
 
-def require_intact(store: Store, key: str, manifest: Manifest, remedy: str = "") -> None:
-    """Raise `ArtifactError` naming the first damaged file, if any; a remote one's content is checked when it is fetched."""
-    for name, damage in find_damage(store, key, manifest, content=store.local is not None, anew=False).items():
+def require_intact(
+    store: Store, key: str, manifest: Manifest, remedy: str = "", content: bool = True, anew: bool = False
+) -> None:
+    """Raise `ArtifactError` naming the first damaged file, if any, of those that `find_damage` finds."""
+    for name, damage in find_damage(store, key, manifest, content=content, anew=anew).items():
         raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
 
 
-def fetch_made(store: Store, key: str, name: str, sha256: str) -> Path:
-    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is damaged."""
+def fetch_made(store: Store, key: str, name: str, sha256: str, check: bool = False) -> Path:
+    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is damaged.
+
+    `check` looks at it anew, as `Store.fetch` does.
+    """
+    with _repaired_by_preparing(store, f"{key}/{name}"):
+        return store.fetch(f"{key}/{name}", sha256, check)
+
+
+def locate_made(store: Store, key: str, record: FileRecord) -> Path:
+    """The same for who compares what it reads by itself, as `Store.locate` does."""
+    with _repaired_by_preparing(store, f"{key}/{record.name}"):
+        return store.locate(f"{key}/{record.name}", record.sha256)
+
+
+def read_made(store: Store, key: str, record: FileRecord) -> bytes:
+    """The bytes of such a file, a small one. Raises `ArtifactError`, with what repairs it, if it is damaged."""
+    with _repaired_by_preparing(store, f"{key}/{record.name}"):
+        raw = store.read_bytes(f"{key}/{record.name}")
+        if hashlib.sha256(raw).hexdigest() != record.sha256:
+            raise WrongContent(f"{store.path(f'{key}/{record.name}')} does not match its checksum")
+    return raw
+
+
+@contextmanager
+def _repaired_by_preparing(store: Store, key: str) -> Iterator[None]:
+    """Say of a file that is missing or damaged what repairs it."""
     try:
-        return store.fetch(f"{key}/{name}", sha256)
+        yield
     except FileNotFoundError as error:
-        raise ArtifactError(f"{store.path(key)}/{name} is missing{REPAIR}") from error
+        raise ArtifactError(f"{store.path(key)} is missing{REPAIR}") from error
     except WrongContent as error:
-        remedy = REPAIR if store.local else f"; delete it{REPAIR.replace(';', ' and')}"
-        raise ArtifactError(f"{error}{remedy}") from error
+        raise ArtifactError(f"{error}{REPAIR}") from error
 
 
 def _sealed(manifest: Manifest) -> bytes:
     return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool) -> str | None:
+def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool, beyond: bool) -> str | None:
     try:
         # A remote file that is fetched is not asked for its size as well: each question is a request.
         size = record.size if content and not store.local else store.size(key)
         if size != record.size:
             return f"has {size} bytes, its manifest says {record.size}"
         if content:
-            store.fetch(key, record.sha256, check=anew)
+            store.fetch(key, record.sha256, check=anew, beyond=beyond)
             store.release(key)
     except FileNotFoundError:
         return "is missing"

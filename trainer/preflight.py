@@ -12,7 +12,7 @@ from trainer.plan import check_patience, divide_batch, make_plan
 from trainer.preparation import STARTED, PreparedData, find_prepared, shard_manifests
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
-from trainer.room import require_room
+from trainer.room import require_checkpoint_room, require_room
 from trainer.runs import check_origin, identify_run
 from trainer.runtime import check_devices, planned_ranks
 from trainer.shards import BYTES_PER_TOKEN
@@ -57,6 +57,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
+    require_checkpoint_room(store, checkpoint_bytes(parameters))
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
@@ -102,12 +103,17 @@ def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> i
     return max(1, _tokens(previews) // (training.stride or training.context))
 
 
+def checkpoint_bytes(parameters: int) -> int:
+    """A checkpoint: weights and Adam's two means in float32."""
+    return 12 * parameters
+
+
 def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
     """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
-    model: weights and Adam's two means in float32.
+    model, its weights in float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
-    return (training.keep_last + 2 + of_epochs) * 12 * parameters + 4 * parameters
+    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(parameters) + 4 * parameters
 
 
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:

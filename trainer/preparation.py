@@ -1,7 +1,8 @@
 """A corpus to its published shard set, doing only the work that is not already in the store.
 
 Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards of
-an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used.
+an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used. Those
+of a set that is published already are read only if the job says so (`verify`), or if damage was found in it.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.block_sums import BLOCK_BYTES
 from trainer.config import CorpusConfig, DataConfig, PrepareJob, ShardConfig
 from trainer.engines import choose_engine
 from trainer.errors import ArtifactError, CorpusError, StorageError, TokenizerError
@@ -37,6 +39,7 @@ from trainer.shard_workers import Recipe, ShardWork, build_shards
 from trainer.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.sources import Piece, find_pieces, is_compressed, reading_options
 from trainer.storage import Store
+from trainer.suspects import clear, is_suspect
 from trainer.token_bytes import add_digests
 from trainer.tokenizer import TokenizerInfo, find_tokenizer, ignore, keeps_text, load_tokenizer, make_tokenizer, spread
 from trainer.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
@@ -85,7 +88,7 @@ def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
 
 
 def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
-    """Publish the corpus's shards, or find them published and intact.
+    """Publish the corpus's shards, or find them published.
 
     Raises `CorpusError` and `RecordError` for bad input, `StorageError` if the store refuses.
     """
@@ -94,13 +97,14 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     tokenizer = load_tokenizer(store, tokenizer_key)
     key, work = locate_corpus(store, data, corpus, tokenizer, progress)
     digest = key[-16:]
-    if (manifest := _intact_manifest(store, key)) and hold_reused(store, key, manifest.created):
+    read_all = job.verify or is_suspect(store, key)
+    if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
         _check_budget(corpus, manifest.details["totals"]["bad_records"])
         return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
 
     store.sweep()
     store.write_json(f"{key}/{STARTED}", {})
-    records = finished_shards(store, key, name, work)
+    records = finished_shards(store, key, name, work, read_all)
     if records:
         log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
@@ -194,17 +198,22 @@ def _manifest(store: Store, key: str) -> Manifest | None:
         return None
 
 
-def _intact_manifest(store: Store, key: str) -> Manifest | None:
-    """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew."""
+def _intact_manifest(store: Store, key: str, read_all: bool) -> Manifest | None:
+    """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew.
+
+    Unless all are to be read, files are only looked for, with their sizes: whoever reads them compares each block.
+    """
     manifest = _manifest(store, key)
     if manifest is None:
         return None
-    damage = find_damage(store, key, manifest, content=store.local is not None)
+    damage = find_damage(store, key, manifest, content=read_all)
     for file, problem in damage.items():
         log.warning("%s/%s %s: making its shard anew", store.path(key), file, problem)
     if damage:
         store.delete(f"{key}/{MANIFEST}")
         return None
+    if read_all:
+        clear(store, key)
     return manifest
 
 
@@ -269,6 +278,7 @@ def _commit(
     details = {
         "corpus": corpus.name,
         "dtype": token_dtype(tokenizer.max_id).str,
+        "block_bytes": BLOCK_BYTES,
         "eos_id": tokenizer.eos_id,
         "vocab_size": tokenizer.vocab_size,
         "tokenizer": recipe.tokenizer_key,
@@ -286,5 +296,6 @@ def _commit(
     for name, damage in find_damage(store, recipe.key, manifest, content=False).items():
         raise StorageError(f"{store.path(recipe.key)}/{name} {damage}: something else changes this store; run it again")
     store.delete(f"{recipe.key}/{STARTED}")
+    clear(store, recipe.key)
     write_manifest(store, recipe.key, manifest)
     return manifest

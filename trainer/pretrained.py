@@ -48,7 +48,7 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
         if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
             if champion is not None and champion["fingerprint"] != manifest.fingerprint:
                 raise ArtifactError(f"{store.path(key)} holds another model than the one that became {name}; promote one anew")
-            require_intact(store, key, manifest)
+            require_intact(store, key, manifest, content=store.local is not None)  # else it is compared when it is fetched
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             return Checkpoint(str(fetch_files(store, key, manifest)), files, key, "store")

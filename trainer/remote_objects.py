@@ -130,10 +130,10 @@ class RemoteObjects:
         if self.fs.exists(full):
             self.fs.rm(full, recursive=True)
 
-    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         """A local copy for this process: of one that all processes of this machine share, if the digest is known.
 
-        `check` looks at that one's content first.
+        `check` looks at that one's content first; it may go `beyond` the cache's limit.
         """
         path = self._own(key)
         fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
@@ -141,23 +141,33 @@ class RemoteObjects:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            while not _linked(self.cache.get(sha256, version, size, self._download(key), check), fresh):
+            while not _linked(self.cache.get(sha256, version, size, self._download(key), check, beyond), fresh):
                 pass  # another process made room with it
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
         return path
 
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.fetch(key, sha256)
+
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
         """A local folder of this process with copies of these files."""
         for name, sha256 in digests.items():
-            self.fetch(f"{key}/{name}", sha256)
+            self.fetch(f"{key}/{name}", sha256, beyond=True)
         return self._own(f"{key}/any").parent
 
     def release(self, key: str) -> None:
         path = self._own(key)
         if path.is_dir():
             shutil.rmtree(path)
+            self.cache.trim()
         else:
             path.unlink(missing_ok=True)
+
+    def trim(self) -> None:
+        self.cache.trim()
+
+    def room_beyond(self) -> int | None:
+        return self.cache.room_beyond()
 
     def walk(self, key: str = "") -> Iterator[Stored]:
         for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
@@ -210,7 +220,7 @@ class RemoteObjects:
 
     def _own(self, key: str) -> Path:
         """A path in a folder of this process, removed when it ends."""
-        path = _own_folder(self.cache.work) / self.url.replace("/", "_") / self._checked(key)
+        path = _own_folder(self.cache) / self.url.replace("/", "_") / self._checked(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
@@ -229,12 +239,13 @@ _own_folders: dict[tuple[int, Path], PrivateFolder] = {}
 _turn = Lock()
 
 
-def _own_folder(base: Path) -> Path:
+def _own_folder(cache: BlobCache) -> Path:
     """A folder of this process: a forked child has its own, so that it releases nothing of its parent's."""
     with _turn:
-        mine = os.getpid(), base
+        mine = os.getpid(), cache.work
         if mine not in _own_folders:
-            _own_folders[mine] = folder = PrivateFolder(base)
+            _own_folders[mine] = folder = PrivateFolder(cache.work)
+            atexit.register(cache.trim)  # after the folder is removed: what is registered last comes first
             atexit.register(folder.remove)
         return _own_folders[mine].path
 

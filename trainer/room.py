@@ -1,10 +1,11 @@
-"""Whether a local store's disks have room for what a job will write."""
+"""Whether disks have room for what a job will write: those of a local store, or this machine's for a remote one."""
 
 from collections.abc import Callable, Mapping
 
 from trainer.errors import StorageError
 from trainer.formats import size
 from trainer.storage import Store
+from trainer.verified import FOLDER, machine_cache
 
 
 def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int]) -> None:
@@ -27,3 +28,17 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
                 f"the job needs about {size(left)} on {place}, which has {size(free)} free; free some there, or keep fewer "
                 "checkpoints (training.keep_last, training.keep_epochs)"
             )
+
+
+def require_checkpoint_room(store: Store, needed: int) -> None:
+    """Raise `StorageError` if this machine's disk lacks the bytes of a checkpoint of a remote store.
+
+    It is written there before it is sent, and fetched to there, whatever the cache's limit, when training continues.
+    """
+    room = store.fetched_room()
+    if room is not None and needed > room:
+        raise StorageError(
+            f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is sent to "
+            f"{store.url} and fetched when training continues; the disk of {machine_cache()} has {size(room)} for it. Free "
+            f"some there, or set {FOLDER} to a folder on a larger disk"
+        )

@@ -50,6 +50,16 @@ class Start(Shape):
     key: str | None
 
 
+class Base(Shape):
+    """The pretrained model behind a run."""
+
+    name: str
+    origin: Literal["store", "folder", "hub"]
+    hub: str | None
+    license: str | None
+    language: list[str]
+
+
 class Config(Shape):
     """config.json; its job is looked at by who needs more than its parts."""
 
@@ -59,6 +69,7 @@ class Config(Shape):
     data: Data = Data()
     fork: Fork | None = None
     start: Start | None = None
+    base: Base | None = None
 
     @model_validator(mode="after")
     def _is_named_by_its_identity(self) -> Self:

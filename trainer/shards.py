@@ -2,6 +2,7 @@
 
     shard-00000.bin        uint16 or uint32 token ids, one end-of-document id after each document
     shard-00000.idx        u64 token offsets: the start of each document, and the end of the last
+    shard-00000.sums       checksums of the blocks of shard-00000.bin, which are compared as they are read
     validation-00000.*     the same for the held-out documents of the same pieces
     shard-00000.json       the shard's record, written after its files: what it was made from and what it holds
 
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from trainer.block_sums import write_sums
 from trainer.config import CorpusConfig
 from trainer.engines import Encode, Ids
 from trainer.errors import ArtifactError, RecordError, TokenizerError, how_to_skip
@@ -32,8 +34,9 @@ from trainer.token_bytes import HeldOutText, byte_lengths
 from trainer.tokenizer import TokenizerInfo
 
 KIND = "shards"
-FORMAT = 2
+FORMAT = 3
 TRAIN, VALIDATION = "shard", "validation"
+ENDINGS = ("bin", "idx", "sums")
 BATCH_BYTES = 2 * 2**20
 BYTES_PER_TOKEN = 4
 """For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
@@ -63,9 +66,9 @@ class ShardRecord(BaseModel):
     files: list[FileRecord]
 
     @model_validator(mode="after")
-    def _has_its_four_files(self) -> Self:
+    def _has_its_files(self) -> Self:
         named = [file.name for file in self.files]
-        expected = [shard_file(side, self.number, ending) for side in (TRAIN, VALIDATION) for ending in ("bin", "idx")]
+        expected = [shard_file(side, self.number, ending) for side in (TRAIN, VALIDATION) for ending in ENDINGS]
         if sorted(named) != sorted(expected):
             raise ValueError(f"shard {self.number} lists the files {named}, expected {expected}")
         return self
@@ -130,7 +133,7 @@ def build_shard(
     validation_fraction: float,
     advance: Callable[[int], None],
 ) -> ShardRecord:
-    """Tokenize some pieces into the four files of one shard, in a folder. Memory does not grow with the pieces."""
+    """Tokenize some pieces into the files of one shard, in a folder. Memory does not grow with the pieces."""
     bad: list[RecordError] = []
     held_out = HeldOutText(byte_lengths(tokenizer))
 
@@ -177,17 +180,20 @@ def open_shards(store: Store, key: str) -> ShardSet:
     records = {record.name: record for record in manifest.files}
 
     def files(side: str) -> ShardFiles:
-        names = [shard_file(side, number, "bin") for number in range(manifest.details["num_shards"])]
-        return ShardFiles(store, key, [records[name] for name in names], dtype)
+        tokens, sums = (
+            [records[shard_file(side, number, ending)] for number in range(manifest.details["num_shards"])]
+            for ending in ("bin", "sums")
+        )
+        return ShardFiles(store, key, tokens, sums, dtype)
 
     return ShardSet(key, manifest.details["corpus"], manifest.details, files(TRAIN), files(VALIDATION))
 
 
 class _SideWriter:
-    """Streams one side of a shard to its .bin file and keeps its index."""
+    """Streams one side of a shard to its .bin file, keeps its index, and sums up its blocks at the end."""
 
     def __init__(self, folder: Path, side: str, number: int, tokenizer: TokenizerInfo) -> None:
-        self.paths = [folder / shard_file(side, number, ending) for ending in ("bin", "idx")]
+        self.paths = [folder / shard_file(side, number, ending) for ending in ENDINGS]
         self._file = open(self.paths[0], "wb")  # noqa: SIM115 - open for as long as the shard is being built
         self._dtype = token_dtype(tokenizer.max_id)
         self._max_id = tokenizer.max_id
@@ -211,7 +217,9 @@ class _SideWriter:
 
     def close(self) -> None:
         self._file.close()
-        np.array(self._starts, dtype="<u8").tofile(self.paths[1])
+        tokens, index, sums = self.paths
+        np.array(self._starts, dtype="<u8").tofile(index)
+        write_sums(tokens, sums)
 
 
 def _counted(documents: Iterator[Document], advance: Callable[[int], None]) -> Iterator[Document]:

@@ -47,9 +47,12 @@ class Files(Protocol):
     def swap(self, path: Path, key: str, expected: bytes) -> bool: ...
     def rename(self, key: str, new: str) -> None: ...
     def delete(self, key: str, first: str | None = None) -> None: ...
-    def fetch(self, key: str, sha256: str | None, check: bool = False) -> Path: ...
+    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path: ...
+    def locate(self, key: str, sha256: str) -> Path: ...
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path: ...
     def release(self, key: str) -> None: ...
+    def trim(self) -> None: ...
+    def room_beyond(self) -> int | None: ...
     def walk(self, key: str = "") -> Iterator[Stored]: ...
     def unfinished_uploads(self) -> list[Stored]: ...
     def abort_upload(self, key: str, upload: str) -> None: ...
@@ -168,18 +171,32 @@ class Store:
         with self._explained("delete", key):
             self.files.delete(key, first)
 
-    def fetch(self, key: str, sha256: str | None = None, check: bool = False) -> Path:
+    def fetch(self, key: str, sha256: str | None = None, check: bool = False, beyond: bool = False) -> Path:
         """A local path that holds the key's bytes: the file itself, or a copy of the remote object.
 
         With a digest, the content is compared with it, and `WrongContent` is raised if it is another one; a remote object's
         copy is kept and shared. What was compared on this machine and has not changed since is not read again, unless it is to
-        be looked at anew (`check`).
+        be looked at anew (`check`). A copy that may go `beyond` the cache's limit does not count while it is in use.
         """
         with self._explained("read", key), self._named(key):
-            return self.files.fetch(key, sha256, check)
+            return self.files.fetch(key, sha256, check, beyond)
+
+    def locate(self, key: str, sha256: str) -> Path:
+        """The same for who compares what it reads by itself: a file of a local store is not looked at."""
+        with self._explained("read", key), self._named(key):
+            return self.files.locate(key, sha256)
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """For reads of what `fetch` or `locate` gave: turn the file system's errors into a `StorageError`."""
+        with self._explained("read", key):
+            yield
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder that holds these files under a key, by name, each compared with its digest as `fetch` does."""
+        """A local folder that holds these files under a key, by name, each compared with its digest as `fetch` does.
+
+        Copies of remote ones may go beyond the cache's limit: a model or a checkpoint must be had whatever its size.
+        """
         with self._explained("read", key), self._named(key):
             return self.files.fetch_folder(key, digests)
 
@@ -221,6 +238,7 @@ class Store:
         """Remove what processes that no longer live left unfinished."""
         for base in [self._base, *(folder / STAGING for folder in linked_folders(self.local))]:
             sweep(base)
+        self.files.trim()
         forget_unused()
 
     def now(self) -> datetime:
@@ -259,6 +277,10 @@ class Store:
     def free_bytes(self, folder: str = "") -> int | None:
         """Bytes that the disk of a local store, or of a folder right in it, still has; None for a remote one."""
         return None if self.local is None else shutil.disk_usage(self._existing(folder)).free
+
+    def fetched_room(self) -> int | None:
+        """Bytes that this machine has for what is fetched whole of a remote store, whatever its cache's limit; else None."""
+        return self.files.room_beyond()
 
     def disk_of(self, folder: str = "") -> int | None:
         """What tells the disk of a local store, or of a folder right in it, from others; None for a remote one."""

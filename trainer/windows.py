@@ -18,7 +18,7 @@ class Shards(Protocol):
 
     @property
     def lengths(self) -> Sequence[int]: ...
-    def __getitem__(self, number: int, /) -> Tokens: ...
+    def read(self, number: int, start: int, stop: int) -> Tokens: ...
     def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None: ...
 
 
@@ -46,7 +46,6 @@ class Windows:
     def read(self, number: int) -> NDArray[np.int64]:
         """The tokens of a window, of shape [context]."""
         shard = int(np.searchsorted(self._ends, number, side="right"))
-        tokens = self.shards[shard]
         place = number - (int(self._ends[shard - 1]) if shard else 0)
-        start = min(place * self._stride, len(tokens) - self._context)
-        return tokens[start : start + self._context].astype(np.int64)
+        start = min(place * self._stride, self.shards.lengths[shard] - self._context)
+        return self.shards.read(shard, start, start + self._context).astype(np.int64)

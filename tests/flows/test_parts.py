@@ -43,7 +43,7 @@ def test_data_is_prepared_by_itself_and_the_same_as_in_the_pipeline(done: Done, 
         state = prepare_data(job, return_state=True)
     assert state.name == "Completed"
     found, expected = (
-        {name: digest for name, digest in digests(store, "shards").items() if name.endswith((".bin", ".idx"))}
+        {name: digest for name, digest in digests(store, "shards").items() if name.endswith((".bin", ".idx", ".sums"))}
         for store in (tmp_path / "store", done.store)
     )
     assert found and found.items() <= expected.items()

@@ -68,8 +68,8 @@ def content(folder: Path) -> dict[str, Any]:
 
 
 def shard_bytes(folder: Path) -> dict[str, bytes]:
-    """The bytes of the token and index files of a shard set."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".bin", ".idx")}
+    """The bytes of a shard set's tokens, indexes and checksums of blocks."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".bin", ".idx", ".sums")}
 
 
 def stamps(folder: Path) -> dict[str, Stamp]:

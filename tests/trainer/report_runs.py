@@ -16,7 +16,7 @@ RUN = "runs/tiny"
 DETAILS: dict[str, dict[str, Any]] = {
     "tokenizer": {"eos_token": "<|endoftext|>", "vocab_size": 300},
     "shards": {
-        "corpus": "code", "dtype": "<u2", "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
+        "corpus": "code", "dtype": "<u2", "block_bytes": 32768, "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
         "tokenizer_sha256": "0" * 64, "num_shards": 1, "shard_tokens": [0],
         "totals": dict.fromkeys(
             (

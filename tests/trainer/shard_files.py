@@ -1,4 +1,4 @@
-"""Shards built in this process, and read back through their files alone."""
+"""Shards built in this process, and read back: through their files alone, or as training reads them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.trainer.raw_files import WHOLE, pieces_of
 from trainer.engines import ENGINES
+from trainer.shard_files import ShardFiles
 from trainer.shards import ShardRecord, build_shard
 from trainer.tokenizer import TokenizerInfo
 
@@ -21,6 +22,10 @@ class Arrays(list[np.ndarray]):
     @property
     def lengths(self) -> list[int]:
         return [len(tokens) for tokens in self]
+
+    def read(self, number: int, start: int, stop: int) -> np.ndarray:
+        """A stretch of one of them."""
+        return self[number][start:stop]
 
     def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
         """They are always there."""
@@ -41,6 +46,11 @@ def read_side(folder: Path, side: str, number: int, dtype: Any) -> Side:
     assert starts[-1] == len(ids)
     assert (np.diff(starts.astype(np.int64)) > 0).all()
     return Side(ids.tolist(), [part.tolist() for part in np.split(ids, starts[1:-1])] if len(starts) > 1 else [])
+
+
+def whole(shards: ShardFiles) -> list[np.ndarray]:
+    """All tokens of each shard, as training reads them."""
+    return [shards.read(number, 0, length) for number, length in enumerate(shards.lengths)]
 
 
 def build(

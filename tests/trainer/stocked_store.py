@@ -40,7 +40,7 @@ def add_encoded(store: Store, name: str) -> str:
 def add_shards(store: Store, corpus: str, fingerprint: str = OLD) -> str:
     """A set with a tokenizer of its own; one with the fingerprint NEW is the newest of its corpus."""
     tokenizer = add_tokenizer(store, f"{corpus}-{fingerprint[0]}")
-    files = {"shard-00000.bin": b"tokens", "shard-00000.idx": b"where"}
+    files = {"shard-00000.bin": b"tokens", "shard-00000.idx": b"where", "shard-00000.sums": b"sums"}
     return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, {"corpus": corpus, "tokenizer": tokenizer}).key
 
 

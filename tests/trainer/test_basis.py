@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from tests.processes import cores
 from tests.support import cpu_runtime, small_job
 from tests.trainer.conftest import Finished
+from tests.trainer.shard_files import whole
 from trainer.basis import TextBasis, find_differences
 from trainer.classifying import evaluate_run
 from trainer.config import EvaluateJob, PromotionConfig
@@ -91,7 +92,7 @@ def add_model(store: Store, run: str, data: PreparedData, steps: int) -> str:
     config = GPT2Config(n_layer=1, n_embd=32, n_head=2, n_positions=32, vocab_size=sets[0].details["vocab_size"])
     model: Any = GPT2LMHeadModel(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    tokens = torch.from_numpy(np.concatenate([shard for s in sets for shard in s.train]).astype(np.int64))
+    tokens = torch.from_numpy(np.concatenate([shard for s in sets for shard in whole(s.train)]).astype(np.int64))
     for step in range(steps):
         batch = tokens[step * 256 : step * 256 + 256].view(8, 32)
         model(input_ids=batch, labels=batch).loss.backward()
@@ -135,7 +136,7 @@ def test_bits_a_byte_equal_those_of_transformers_alone_on_the_text(corpora: tupl
     bits, size = 0.0, 0
     for ref in data["large"].shards:
         own_bits, own_size = 0.0, 0
-        for shard in open_shards(store, ref.key).validation:
+        for shard in whole(open_shards(store, ref.key).validation):
             ids = torch.from_numpy(shard.astype(np.int64))
             own_size += len(tokenizer.decode(ids[1:], skip_special_tokens=True).encode())
             for start in range(0, len(ids) - 1, 31):

@@ -130,3 +130,44 @@ def test_the_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_CACHE_BYTES", "50GB")
     with pytest.raises(ConfigError, match="must be a number of bytes"):
         BlobCache.of_this_machine()
+
+
+def beyond(cache: BlobCache, number: int) -> Path:
+    data = content(number)
+    return cache.get(hashlib.sha256(data).hexdigest(), "1", len(data), lambda path: path.write_bytes(data), beyond=True)
+
+
+def test_what_may_go_beyond_the_limit_does_not_count_while_it_is_in_use(tmp_path: Path) -> None:
+    cache = BlobCache(tmp_path, 200)
+    (tmp_path / "work").mkdir()
+    large = [beyond(cache, number) for number in (1, 2, 3)]
+    for path in large:
+        os.link(path, tmp_path / "work" / path.name)
+    assert get(cache, 4) and get(cache, 5)
+    cache.trim()
+    assert kept(cache, tmp_path) == [1, 2, 3, 4, 5]
+    assert get(cache, 1) == beyond(cache, 1), "it is there already, and is not fetched twice"
+    for path in large:
+        (tmp_path / "work" / path.name).unlink()
+        age(path, 100)
+    cache.trim()
+    assert kept(cache, tmp_path) == [4, 5]
+
+
+def test_what_goes_beyond_the_limit_and_is_let_go_of_stays_where_it_fits(cache: BlobCache, tmp_path: Path) -> None:
+    beyond(cache, 1)
+    cache.trim()
+    assert kept(cache, tmp_path) == [1]
+    for number in (2, 3, 4):
+        get(cache, number)
+    assert kept(cache, tmp_path) == [2, 3, 4]
+
+
+def test_what_the_disk_has_no_room_for_is_refused_and_removes_nothing(cache: BlobCache, tmp_path: Path) -> None:
+    get(cache, 1)
+    with pytest.raises(
+        StorageError, match=r"no room for 9,\S+ bytes on the disk of the cache .* set HEADRACE_CACHE to a folder"
+    ):
+        cache.get("f" * 64, "1", 9 * 10**18, pytest.fail, beyond=True)
+    assert kept(cache, tmp_path) == [1]
+    assert cache.room_beyond() > 100

@@ -189,7 +189,7 @@ def test_another_tokenizer_is_the_reason_with_what_differs_in_it(place: Place) -
 def test_a_damaged_shard_is_named(place: Place, fault: Callable[[bytes], bytes] | None, said: str) -> None:
     shard = next(place.store.glob("shards/code-*/shard-00001.bin"))
     shard.write_bytes(fault(shard.read_bytes())) if fault else shard.unlink()
-    found = look(small_job(*place))["shards of code"]
+    found = look(small_job(*place, verify=True))["shards of code"]
     assert found.verdict == "made" and len(found.reasons) == 1
     assert found.reasons[0].startswith("shard-00001.bin") and said in found.reasons[0]
     assert found.work.startswith("1 of 2 shards taken over, 1 to be built")

@@ -62,7 +62,7 @@ def test_a_runs_name_means_its_final_model_on_all_held_out_text(measured: Finish
     held_out = [open_held_out(store, s, 32, None) for s in sets]
     model = load_model(measured.store / measured.run / FINAL)
     assert result.scores == evaluate(model, held_out, 32, 8, cpu_runtime())
-    assert result.scores.total.tokens == sum(len(shard) - 1 for s in sets for shard in s.validation if len(shard))
+    assert result.scores.total.tokens == sum(length - 1 for s in sets for length in s.validation.lengths if length)
     assert (result.context, result.reused) == (32, False)
     assert result.key == f"evaluations/{name(measured)}-{result.fingerprint}.json"
     assert [sample.prompt for sample in result.samples] == ["def "]
@@ -183,27 +183,25 @@ def test_shards_without_held_out_text_are_refused(raw: Path, measured: Finished)
     assert "hold no held-out text; prepare them with data.validation_fraction above 0" in message
 
 
-@pytest.mark.parametrize("looked_at", [False, True], ids=["never verified", "verified before"])
+@pytest.mark.parametrize("looked_at", [False, True], ids=["never measured on", "measured on before"])
 def test_a_bit_that_flips_in_held_out_shards_is_refused_by_its_file(measured: Finished, looked_at: bool) -> None:
     shards = measure(measured, name(measured)).shards if looked_at else None
     path = next(measured.store.glob("shards/*/validation-00000.bin"))
     rot(path, path.stat().st_size // 2)
-    message = refused(measured, name(measured), ArtifactError, context=16, shards=shards)
-    assert str(path) in message
-    assert "does not match its checksum" in message
-    assert "prepare the data again: it is made anew from the raw files" in message
+    with pytest.raises(ArtifactError) as caught:
+        measure(measured, name(measured), context=16, shards=shards)
+    assert f"{path} does not match its checksum" in str(caught.value)
+    assert "prepare the data again: it is made anew from the raw files" in str(caught.value)
 
 
-def test_held_out_shards_that_were_verified_are_not_read_again(measured: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verified, "RACY_SECONDS", -1.0)  # as if the shards had been there for long
+def test_of_held_out_shards_blocks_are_compared_and_no_file_is_read_whole(
+    measured: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[str] = []
     digest = verified.digest_bytes
     monkeypatch.setattr(verified, "digest_bytes", lambda path: (read.append(Path(path).name), digest(path))[1])
     measure(measured, name(measured))
-    assert {each for each in read if each.endswith(".bin")} == {"validation-00000.bin", "validation-00001.bin"}
-    read.clear()
-    measure(measured, name(measured), context=16)
-    assert [each for each in read if each.endswith(".bin")] == []
+    assert [each for each in read if "validation" in each or "shard" in each] == []
 
 
 def test_a_damaged_tokenizer_of_the_shards_is_refused_by_its_file(measured: Finished) -> None:

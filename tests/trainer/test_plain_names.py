@@ -87,10 +87,10 @@ def test_no_key_leads_out_of_a_store(any_store: Store, key: str) -> None:
     assert any_store.read_bytes("runs/a") == b"a"
 
 
-def test_a_shard_record_lists_its_own_four_files_and_no_others(empty_store: Store) -> None:
-    from trainer.shards import ShardRecord
+def test_a_shard_record_lists_its_own_files_and_no_others(empty_store: Store) -> None:
+    from trainer.shards import ENDINGS, ShardRecord, shard_file
 
-    names = ["shard-00000.bin", "shard-00000.idx", "validation-00000.bin", "validation-00000.idx"]
+    names = [shard_file(side, 0, ending) for side in ("shard", "validation") for ending in ENDINGS]
     files = [FileRecord(name=name, size=0, sha256=SHA) for name in names]
     counted = {name for name, field in ShardRecord.model_fields.items() if field.annotation is int} - {"number"}
     record = ShardRecord(number=0, fingerprint="f" * 16, validation_digest="0" * 32, files=files, **dict.fromkeys(counted, 0))

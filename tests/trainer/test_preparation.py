@@ -19,12 +19,12 @@ from tests.trainer.preparing import (
     write_old,
 )
 from tests.trainer.raw_files import pieces_of, refuse, sources
-from tests.trainer.shard_files import read_side
+from tests.trainer.shard_files import read_side, whole
 from trainer.errors import ArtifactError, TokenizerError
 from trainer.manifest import read_manifest, write_manifest
 from trainer.preparation import deal, find_prepared, shard_manifests
 from trainer.readers import read_documents
-from trainer.shards import KIND, is_held_out, open_shards
+from trainer.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.storage import Store
 from trainer.tokenizer import TokenizerInfo, load_tokenizer
 
@@ -58,13 +58,14 @@ def test_the_manifest_counts_what_the_shards_hold(code: Path, clean: Path) -> No
     store = Store(str(clean))
     (manifest,) = shard_manifests(store, prepared)
     opened = open_shards(store, prepared.shards[0].key)
-    assert [len(shard) for shard in opened.train] == manifest.details["shard_tokens"]
-    assert sum(map(len, opened.validation)) == manifest.details["totals"]["validation_tokens"] > 0
-    ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in [*opened.train, *opened.validation])
+    train, held_out = whole(opened.train), whole(opened.validation)
+    assert list(map(len, train)) == opened.train.lengths == manifest.details["shard_tokens"]
+    assert sum(map(len, held_out)) == manifest.details["totals"]["validation_tokens"] > 0
+    ends = sum(int((shard == manifest.details["eos_id"]).sum()) for shard in [*train, *held_out])
     assert ends == len(sources())
     assert manifest.details["totals"]["raw_bytes"] == sum(len(text.encode()) for text in sources().values())
     assert manifest.details["engine"] == "gigatoken"
-    names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ("bin", "idx")]
+    names = [f"{side}-{n:05d}.{e}" for side in ("shard", "validation") for n in range(SHARDS) for e in ENDINGS]
     assert {record.name for record in manifest.files} >= {"shard-00000.json", "sources.json", *names}
 
 

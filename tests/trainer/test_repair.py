@@ -27,12 +27,12 @@ def test_damage_of_every_kind_is_found_and_repaired_to_the_same_bytes(
     job = job_of(code, own)
     folder = set_folder(job, run(job))
     before, whole = content(folder), stamps(folder)
-    damaged = ["shard-00000.bin", "validation-00001.idx", "shard-00002.json", "sources.json"]
+    damaged = ["shard-00000.bin", "validation-00001.idx", "shard-00001.sums", "shard-00002.json", "sources.json"]
     for name in damaged:
         flip(folder / name)
     (folder / "shard-00003.bin").unlink()
     with caplog.at_level(logging.WARNING):
-        prepared = run(job)
+        prepared = run(job.model_copy(update={"verify": True}))
     assert content(folder) == before
     assert not prepared.shards[0].reused
     for name in [*damaged, "shard-00003.bin"]:
@@ -51,7 +51,7 @@ def test_a_flipped_count_in_a_record_does_not_become_the_truth(code: Path, own: 
     changed = record.read_text().replace(f'"tokens": {tokens}', f'"tokens": {tokens + 1}')
     assert changed != record.read_text()
     record.write_text(changed)
-    run(job)
+    run(job.model_copy(update={"verify": True}))
     assert content(folder) == before
 
 

@@ -12,7 +12,7 @@ import torch
 from tests.processes import highest, start_warm
 from tests.s3 import S3Server
 from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
-from trainer.blob_cache import NAME
+from trainer.blob_cache import BEYOND, NAME
 from trainer.config import PipelineJob
 from trainer.config_file import validate_job
 from trainer.dataset import open_dataset, read_batch
@@ -49,7 +49,7 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
 
 
 def held(cache: Path) -> int:
-    """The bytes of the copies in a cache and of those in use; each file counts once.
+    """The bytes of the copies in a cache and of those in use, models and checkpoints left out; each file counts once.
 
     Two looks must agree: in one alone, a file that makes room and the one that it makes room for can both be seen.
     """
@@ -64,7 +64,7 @@ def _copies(cache: Path) -> dict[int, int]:
     for folder, _, names in os.walk(cache):
         for name in names:
             with suppress(FileNotFoundError):
-                if NAME.fullmatch(name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
+                if (NAME.fullmatch(name) and BEYOND not in name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
                     state = os.stat(os.path.join(folder, name))
                     files[state.st_ino] = state.st_size
     return files

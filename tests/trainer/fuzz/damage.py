@@ -21,7 +21,7 @@ OF_CHAMPIONS = (*OF_VALUES, *CHAMPIONS, *CHAMPIONS)
 LEFT_AS_POSSIBLE = ("delete", "reseal", "usurp")
 """What leaves a store as it could have been made: without a file, or with another record whose checksums are right."""
 
-WITHOUT_VALUES = (".bin", ".idx", ".arrow", ".safetensors", ".html", ".md", ".jsonl")
+WITHOUT_VALUES = (".bin", ".idx", ".sums", ".arrow", ".safetensors", ".html", ".md", ".jsonl")
 
 
 def suits(damage: str, key: str) -> bool:

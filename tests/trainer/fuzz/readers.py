@@ -12,6 +12,7 @@ from trainer.compare_list import find_runs
 from trainer.config import EvaluateJob, EvaluationConfig, GarbageJob
 from trainer.curves import draw_curves
 from trainer.encoding import encode
+from trainer.errors import ArtifactError
 from trainer.facts import read_facts
 from trainer.foresight import foresee
 from trainer.garbage import collect
@@ -76,11 +77,24 @@ def lineage(world: World) -> Any:
     return told
 
 
-def prepare_data(world: World) -> Any:
+def prepare_data(world: World, verify: bool = False) -> Any:
     store, quiet = world.open, silent()
-    data = prepare(world.pretraining(FINISHED).preparation(), quiet)
+    data = prepare(world.pretraining(FINISHED).preparation().model_copy(update={"verify": verify}), quiet)
     keys = [data.tokenizer.key, *(ref.key for ref in data.shards), encode(world.tuning(), quiet).key]
     return {key: digests(store, key) for key in keys}
+
+
+def verify_data(world: World) -> Any:
+    """Prepare, and read all that is prepared already."""
+    return prepare_data(world, verify=True)
+
+
+def train_anew(world: World) -> Any:
+    """Train the interrupted run to its end, prepared before as its command does it; once more if damage is met on the way."""
+    try:
+        return finish(world)
+    except ArtifactError:
+        return finish(world)
 
 
 def complete(world: World) -> Any:
@@ -171,7 +185,8 @@ def draw(world: World) -> Any:
 
 READERS: dict[str, Reader] = {
     "list": list_runs, "compare": compare_runs, "garbage": find_garbage, "gate": gate, "explain": explain, "lineage": lineage,
-    "prepare": prepare_data, "interrupted": complete, "take": take, "finish": finish, "go_on": go_on, "tune": tune,
+    "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "take": take, "finish": finish, "go_on": go_on,
+    "again": train_anew, "tune": tune,
     "evaluate": evaluate, "measure": measure_anew, "score": score, "score_anew": score_anew, "report": report, "draw": draw,
 }  # fmt: skip
 
