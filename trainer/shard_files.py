@@ -46,8 +46,8 @@ class ShardFiles:
     def read(self, number: int, start: int, stop: int) -> Tokens:
         """A shard's tokens from one offset to another, or to its end; not to be written to.
 
-        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the set's next preparation is told,
-        and what `Store.fetch` raises.
+        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the next preparation of the set is
+        told, and what `Store.fetch` raises.
         """
         stop = min(stop, self.lengths[number])
         if start >= stop:
