@@ -18,7 +18,7 @@ from trainer.config import PipelineJob
 from trainer.preparation import prepare
 from trainer.progress import silent
 
-SHAPES = {"5M": (4, 256), "91M": (12, 768), "160M": (12, 1024)}
+SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 """Layers and channels."""
 
 STEPS, SAVED = 6, 3
@@ -27,6 +27,8 @@ import sys
 from trainer.jobs import load_training_job
 from trainer.preflight import preflight
 from trainer.progress import silent
+from trainer import memory
+print("libraries", memory.resident_bytes())
 print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)
 """
 

@@ -5,13 +5,14 @@ import sys
 from prefect import flow
 
 from tasks.opening import open_flow
+from tasks.patience import patient
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
 from trainer.config import PipelineJob
 from trainer.config_file import Overrides
 from trainer.errors import ArtifactError
 from trainer.manifest import REPAIR, ArtifactRef, require_intact
-from trainer.preparation import find_prepared, shard_manifests
+from trainer.preparation import PreparedData, find_prepared, shard_manifests
 from trainer.storage import Store
 
 
@@ -20,15 +21,22 @@ def train_model(job: PipelineJob, set: Overrides = ()) -> ArtifactRef:  # noqa: 
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
     job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
+    data = require_prepared(job)
+    plan = plan_steps(job, data, checked.ranks)
+    run: ArtifactRef = train(job, data, plan, return_state=True).result()
+    return run
+
+
+@patient()
+def require_prepared(job: PipelineJob) -> PreparedData:
+    """The job's shards. Raises `ArtifactError` if there are none, or they are damaged."""
     data = find_prepared(job.preparation())
     if data is None:
         raise ArtifactError(f"{job.store} holds no shards for these corpora as they are now; run prepare-data first")
     store = Store(job.store)
     for ref, manifest in zip(data.shards, shard_manifests(store, data), strict=True):
         require_intact(store, ref.key, manifest, REPAIR, content=job.verify, anew=True)
-    plan = plan_steps(job, data, checked.ranks)
-    run: ArtifactRef = train(job, data, plan, return_state=True).result()
-    return run
+    return data
 
 
 if __name__ == "__main__":

@@ -19,11 +19,12 @@ from prefect.states import Scheduled
 from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
-from tasks.patience import patient
+from tasks.patience import OutOfPatience, patient
 from trainer.config import PipelineJob, PrepareJob
 from trainer.config_file import override
 from trainer.errors import RunError
 from trainer.finetune_config import FinetuneJob
+from trainer.outages import AT_THE_START
 from trainer.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
@@ -50,7 +51,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     """
     with get_client(sync_client=True) as client:
         runs = [flow_run] if flow_run is not None else [run.id for run in _crashed(client)]
-    found = {run: look(run, deaths, return_state=True).result(raise_on_failure=False) for run in runs}
+    found = {run: _looked(run, deaths) for run in runs}
     problems = [f"flow run {run}: {error}" for run, error in found.items() if isinstance(error, Exception)]
     if problems:
         raise RunError("; ".join(problems))
@@ -64,7 +65,7 @@ def watchdog(flow_run: UUID | None = None, deaths: int = 3) -> list[UUID]:
     retry_delay_seconds=[10, 60, 180],
     retry_condition_fn=lambda _task, _run, state: not isinstance(state.data, RunError),  # what is given up stays so
 )
-@patient()
+@patient(AT_THE_START)
 def look(flow_run: UUID, deaths: int) -> bool:
     """Schedule a flow run again if it is crashed, and its process gone; returns whether that was done.
 
@@ -77,7 +78,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
         if run is None or job is None:
             return False
         if is_alive(job):
-            _look_again(client, run, deaths)
+            _look_again(client, run, deaths, "its process lives")
             return False
         labels, start = run.labels, _last_start(client, run)
         known = labels.get(START) == start
@@ -97,6 +98,17 @@ def look(flow_run: UUID, deaths: int) -> bool:
     return False
 
 
+def _looked(flow_run: UUID, deaths: int) -> bool | Exception:
+    """What a look came to, or its error; a run whose store is away is looked at again later."""
+    try:
+        return look(flow_run, deaths, return_state=True).result(raise_on_failure=False)
+    except OutOfPatience as error:
+        with get_client(sync_client=True) as client:
+            for run in _crashed(client, flow_run):
+                _look_again(client, run, deaths, "its store is away")
+        return RunError(str(error))
+
+
 def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
     """What tells a death from any other, however often and by whomever it is told: the start before it.
 
@@ -106,12 +118,12 @@ def _last_start(client: SyncPrefectClient, run: FlowRun) -> str:
     return str(starts[-1].id) if starts else ""
 
 
-def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int) -> None:
-    """Schedule another look at a run whose process lives on: its end is told by nobody, since the run is crashed already.
+def _look_again(client: SyncPrefectClient, run: FlowRun, deaths: int, why: str) -> None:
+    """Schedule another look at a run whose process lives on, or whose store is away: nobody tells of the end of that.
 
     Each wait is as long as the run has been crashed by then, within bounds.
     """
-    lives = f"{run.name} is crashed, but its process lives"
+    lives = f"{run.name} is crashed, but {why}"
     if deployment.id is None:
         get_run_logger().warning("%s: run this again when that has ended", lives)
         return

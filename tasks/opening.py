@@ -1,9 +1,14 @@
 """What every flow begins with."""
 
 import logging
+from typing import Any, cast
 
 from tasks.credentials import use_credentials
+from tasks.patience import patient
 from trainer.config_file import Job, Overrides, override
+from trainer.outages import AT_THE_START
+from trainer.private_folders import STAGING
+from trainer.storage import Store
 
 ABORTED = "Execution was aborted by a termination signal."
 """What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its state."""
@@ -14,14 +19,15 @@ RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 def open_flow(job: Job, words: Overrides) -> Job:
-    """Have the log tell stops as stops, and take the store's credentials; returns the job with `key=value` words applied.
+    """Have the log tell stops as stops, take the store's credentials, and reach the store; returns the job with words applied.
 
-    Raises `ConfigError` as `override` and `use_credentials` do.
+    Raises `ConfigError` as `override` and `use_credentials` do, and `OutOfPatience` if the store is away for a minute.
     """
     job = override(job, words)
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(tell_stop)  # the same function again changes nothing
     use_credentials()
+    patient(AT_THE_START)(Store(cast(Any, job).store).exists)(STAGING)  # every job has one
     return job
 
 

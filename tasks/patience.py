@@ -5,8 +5,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tasks.showing import TaskLogger
-from trainer.errors import PipelineError
-from trainer.outages import patiently
+from trainer.outages import passes, patiently
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,9 +25,9 @@ def patient(most: float | None = None) -> Callable[[Callable[P, T]], Callable[P,
         @wraps(work)
         def done(*arguments: P.args, **named: P.kwargs) -> T:
             try:
-                return patiently(lambda: work(*arguments, **named), TaskLogger().warning, most)
-            except PipelineError as error:
-                if not error.passes:
+                return patiently(lambda: work(*arguments, **named), lambda said: TaskLogger().warning("%s", said), most)
+            except Exception as error:
+                if not passes(error):
                     raise
                 raise OutOfPatience(f"{error} (what is finished is kept: running it again continues)") from error
 

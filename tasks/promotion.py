@@ -34,7 +34,7 @@ def consider(
     """
     if gate is None:
         return None
-    rival = find_rival(Store(store), gate, run, evaluation.measured_on)
+    rival = patient()(find_rival)(Store(store), gate, run, evaluation.measured_on)
     anew = None if rival is None else remeasure(rival, lambda: measure(rival.run))
     found = (figures(evaluation), evaluation.measured_on, anew)
     # No upkeep removes the run while a person takes time; a day more than that, for what follows.

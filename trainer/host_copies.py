@@ -7,7 +7,9 @@ taken from the system as a whole, and locked as it is.
 
 import logging
 import mmap
+import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 
 import torch
 
@@ -25,14 +27,14 @@ class HostCopies:
 
     def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Copies of tensors, over those of the same kind that were taken before; tied weights go on sharing their memory."""
-        places = {name: (tensor.data_ptr(), tensor.shape) for name, tensor in tensors.items()}
+        places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
         distinct = {place: tensors[name] for name, place in places.items()}
         layout = [(tensor.shape, tensor.dtype) for tensor in distinct.values()]
         lock = any(tensor.is_cuda for tensor in distinct.values())
         room = self._rooms.get(kind)
         if room is None or room.layout != layout:
-            if room is not None:
-                self._rooms.pop(kind).close()
+            self._rooms.pop(kind, None)
+            room = None  # and its memory is let go of, before more is taken
             room = self._rooms[kind] = _Room(layout, lock)
         copies = dict(zip(distinct, room.tensors, strict=True))
         for place, tensor in distinct.items():
@@ -48,28 +50,26 @@ class _Room:
     def __init__(self, layout: list[tuple[torch.Size, torch.dtype]], lock: bool) -> None:
         self.layout = layout
         sizes = [shape.numel() * dtype.itemsize for shape, dtype in layout]
-        memory = mmap.mmap(-1, max(1, sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)))
+        total = max(1, sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
+        memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.tensors, start = [], 0
         for (shape, dtype), size in zip(layout, sizes, strict=True):
             # Each has a storage of its own, as what saves them takes those that share one for tied.
             raw = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(0)
             self.tensors.append(raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype))
             start += -(-size // ALIGNMENT) * ALIGNMENT
-        self._locked = _lock(memory) if lock else None
-
-    def close(self) -> None:
-        """Unlock the memory, which the system takes back when nothing uses it any more."""
-        if self._locked is not None:
-            torch.cuda.cudart().cudaHostUnregister(self._locked)
+        if lock and (address := _lock(memory)) is not None:
+            # What stays locked after it is unmapped is copied wrongly once other memory has that address.
+            weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, address)
 
 
 def _lock(memory: mmap.mmap) -> int | None:
-    """Lock memory for copies by a GPU; returns its address, or None if the system allows no more of that."""
+    """Lock memory for copies by a GPU; returns its address, or None if that cannot be."""
     address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
     status = torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)
     if status.value:
-        log.info(
-            "%d bytes for checkpoints are not page-locked (CUDA's error %d): saving stalls longer", len(memory), status.value
-        )
+        log.info("checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves stall longer", len(memory), status.value)
+        with suppress(RuntimeError):  # the error is told to whoever computes next
+            torch.zeros(1, device="cuda").add_(1)
         return None
     return address

@@ -47,6 +47,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     progress = for_people() if runtime.rank == 0 else silent()
     runtime.on_first(lambda: check(job), AT_THE_START)  # however long it takes, the others wait
     data = runtime.on_first(lambda: prepare_data(job, progress))
+    return_freed_memory()
     encoded = data.key if isinstance(data, ArtifactRef) else None
     run = train_run(job, progress, data)
     return_freed_memory()

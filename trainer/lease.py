@@ -58,9 +58,17 @@ class Lease:
         self._beat.start()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         self._beat.join()
+        try:
+            self._give_back()
+        except StorageError as failure:
+            if error is None:
+                raise
+            log.warning("the lease stays, and counts until it is old: %s", failure)  # the error that ends the block tells more
+
+    def _give_back(self) -> None:
         raw = self._read()
         if raw is not None and not self._lost and (self._meaning(raw) or self._mine)["id"] == self._mine["id"]:
             self._store.delete(self._key)

@@ -1,26 +1,29 @@
-"""What a training job takes of a machine's memory, from its shape alone."""
+"""What a training job takes of a machine's memory."""
 
 from typing import Any, NamedTuple
 
 import psutil
+import torch
+from torch import nn
 from transformers import PretrainedConfig
 
 from trainer.config import TrainingConfig
-from trainer.losses import LOGITS_AT_ONCE
 from trainer.plan import divide_batch
 from trainer.runtime import count_gpus
 
 ADAM_BYTES = 16
-"""A parameter's float32 weight, gradient, and AdamW's two means. The gradients of several ranks are DDP's buckets."""
+"""A parameter's float32 weight, gradient, and AdamW's two means. Without accumulation, gradients of several
+ranks are DDP's buckets."""
+GRADIENT_BYTES = 4
+"""A parameter's gradient of earlier micro-batches, beside DDP's buckets."""
 COPIED_BYTES = 12
 """A parameter's weight and means, as they are copied to host memory for a checkpoint."""
-CAST_BYTES = 2
-"""A parameter in half precision, as autocast keeps it from the forward to the backward pass."""
-SCORE_BYTES = 12
-"""An attention score, its probability, and that after dropout, in float32: what attention with dropout keeps on a CPU."""
-LOGIT_BYTES = 8
-"""A logit and its gradient."""
-DROPOUTS = ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob")
+
+LENGTH = 256
+"""Tokens that a model is measured with at most."""
+
+UNKNOWN_SHAPE = 4
+"""Channels of a feed-forward layer for each of the model's, where its configuration does not say."""
 
 
 class Memory(NamedTuple):
@@ -33,27 +36,82 @@ class Memory(NamedTuple):
     host: int
 
 
-def estimate_memory(training: TrainingConfig, config: PretrainedConfig, ranks: int, parameters: int) -> Memory:
-    """What training takes, with AdamW; what this process takes now, with its libraries, is a part of the host's."""
+class Activations(NamedTuple):
+    """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a row's."""
+
+    fixed: float
+    per_token: float
+    per_pair: float
+
+
+def resident_bytes() -> int:
+    """What this process takes of the host's memory now; most of it are libraries, before there are models."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident
+
+
+def estimate_memory(
+    training: TrainingConfig, config: PretrainedConfig, ranks: int, parameters: int, kept: Activations, libraries: int
+) -> Memory:
+    """What training takes, with AdamW, in a process whose libraries take so many bytes."""
     gpu = count_gpus(training.device) > 0
-    state = ADAM_BYTES + (0 if training.precision == "fp32" else CAST_BYTES)
-    computed = state * parameters + _activation_bytes(training, config, ranks, gpu)
-    host = psutil.Process().memory_info().rss + COPIED_BYTES * parameters
+    micro_batch, accumulation = divide_batch(training, ranks)
+    pairs = 0.0 if gpu else kept.per_pair * training.context**2  # a GPU's attention keeps no scores
+    state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
+    rows = micro_batch * (kept.per_token * training.context + pairs)
+    if training.gradient_checkpointing:  # the input of each layer, and one layer at a time
+        layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
+        rows = rows / max(layers, 1) + micro_batch * training.context * layers * width * 4
+    computed = int(state * parameters + kept.fixed + rows)
+    host = libraries + COPIED_BYTES * parameters
     return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
 
 
-def _activation_bytes(training: TrainingConfig, config: PretrainedConfig, ranks: int, gpu: bool) -> int:
-    """Activations: 34 bytes a token, layer and channel in half precision, twice that in float32, and the attention's scores
-    where they are kept (Korthikanti et al., 2022, equation 2); and the logits that are made at a time.
+def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
+    """Count what a model with its loss keeps, on this machine's processor, for one row, two, and one of half the length.
+
+    From `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
     """
+    length = min(training.context, LENGTH) // 2 * 2
+    one, two, half = (
+        _kept_bytes(objective, torch.arange(rows * size).reshape(rows, size) % vocab_size, training.precision)
+        for rows, size in ((1, length), (2, length), (1, length // 2))
+    )
+    row, fixed = two - one, 2 * one - two
+    per_pair = max(0.0, 2 * (row - 2 * (half - fixed)) / length**2)
+    return Activations(fixed, row / length - per_pair * length, per_pair)
+
+
+def guess_activations(config: PretrainedConfig, training: TrainingConfig) -> Activations:
+    """The same for a model that is too large to be tried: as of gpt2, llama and qwen3 models, which were measured."""
+    width, layers, feed_forward = _sizes(config, "hidden_size", "num_hidden_layers", "intermediate_size")
+    values = 11 * width + 4.25 * (feed_forward or UNKNOWN_SHAPE * width)
+    return Activations(0.0, layers * values * (4.0 if training.precision == "fp32" else 2.5), 0.0)
+
+
+def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> int:
+    """Bytes of what autograd saves in a forward pass, the parameters left out."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision != "fp32"),
+    ):
+        loss = objective(ids_BT)
+    size = sum(storage.nbytes() for storage in found.values())
+    del loss
+    return size
+
+
+def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
+    """Numbers of a configuration; 0 for what it has not, or says of each layer."""
     text: Any = config.get_text_config()
-    said = (getattr(text, name, 0) for name in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
-    width, layers, heads = (each if isinstance(each, int) else 0 for each in said)  # some models say it of each layer
-    micro_batch, _ = divide_batch(training, ranks)
-    tokens = micro_batch * training.context
-    per_channel = 68 if training.precision == "fp32" else 34
-    scores = 0 if gpu or not any(getattr(text, name, 0) for name in DROPOUTS) else heads * training.context * SCORE_BYTES
-    layer = width * per_channel + scores
-    of_layers = layers * width * 4 + layer if training.gradient_checkpointing else layers * layer
-    logits = min(tokens * int(text.vocab_size), LOGITS_AT_ONCE["cuda" if gpu else "cpu"])
-    return tokens * of_layers + logits * LOGIT_BYTES
+    said = (getattr(text, name, 0) for name in names)
+    return [each if isinstance(each, int) else 0 for each in said]

@@ -9,11 +9,12 @@ import errno
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from trainer.errors import ConfigError
+from trainer.errors import ConfigError, PipelineError
 from trainer.formats import duration
 from trainer.stopping import stop_requested, wait
 
@@ -32,24 +33,37 @@ ANOTHER = 900.0
 """An attempt that went on for so many seconds before it failed has met another outage than the one before it: longer than a
 client's own attempts take."""
 
+LONG_ATTEMPTS = 3
+"""So many of them in a row, each of which failed in the end, are enough."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT)
 AWAY = (
     errno.EBUSY, errno.EREMOTEIO,  # as s3fs says of a server that is too busy, or broken
-    errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE, errno.EHOSTDOWN,
+    errno.ETIMEDOUT, errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN,
     errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.ENOTCONN, errno.ESTALE,
 )  # fmt: skip
 TRANSPORT = {
-    "botocore.exceptions": ("ConnectionError", "HTTPClientError", "IncompleteReadError"),
-    "aiohttp.client_exceptions": ("ClientError",),
-}
+    ("botocore.exceptions", "ConnectionError"), ("botocore.exceptions", "HTTPClientError"),
+    ("botocore.exceptions", "IncompleteReadError"), ("botocore.exceptions", "CredentialRetrievalError"),
+    ("aiohttp.client_exceptions", "ClientError"),
+}  # fmt: skip
 """How libraries that local stores do not load say that a connection failed."""
+LASTING = {
+    ("botocore.exceptions", "SSLError"), ("aiohttp.client_exceptions", "ClientSSLError"),
+    ("aiohttp.client_exceptions", "InvalidURL"),
+}  # fmt: skip
+"""What they count among those, and what stays as it is: a certificate, an address."""
+BROKEN_OFF = ("BadDigest", "IncompleteBody", "XAmzContentSHA256Mismatch")
+"""Codes of S3 for a body that did not arrive as it was sent."""
 
 
 def passes(error: BaseException) -> bool:
-    """Whether an error, or what it was raised from, is of what ends by itself."""
+    """Whether an error is of what ends by itself: as it says if it is one of ours, else by what it was raised from."""
     seen: BaseException | None = error
     while seen is not None:
-        if getattr(seen, "passes", False) or number_of(seen) in (*FULL, *AWAY) or _is_away(seen):
+        if isinstance(seen, PipelineError):
+            return seen.passes
+        if number_of(seen) in (*FULL, *AWAY) or _is_away(seen):
             return True
         seen = seen.__cause__
     return False
@@ -67,14 +81,24 @@ def number_of(error: BaseException) -> int | None:
 
 
 def _is_away(error: BaseException) -> bool:
-    if isinstance(error, ConnectionError | TimeoutError):
-        return True
-    kinds = [(kind.__module__, kind.__name__) for kind in type(error).__mro__]
-    if ("botocore.exceptions", "SSLError") in kinds:  # a certificate that is wrong stays so
-        return False
+    kinds = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
     answer: Any = getattr(error, "response", None)
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) if isinstance(answer, dict) else 0
-    return status >= 500 or status == 429 or any(name in TRANSPORT.get(module, ()) for module, name in kinds)
+    if isinstance(answer, dict):  # botocore's
+        status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return _is_busy(status) or answer.get("Error", {}).get("Code") in BROKEN_OFF
+    if ("aiohttp.client_exceptions", "ClientResponseError") in kinds:
+        return _is_busy(getattr(error, "status", 0))
+    if kinds & LASTING:
+        return False
+    if isinstance(error, socket.gaierror):
+        return error.errno == socket.EAI_AGAIN
+    refused = isinstance(error, ConnectionError | TimeoutError) and not isinstance(error, BrokenPipeError)
+    return refused or bool(kinds & TRANSPORT)
+
+
+def _is_busy(status: int) -> bool:
+    """Whether an HTTP status is of a server that may answer otherwise later."""
+    return status == 429 or (status >= 500 and status not in (501, 505))
 
 
 def patience() -> float:
@@ -92,21 +116,22 @@ def patience() -> float:
 def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning, most: float | None = None) -> T:
     """Do something again as long as it ends by what passes, after growing pauses; raises what it raises otherwise.
 
-    It is given up after `patience()` seconds, or `most` if that is less, and when this process is asked to stop: then raises
-    the last error. So it is where the work itself, or another process that did it, has waited as long.
+    It is given up after `patience()` seconds, or `most` if that is less, and after one more attempt when this process is asked
+    to stop: then raises the last error. So it is where the work itself, or another process that did it, has waited as long.
     """
     limit = patience() if most is None else min(patience(), most)
-    pause, since = FIRST_PAUSE, None
+    pause, since, long = FIRST_PAUSE, None, 0
     while True:
         begun = time.monotonic()
         try:
             return work()
         except Exception as error:
             now = time.monotonic()
-            if since is None or now - begun > ANOTHER:
+            long = long + 1 if now - begun > ANOTHER else 0
+            if since is None or long:
                 pause, since = FIRST_PAUSE, now
             left = since + limit - now
-            if left <= 0:
+            if left <= 0 or long >= LONG_ATTEMPTS:
                 error.waited_for = True  # type: ignore[attr-defined]
             if waited_for(error) or stop_requested() or not passes(error):
                 raise
@@ -114,5 +139,5 @@ def patiently(work: Callable[[], T], tell: Callable[[str], object] = log.warning
             tell(f"{error} (tried again in {duration(pause)}, for {duration(left)} at most)")
             wait(pause)
             if stop_requested():
-                raise
+                return work()  # what it waits for may be there by now
             pause = min(2 * pause, LONGEST_PAUSE)

@@ -6,10 +6,11 @@ import torch
 
 from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.manifest import Manifest
-from trainer.memory import estimate_memory
+from trainer.memory import estimate_memory, guess_activations, measure_activations, resident_bytes
 from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.plan import check_patience, divide_batch, make_plan
 from trainer.preparation import STARTED, PreparedData, find_prepared, shard_manifests
+from trainer.process import return_freed_memory
 from trainer.progress import Progress
 from trainer.results import CorpusPreview, Preflight
 from trainer.room import require_checkpoint_room, require_room
@@ -45,9 +46,13 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
     parameters = count_parameters(config, job.model.attention)
-    memory = estimate_memory(training, config, ranks, parameters)
+    kept = guess_activations(config, training)
     if parameters <= TRIED_AT_ONCE:
-        tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+        kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
+        del objective
+        return_freed_memory()
+    memory = estimate_memory(training, config, ranks, parameters, kept, resident_bytes())
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None

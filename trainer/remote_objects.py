@@ -5,6 +5,7 @@ bytes are checked on their way there (botocore sends checksums), and `create` an
 """
 
 import atexit
+import errno
 import os
 import shutil
 import uuid
@@ -82,7 +83,7 @@ class RemoteObjects:
     def put(self, path: Path, key: str) -> None:
         self.fs.put_file(str(path), self._full(key))
         if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
-            raise OSError(f"{path.stat().st_size} bytes were sent, {size} have arrived")
+            raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
 
     def put_folder(self, folder: Path, key: str, last: str) -> None:
         """Send the files at the same time, and the one named `last` when the others have arrived."""

@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 from trainer.board import Board
@@ -27,9 +27,16 @@ class RunLog:
     """
 
     def __init__(
-        self, store: Store, run: str, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()
+        self,
+        store: Store,
+        run: str,
+        step: int,
+        job: Mapping[str, Any] | None = None,
+        constant: Collection[str] = (),
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store, self._run, self._key = store, run, f"{run}/{METRICS}"
+        """`check` is called before records are sent, and raises if this process may no longer write to the run."""
+        self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS}", check
         self._keep(step, _read(store, self._key) if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
         self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
@@ -98,6 +105,7 @@ class RunLog:
 
     def _send(self) -> None:
         if self._store.local is None:
+            self._check()
             self._board.flush()
             for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")

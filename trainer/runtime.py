@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.errors import ConfigError, DeviceError, FirstRankFailed, StorageError
-from trainer.outages import passes, patiently
+from trainer.outages import AT_THE_START, passes, patiently
 from trainer.permutation import stable_key
 from trainer.private_folders import STAGING
 from trainer.process import cores_per_rank, threads_asked_for, usable_cores
@@ -226,7 +226,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
     """Raise `StorageError` unless every rank sees what the first one writes. Called by every rank."""
     if runtime.ranks == 1:
         return
-    probe = runtime.on_first(lambda: _write_probe(store))
+    probe = runtime.on_first(lambda: _write_probe(store), AT_THE_START)
     seen = torch.zeros(runtime.ranks, dtype=torch.int64)
     seen[runtime.rank] = _sees(store, probe)
     blind = [rank for rank, sees in enumerate(runtime.sum(seen).tolist()) if not sees]
@@ -247,7 +247,7 @@ def _write_probe(store: Store) -> str:
 
 def _sees(store: Store, key: str) -> bool:
     try:
-        return store.exists(key)
+        return patiently(lambda: store.exists(key), most=AT_THE_START)
     except StorageError as error:
         log.error("%s", error)
         return False

@@ -145,6 +145,7 @@ class Saver:
 
     def _mark(self) -> None:
         """Complete what is committed: the newest, and before it those whose pointers could not be written in their time."""
+        self._check()
         newest, _ = self._unmarked[-1]
         while self._unmarked:
             self._point_out(*self._unmarked[0])

@@ -79,7 +79,7 @@ def train(
         runtime.on_first(lambda: _tidy(job, store, run, prepared, runtime.ranks))
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
-    workload = _open(job, store, prepared, runtime.ranks)
+    workload = patiently(lambda: _open(job, store, prepared, runtime.ranks))
     if expected is not None and workload.plan != expected:
         differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
@@ -164,7 +164,7 @@ def _train(
         runlog = saver = None
         if runtime.rank == 0:
             constant = _constant_curves(schedule, plan)
-            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant))
+            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant, lease.check))
             saver = stack.enter_context(Saver(
                 store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
                 lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,
