@@ -18,7 +18,7 @@ from tests.support import ROOT, final_bytes, small_values, steps_recorded, write
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import message_of
 from trainer import lease as leases
-from trainer.errors import ArtifactError, Preempted, RunError
+from trainer.errors import ArtifactError, Preempted, RunError, StorageError
 from trainer.lease import Lease, is_being_removed, is_held
 from trainer.seals import read_sealed, write_sealed
 from trainer.stopping import heeding_stops
@@ -129,6 +129,17 @@ def test_who_waits_for_a_lease_can_be_asked_to_stop(atomic_store: Store) -> None
         stop.start()
         with Lease(atomic_store, RUN):
             pass
+
+
+def test_the_error_that_ends_a_block_counts_for_more_than_a_lease_that_cannot_be_given_back(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*arguments: Any) -> None:
+        raise StorageError("the store is away", passes=True)
+
+    with pytest.raises(RunError, match="the first"), Lease(empty_store, RUN):
+        monkeypatch.setattr(Store, "delete", away)
+        raise RunError("the first")
 
 
 def test_nobody_waits_for_a_lease_to_remove_a_run(atomic_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,24 +3,29 @@
 import errno
 import os
 import pickle
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import aiohttp
 import fsspec
 import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError, SSLError
+from yarl import URL
 
 from tests.processes import free_port
 from tests.s3 import S3Server
 from trainer import outages
 from trainer.config import CorpusConfig
-from trainer.errors import ConfigError, CorpusError, StorageError, exit_status
+from trainer.errors import ConfigError, CorpusError, Preempted, StorageError, exit_status
 from trainer.outages import passes, patiently
 from trainer.sources import find_sources
-from trainer.stopping import heeding_stops
+from trainer.stopping import check_stop, heeding_stops
 from trainer.storage import Store
 
 
@@ -76,17 +81,15 @@ def test_it_is_given_up_when_patience_ends(quick: None, monkeypatch: pytest.Monk
 def test_each_outage_has_the_whole_patience(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(outages.PATIENCE, "0.3")
     monkeypatch.setattr(outages, "ANOTHER", 0.2)
-    attempts = 0
+    lengths = iter([0.25, 0.01, 0.25, 0.01, 0.25, 0.01])
 
-    def work() -> int:
-        nonlocal attempts
-        attempts += 1
-        if attempts < 6:
-            time.sleep(0.25)
+    def work() -> str:
+        if (length := next(lengths, None)) is not None:
+            time.sleep(length)
             raise StorageError("away", passes=True)
-        return attempts
+        return "done"
 
-    assert patiently(work) == 6
+    assert patiently(work) == "done"
 
 
 def test_what_was_waited_for_within_is_not_waited_for_again(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,18 +108,72 @@ def test_a_patience_that_is_no_time_is_refused(said: str, monkeypatch: pytest.Mo
         patiently(lambda: None)
 
 
-def test_who_waits_can_be_asked_to_stop() -> None:
-    begun = time.monotonic()
-    with pytest.raises(StorageError, match="away"), heeding_stops():
+@pytest.mark.parametrize("times", [1, 10**9])
+def test_who_waits_and_is_asked_to_stop_tries_once_more(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 30.0)
+    begun, done = time.monotonic(), []
+    with pytest.raises(Preempted if times == 1 else StorageError), heeding_stops():
         threading.Timer(0.5, os.kill, [os.getpid(), 15]).start()
-        patiently(failing(10**9, StorageError("away", passes=True)))
+        done.append(patiently(failing(times, StorageError("away", passes=True))))
+        check_stop()
+    assert done == ["done"] * (times == 1)
     assert time.monotonic() - begun < 5
+
+
+def test_attempts_that_fail_after_long_work_are_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(outages, "ANOTHER", 0.02)
+    attempts = 0
+
+    def work() -> None:
+        nonlocal attempts
+        attempts += 1
+        time.sleep(0.05)
+        raise StorageError("full", passes=True)
+
+    with pytest.raises(StorageError) as failure:
+        patiently(work)
+    assert attempts == outages.LONG_ATTEMPTS and failure.value.waited_for
+
+
+def answer(status: int, code: str) -> ClientError:
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "PutObject")  # type: ignore[typeddict-item]
+
+
+def http(status: int) -> aiohttp.ClientResponseError:
+    url = URL("http://localhost/file")
+    return aiohttp.ClientResponseError(aiohttp.RequestInfo(url, "GET", cast(Any, {}), url), (), status=status)
+
+
+@pytest.mark.parametrize(
+    ("error", "passing"),
+    [
+        (answer(503, "SlowDown"), True), (answer(500, "InternalError"), True), (answer(429, "TooManyRequests"), True),
+        (answer(400, "IncompleteBody"), True), (answer(501, "NotImplemented"), False), (answer(403, "AccessDenied"), False),
+        (http(502), True), (http(429), True), (http(401), False), (http(403), False), (http(410), False),
+        (aiohttp.ClientPayloadError(), True), (aiohttp.ServerDisconnectedError(), True), (aiohttp.InvalidURL("x:y"), False),
+        (ReadTimeoutError(endpoint_url="x"), True), (SSLError(endpoint_url="x", error="certificate"), False),
+        (socket.gaierror(socket.EAI_AGAIN, "try again"), True), (socket.gaierror(socket.EAI_NONAME, "unknown"), False),
+        (ConnectionResetError(), True), (TimeoutError(), True), (BrokenPipeError(errno.EPIPE, "pipe"), False),
+        (OSError(errno.ESTALE, "stale"), True), (OSError(errno.EROFS, "read-only"), False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else str(value),
+)  # fmt: skip
+def test_what_libraries_say_is_told_apart(error: Exception, passing: bool) -> None:
+    assert passes(error) is passing
+
+
+def test_one_of_our_errors_says_itself_whether_it_passes() -> None:
+    try:
+        raise StorageError("no such bucket, it seems") from ConnectionResetError()
+    except StorageError as error:
+        assert not passes(error)
 
 
 def test_what_passes_is_told_from_what_it_was_raised_from_and_crosses_processes() -> None:
     try:
-        raise CorpusError("unreadable") from OSError(errno.ECONNRESET, "reset")
-    except CorpusError as error:
+        raise RuntimeError("a library's") from OSError(errno.ECONNRESET, "reset")
+    except RuntimeError as error:
         assert passes(error)
     assert passes(pickle.loads(pickle.dumps(StorageError("away", passes=True))))
     assert not passes(pickle.loads(pickle.dumps(StorageError("wrong"))))

@@ -10,7 +10,7 @@ from tests.support import SMALL_MODEL
 from trainer import outages, saver
 from trainer.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
 from trainer.config import ModelConfig
-from trainer.errors import ArtifactError, StorageError
+from trainer.errors import ArtifactError, RunError, StorageError
 from trainer.manifest import Manifest
 from trainer.mending import EndedEpoch, find_best
 from trainer.models import build_model, resolve_config
@@ -167,6 +167,32 @@ def test_pointers_that_could_not_be_written_in_their_time_are_written_with_the_n
     assert (last and last.step, best and best.step) == (3, 2)
     assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002-loss-3.0000"]
     assert kept(empty_store) == [2, 3]
+
+
+def test_a_run_that_another_process_has_taken_over_is_not_pointed_into(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outages, "FIRST_PAUSE", 0.1)
+    keeper, point, lost = Keeper(empty_store, keep_last=1), saver.write_pointer, []
+    keeper.save(1)
+
+    def check() -> None:
+        if lost:
+            raise RunError("taken over")
+
+    def away_once(store: Store, key: str, *rest: Any) -> None:
+        if not lost:
+            lost.append(True)  # meanwhile another process takes the run
+            raise StorageError("the store is away", passes=True)
+        point(store, key, *rest)
+
+    monkeypatch.setattr(saver, "write_pointer", away_once)
+    monkeypatch.setattr(keeper.saver, "_check", check)
+    with pytest.raises(RunError, match="taken over"):
+        keeper.save(2)
+    last = read_pointer(empty_store, f"{RUN}/checkpoint-last")
+    assert last is not None and last.step == 1
+    assert kept(empty_store) == [1, 2]
 
 
 def test_what_was_never_committed_is_none_of_the_last_and_goes(empty_store: Store) -> None:

@@ -79,6 +79,18 @@ def test_a_tensor_of_another_shape_or_type_gets_memory_of_its_own() -> None:
         assert copy.dtype == tensor.dtype and torch.equal(copy, tensor)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_memory_that_was_locked_for_copies_is_unlocked_before_other_memory_takes_its_place() -> None:
+    """Else what a GPU copies there later is not what arrives."""
+    tensors = {str(number): torch.randn(2**20, device="cuda") for number in range(64)}
+    for _ in range(3):
+        copies = HostCopies()
+        taken = copies.take("weights", tensors)
+        assert all(torch.equal(taken[name], tensor.cpu()) for name, tensor in tensors.items())
+        del copies, taken
+    assert all(torch.equal(tensor.cpu().cuda(), tensor) for tensor in tensors.values())
+
+
 def test_copies_take_the_bytes_of_what_they_are_of_and_have_storages_of_their_own() -> None:
     copies = HostCopies()
     tensors = {"a": torch.randn(2**20 + 1), "b": torch.randn(3), "none": torch.zeros(0, 4), "scalar": torch.tensor(2.0)}
