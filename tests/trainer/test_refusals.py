@@ -122,9 +122,9 @@ def published(stocked: Path, finished: Finished) -> Path:
     return stocked
 
 
-def message_of(ended: Ended) -> str:
-    """The one message with which a command refused its input."""
-    assert ended.status == EXIT_BAD_INPUT, ended
+def message_of(ended: Ended, status: int = EXIT_BAD_INPUT) -> str:
+    """The one message with which a command refused its input, or met what did not pass in time."""
+    assert ended.status == status, ended
     assert "Traceback" not in ended.stderr
     messages = [line for line in ended.stderr.splitlines() if re.match(r"\w+Error: ", line)]
     assert len(messages) == 1, ended.stderr

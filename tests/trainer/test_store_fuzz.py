@@ -17,7 +17,7 @@ from tests.trainer.fuzz.cases import Case, make_cases, sample
 from tests.trainer.fuzz.judge import Judge, Result, table
 from tests.trainer.fuzz.world import World, build, in_process
 
-FEWEST, SAMPLED = 2500, 100
+FEWEST, SAMPLED, FEWEST_OF_SAMPLE = 2500, 115, 100
 WRONG = ("silent", "traceback")
 
 
@@ -53,7 +53,7 @@ def describe(result: Result) -> str:
 
 def test_a_damaged_file_is_repaired_or_refused_in_a_sample_of_cases(world: World, tmp_path: Path) -> None:
     results = run(world, sample(make_cases(world.store), SAMPLED), tmp_path)
-    assert len(results) > 0.9 * SAMPLED
+    assert len(results) >= FEWEST_OF_SAMPLE
     assert wrong(results) == []
 
 

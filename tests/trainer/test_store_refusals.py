@@ -18,7 +18,8 @@ from tests.processes import Ended, start_warm, wait_until
 from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import PUBLISHED, message_of
-from trainer.errors import StorageError
+from trainer.errors import EXIT_PREEMPTED, StorageError
+from trainer.outages import PATIENCE
 from trainer.preparation import PreparedData, prepare, prepare_tokenizer
 from trainer.progress import silent
 from trainer.report import make_report
@@ -92,13 +93,17 @@ def test_a_read_only_store_is_refused(raw: Path, stocked: Path, tmp_path: Path) 
     assert digests(stocked, *PUBLISHED) == before
 
 
-def test_a_full_disk_is_refused_before_anything_is_done(raw: Path, tmp_path: Path) -> None:
+IMPATIENT = {PATIENCE: "1"}
+
+
+def test_a_full_disk_is_told_before_anything_is_done(raw: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     config = write_config(tmp_path / "job.yaml", small_values(raw, disk / "store"))
     if mounted(disk, "size=64k"):
         with unmounted_at_end(disk):
             fill(disk)
-            message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+            ended = start_warm(tmp_path / "said", "trainer.__main__", config, env=IMPATIENT).wait()
+            message = message_of(ended, EXIT_PREEMPTED)
         assert re.search(r"No space left on device: about 5 bytes are needed, 0 are free at .*; free some space there", message)
     else:
         message = message_of(run_with_tiny_files(config))
@@ -138,7 +143,7 @@ def test_what_does_not_fit_is_never_said_to_need_less_than_there_was(
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there_is_space(
+def test_a_disk_that_fills_up_during_training_and_stays_full_ends_it_and_is_no_loss_once_there_is_space(
     raw: Path, stocked: Path, finished: Finished, tmp_path: Path
 ) -> None:
     disk = tmp_path / "disk"
@@ -146,7 +151,7 @@ def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there
     with unmounted_at_end(disk) if own else nullcontext():
         store = Path(shutil.copytree(stocked, disk / "store"))
         config = write_config(tmp_path / "job.yaml", small_values(raw, store, **LONG))
-        running = start_warm(tmp_path / "full", "trainer.__main__", config)
+        running = start_warm(tmp_path / "full", "trainer.__main__", config, env=IMPATIENT)
         wait_until(lambda: steps_recorded(store) >= 5 or running.status() is not None)
         running.send(signal.SIGSTOP)
         if own:
@@ -156,7 +161,7 @@ def test_a_disk_that_fills_up_during_training_stops_it_and_is_no_loss_once_there
         running.send(signal.SIGCONT)
         ended = running.wait()
         if own:
-            message = message_of(ended)
+            message = message_of(ended, EXIT_PREEMPTED)
             place = r"cannot write .*/(checkpoints/step-\d+|metrics.jsonl): No space left on device: "
             needed = re.match(f"StorageError: (?:.*: )?{place}{LACK}", message)
             assert needed is not None, message
