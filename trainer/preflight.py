@@ -1,6 +1,7 @@
 """The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
 
 import os
+from contextlib import suppress
 
 import torch
 
@@ -49,7 +50,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     kept = guess_activations(config, training)
     if parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
-        kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
+        with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
+            kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
     memory = estimate_memory(training, config, ranks, parameters, kept, resident_bytes())
