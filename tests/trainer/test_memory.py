@@ -51,7 +51,7 @@ def test_what_a_model_keeps_is_told_for_other_rows_and_lengths(values: dict[str,
     told = measure_activations(objective, 500, settings())
     for rows, length in ((3, 200), (4, 256), (5, 320)):
         expected = told.fixed + rows * (told.per_token * length + told.per_pair * length**2)
-        assert expected == pytest.approx(kept(objective, rows, length), rel=0.03)
+        assert expected == pytest.approx(kept(objective, rows, length), rel=0.05)
 
 
 def test_scores_of_the_attention_are_kept_with_dropout_only() -> None:
