@@ -58,7 +58,7 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
 
 
 def all_told(flow_run: UUID, tasks: int) -> bool:
-    """Whether the server knows the ends of so many tasks: it records them on its own time, and later if its database is busy."""
+    """Whether the server knows the ends of so many tasks: it records them in its own time, later if its database is busy."""
     states = [run.state_name for run in task_runs(flow_run).values()]
     return len(states) == tasks and not {"Pending", "Running"} & set(states)
 
