@@ -27,8 +27,6 @@ import sys
 from trainer.jobs import load_training_job
 from trainer.preflight import preflight
 from trainer.progress import silent
-from trainer import memory
-print("libraries", memory.resident_bytes())
 print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)
 """
 

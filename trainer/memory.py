@@ -19,6 +19,9 @@ GRADIENT_BYTES = 4
 COPIED_BYTES = 12
 """A parameter's weight and means, as they are copied to host memory for a checkpoint."""
 
+LOADED_LATER = 10**8
+"""Bytes of what is loaded only while training, with the stacks of its threads: measured."""
+
 LENGTH = 256
 """Tokens that a model is measured with at most."""
 
@@ -44,10 +47,10 @@ class Activations(NamedTuple):
     per_pair: float
 
 
-def resident_bytes() -> int:
-    """What this process takes of the host's memory now; most of it are libraries, before there are models."""
+def library_bytes() -> int:
+    """What this process takes of the host's memory now, most of it libraries as long as there is no model, and those to come."""
     resident: int = psutil.Process().memory_info().rss
-    return resident
+    return resident + LOADED_LATER
 
 
 def estimate_memory(

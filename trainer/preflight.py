@@ -7,7 +7,7 @@ import torch
 
 from trainer.config import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.manifest import Manifest
-from trainer.memory import estimate_memory, guess_activations, measure_activations, resident_bytes
+from trainer.memory import estimate_memory, guess_activations, library_bytes, measure_activations
 from trainer.models import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.plan import check_patience, divide_batch, make_plan
 from trainer.preparation import STARTED, PreparedData, find_prepared, shard_manifests
@@ -54,7 +54,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
-    memory = estimate_memory(training, config, ranks, parameters, kept, resident_bytes())
+    memory = estimate_memory(training, config, ranks, parameters, kept, library_bytes())
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
