@@ -48,7 +48,7 @@ class Activations(NamedTuple):
 
 
 def library_bytes() -> int:
-    """What this process takes of the host's memory now, most of it libraries as long as there is no model, and those to come."""
+    """What this process takes of the host's memory now, most of it libraries while there is no model, and those to come."""
     resident: int = psutil.Process().memory_info().rss
     return resident + LOADED_LATER
 
