@@ -80,6 +80,7 @@ class Outages:
         back = time.monotonic()
         ended, again = running.wait(1200.0), 0
         while ended.status == EXIT_PREEMPTED:
+            print(ended.stderr[-3000:], flush=True)
             again += 1
             ended = self._start(store).wait(1200.0)
         longer = time.monotonic() - begun - (back - gone) - self.length

@@ -130,7 +130,9 @@ class Saver:
         state, name = snapshot.state, folder_name(snapshot.state.step)
         place = f"{self._run}/{name}"
         with _told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
-            self._model.save_pretrained(folder, state_dict=snapshot.weights)
+            self._model.save_pretrained(
+                folder, state_dict=dict(snapshot.weights)
+            )  # which it empties, and this may be done again
             for path in self._extra:
                 (folder / path.name).write_bytes(path.read_bytes())
             save_file(snapshot.optimizer, folder / OPTIMIZER)

@@ -88,8 +88,11 @@ def test_a_save_that_meets_what_passes_is_tried_again(
         write(*arguments)
 
     monkeypatch.setattr(saver, "save_file", write_on_second)
-    Keeper(empty_store, keep_last=1).save(1)
+    keeper = Keeper(empty_store, keep_last=1)
+    keeper.save(1)
     assert kept(empty_store) == [1]
+    saved = load_file(empty_store.fetch(f"{RUN}/checkpoints/step-00000001/model.safetensors"))
+    assert saved and all(torch.equal(keeper.model.state_dict()[name], tensor) for name, tensor in saved.items())
     (said,) = [record.getMessage() for record in caplog.records if "step 1 is not saved yet" in record.getMessage()]
     assert re.search(told, said), said
 
