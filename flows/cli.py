@@ -18,12 +18,13 @@ from tasks.patience import OutOfPatience
 from tasks.upkeep import REMOVE
 from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config_file import Job, add_config, add_verify, explain, read_values, validate_job
-from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted, exit_status
+from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
 from trainer.finetune_config import FinetuneJob
 from trainer.formats import plural, size
 from trainer.garbage import Garbage, collect, tell
 from trainer.gate import Move
 from trainer.manifest import ArtifactRef
+from trainer.outages import exit_status
 from trainer.predict_config import PredictJob
 from trainer.predicted import describe, find_predictions, identify_predictions
 from trainer.preparation import PreparedData

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
-from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, exit_status
+from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
 from trainer.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
@@ -102,7 +102,7 @@ def _status_of(statuses: list[int]) -> int:
 
 def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     """Run a stage and report what came of it."""
-    from trainer.outages import passes, waited_for
+    from trainer.outages import exit_status, passes, waited_for
     from trainer.progress import as_events, emit, silent
 
     try:
@@ -119,21 +119,12 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
         return EXIT_PREEMPTED
     except FirstRankFailed as error:
         return exit_status(error)
-    except PipelineError as error:
-        emit(
-            sys.stdout,
-            "error",
-            kind=type(error).__name__,
-            message=str(error),
-            rank=rank,
-            passes=error.passes,
-            waited_for=error.waited_for,
-        )
-        return exit_status(error)
     except Exception as error:
-        told = {"kind": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()}
-        emit(sys.stdout, "error", **told, rank=rank, passes=passes(error), waited_for=waited_for(error))
-        return EXIT_PREEMPTED if passes(error) else 1
+        told = {"kind": type(error).__name__, "message": str(error), "passes": passes(error), "waited_for": waited_for(error)}
+        if not isinstance(error, PipelineError):
+            told["traceback"] = traceback.format_exc()
+        emit(sys.stdout, "error", **told, rank=rank)
+        return exit_status(error)
     if rank == 0:
         emit(sys.stdout, "result", value=result.model_dump(mode="json"))
     return 0

@@ -93,11 +93,6 @@ class Preempted(Exception):
     """A stage was asked to stop, and can be continued; training has saved its state at a step boundary."""
 
 
-def exit_status(error: PipelineError) -> int:
-    """The exit status of a process that an error ended."""
-    return EXIT_PREEMPTED if error.passes else EXIT_BAD_INPUT
-
-
 def in_one_line(error: "ValidationError") -> str:
     """What is wrong with a record that was read back, as `files.0.size: Input should be greater than or equal to 0`."""
     problems = [(".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()]

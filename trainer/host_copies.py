@@ -10,6 +10,7 @@ import mmap
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate
 
 import torch
 
@@ -50,14 +51,13 @@ class _Room:
     def __init__(self, layout: list[tuple[torch.Size, torch.dtype]], lock: bool) -> None:
         self.layout = layout
         sizes = [shape.numel() * dtype.itemsize for shape, dtype in layout]
-        total = max(1, sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes))
-        memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.tensors, start = [], 0
-        for (shape, dtype), size in zip(layout, sizes, strict=True):
+        starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+        memory = mmap.mmap(-1, max(1, starts.pop()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.tensors = []
+        for (shape, dtype), size, start in zip(layout, sizes, starts, strict=True):
             # Each has a storage of its own, as what saves them takes those that share one for tied.
             raw = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(0)
             self.tensors.append(raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype))
-            start += -(-size // ALIGNMENT) * ALIGNMENT
         if lock and (address := _lock(memory)) is not None:
             # What stays locked after it is unmapped is copied wrongly once other memory has that address.
             weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, address)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from trainer.errors import ConfigError, PipelineError
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ConfigError, PipelineError
 from trainer.formats import duration
 from trainer.stopping import stop_requested, wait
 
@@ -67,6 +67,13 @@ def passes(error: BaseException) -> bool:
             return True
         seen = seen.__cause__
     return False
+
+
+def exit_status(error: Exception) -> int:
+    """The exit status of a process that an error ended: 75 for what passes, 2 for what a person must change, 1 for a crash."""
+    if passes(error):
+        return EXIT_PREEMPTED
+    return EXIT_BAD_INPUT if isinstance(error, PipelineError) else 1
 
 
 def waited_for(error: BaseException) -> bool:

@@ -5,8 +5,8 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, exit_status
-from trainer.outages import passes
+from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.outages import exit_status
 from trainer.stopping import check_stop, stoppable
 
 
@@ -27,12 +27,9 @@ def on_rank(work: Callable[[], None]) -> int:
         return EXIT_PREEMPTED
     except FirstRankFailed as error:
         return exit_status(error)
-    except PipelineError as error:
-        _tell(f"{type(error).__name__}: {error}")
-        return exit_status(error)
     except Exception as error:
-        _tell(traceback.format_exc().rstrip())
-        return EXIT_PREEMPTED if passes(error) else 1
+        _tell(f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip())
+        return exit_status(error)
     return 0
 
 

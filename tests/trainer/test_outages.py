@@ -22,8 +22,8 @@ from tests.processes import free_port
 from tests.s3 import S3Server
 from trainer import outages
 from trainer.config import CorpusConfig
-from trainer.errors import ConfigError, CorpusError, Preempted, StorageError, exit_status
-from trainer.outages import passes, patiently
+from trainer.errors import ConfigError, CorpusError, Preempted, StorageError
+from trainer.outages import exit_status, passes, patiently
 from trainer.sources import find_sources
 from trainer.stopping import check_stop, heeding_stops
 from trainer.storage import Store

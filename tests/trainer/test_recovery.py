@@ -20,8 +20,9 @@ from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.test_retention import Keeper, kept
 from trainer import divergence, loop, outages, saver
-from trainer.errors import Preempted, RunError, StorageError, exit_status
+from trainer.errors import Preempted, RunError, StorageError
 from trainer.finetune_preflight import finetune_preflight
+from trainer.outages import exit_status
 from trainer.preflight import preflight
 from trainer.progress import silent
 from trainer.runtime import Runtime
