@@ -46,7 +46,7 @@ def test_other_tokenizers_are_estimated_by_the_spelling_of_their_tokens() -> Non
     pieces = word_piece()
     lengths, vocabulary = byte_lengths(info_of(pieces, "[SEP]")), pieces.get_vocab()
     continuing = next(token for token in vocabulary if token.startswith("##"))
-    assert lengths[vocabulary[continuing]] == len(continuing) - 2
+    assert lengths[vocabulary[continuing]] == len(continuing.encode()) - 2
     assert lengths[vocabulary["[UNK]"]] == lengths[vocabulary["[SEP]"]] == 0
     assert byte_lengths(info_of(unigram(), "</s>")).max() > 1
 
