@@ -63,6 +63,7 @@ RUNGS = {
     "26": Rung(2**26),
     "28": Rung(2**28),
     "30": Rung(2**30),
+    "31": Rung(2**31),
     "plain": Rung(None),
     "rows-16": Rung(rows=16, accumulate=4),
     "rows-64": Rung(rows=64, accumulate=1),
