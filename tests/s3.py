@@ -44,6 +44,16 @@ class S3Server(NamedTuple):
 
 
 @contextmanager
+def fresh_clients() -> Iterator[None]:
+    """Clients that read the environment now, for the length of a block."""
+    fsspec.filesystem("s3").clear_instance_cache()
+    try:
+        yield
+    finally:
+        fsspec.filesystem("s3").clear_instance_cache()
+
+
+@contextmanager
 def s3_server(folder: Path) -> Iterator[S3Server]:
     """Run a server for the length of a block, with this process's environment pointing to it."""
     key, secret = secrets.token_hex(8), secrets.token_hex(16)

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from trainer.compare_list import list_runs
-from trainer.errors import EXIT_BAD_INPUT, PipelineError, StorageError
+from trainer.errors import PipelineError, StorageError
+from trainer.outages import tell_failure
 from trainer.showing import show
 from trainer.storage import Store
 
@@ -39,8 +40,7 @@ def main(arguments: list[str]) -> int:
         store.require_there()
         text = list_runs(store) if parsed.list else compare(store, parsed.runs, parsed.html)
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return tell_failure(error)
     show(text)
     return 0
 

@@ -12,9 +12,10 @@ import json
 import sys
 
 from trainer.config_file import add_config
-from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.errors import PipelineError
 from trainer.foresight import Foreseen, foresee
 from trainer.jobs import load_training_job
+from trainer.outages import tell_failure
 from trainer.showing import show
 
 
@@ -36,8 +37,7 @@ def main(arguments: list[str]) -> int:
     try:
         stages = foresee(load_training_job(parsed.config, parsed.overrides))
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return tell_failure(error)
     if parsed.json:
         lines = [json.dumps([stage._asdict() for stage in stages], indent=2, ensure_ascii=False)]
     else:

@@ -24,8 +24,9 @@ from typing import NamedTuple
 
 from trainer.config import GarbageJob
 from trainer.config_file import validate_job
-from trainer.errors import EXIT_BAD_INPUT, PipelineError, RunError, StorageError
+from trainer.errors import PipelineError, RunError, StorageError
 from trainer.holds import forget_ended
+from trainer.outages import tell_failure
 from trainer.pins import pin, pinned, unpin
 from trainer.references import ARTIFACTS, References
 from trainer.removal import remove_artifact, remove_run
@@ -167,8 +168,7 @@ def main(arguments: list[str]) -> int:
         if names := sorted(pinned(store)):
             print(f"pinned: {', '.join(names)}")
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return tell_failure(error)
     return 0
 
 

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.errors import PipelineError
 from trainer.lease import is_held
 from trainer.manifest import MANIFEST
+from trainer.outages import tell_failure
 from trainer.private_folders import LOCK, STAGING
 from trainer.storage import Store
 from trainer.stored import Stored
@@ -102,8 +103,7 @@ def main(arguments: list[str]) -> int:
                 found.remove(left)
             print(describe(left.what, left.size, left.modified, left.key) + ("" if gone else " (in use again, kept)"))
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return tell_failure(error)
     print(sum_up([left.size for left in found], parsed.remove, "leftover"))
     return 0
 

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -74,6 +75,12 @@ def exit_status(error: Exception) -> int:
     if passes(error):
         return EXIT_PREEMPTED
     return EXIT_BAD_INPUT if isinstance(error, PipelineError) else 1
+
+
+def tell_failure(error: Exception) -> int:
+    """Print the error that ended a command that only looks at a store; returns the exit status."""
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    return exit_status(error)
 
 
 def waited_for(error: BaseException) -> bool:

@@ -10,14 +10,14 @@ artifact has changed or is gone. --json prints the whole record.
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 from trainer.ancestry import find_run, trace
-from trainer.errors import EXIT_BAD_INPUT, PipelineError
+from trainer.errors import PipelineError
 from trainer.formats import count, plural, score, size
 from trainer.lineage_check import Finding, check
+from trainer.outages import tell_failure
 from trainer.showing import show
 from trainer.storage import Store
 
@@ -73,8 +73,7 @@ def main(arguments: list[str]) -> int:
         traced = trace(store, find_run(store, parsed.model))
         findings = check(store, traced) if parsed.check else []
     except PipelineError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return EXIT_BAD_INPUT
+        return tell_failure(error)
     if parsed.json:
         checked = {"check": [finding._asdict() for finding in findings]} if parsed.check else {}
         lines = [json.dumps({**traced, **checked}, indent=2, ensure_ascii=False)]

@@ -1,12 +1,15 @@
 """What only looks at a store says so if there is none."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trainer import compare, garbage, leftovers
-from trainer.errors import EXIT_BAD_INPUT
+from tests.processes import free_port
+from tests.s3 import S3Server, fresh_clients
+from trainer import compare, garbage, leftovers, show_lineage
+from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.storage import Store
 
 
@@ -31,3 +34,23 @@ def test_an_empty_bucket_is_no_store(remote_store: Store, capsys: pytest.Capture
     assert f"there is no store at {remote_store.url}; check the path" in capsys.readouterr().err
     remote_store.write_bytes("shards/x/part", b"x")
     assert garbage.main([remote_store.url]) == 0
+
+
+@pytest.mark.parametrize(
+    ("look", "options"),
+    [
+        (garbage.main, []), (leftovers.main, []), (compare.main, ["--list"]), (compare.main, ["a", "b"]),
+        (show_lineage.main, ["a"]),
+    ],
+)  # fmt: skip
+def test_a_server_that_is_away_is_no_bad_input(
+    look: Callable[[list[str]], int],
+    options: list[str],
+    s3: S3Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with monkeypatch.context() as patch, fresh_clients():
+        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+        assert look([s3.new_store(), *options]) == EXIT_PREEMPTED
+    assert re.match("StorageError: cannot .*Could not connect", capsys.readouterr().err)

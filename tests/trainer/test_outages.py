@@ -8,18 +8,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import aiohttp
-import fsspec
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError, SSLError
 from yarl import URL
 
 from tests.processes import free_port
-from tests.s3 import S3Server
+from tests.s3 import S3Server, fresh_clients
 from trainer import outages
 from trainer.config import CorpusConfig
 from trainer.errors import ConfigError, CorpusError, Preempted, StorageError
@@ -202,16 +200,6 @@ def test_a_full_disk_passes_and_a_folder_that_may_not_be_written_does_not(small_
     with pytest.raises(StorageError) as wrong:
         Store(str(tmp_path / "file")).write_bytes("runs/a", b"a")
     assert not wrong.value.passes
-
-
-@contextmanager
-def fresh_clients() -> Iterator[None]:
-    """Clients that read the environment now, for the length of a block."""
-    fsspec.filesystem("s3").clear_instance_cache()
-    try:
-        yield
-    finally:
-        fsspec.filesystem("s3").clear_instance_cache()
 
 
 def test_an_s3_server_that_cannot_be_reached_passes_and_one_that_refuses_does_not(
