@@ -10,15 +10,15 @@ import torch
 
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
-from trainer.checkpoint import TrainState
-from trainer.config_file import read_values
-from trainer.preparation import prepare
-from trainer.pretraining import Pretraining
-from trainer.progress import silent
-from trainer.saver import Saver
-from trainer.snapshot import take_snapshot
-from trainer.step import make_optimizer, make_schedule
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.config.files import read_values
+from trainer.corpus.preparation import prepare
+from trainer.kinds.pretraining import Pretraining
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState
+from trainer.training.saver import Saver
+from trainer.training.snapshot import take_snapshot
+from trainer.training.step import make_optimizer, make_schedule
 
 MODEL = read_values("configs/quickstart.yaml", [])["model"]["config"]
 

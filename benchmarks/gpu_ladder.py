@@ -28,14 +28,15 @@ from transformers import (
     TrainingArguments,
 )
 
-import trainer.losses
+import trainer.models.losses
 from benchmarks.measure import say
-from trainer.config import TrainingConfig
-from trainer.losses import CausalLMLoss, next_tokens
-from trainer.plain_attention import leave_out_masks
-from trainer.runtime import Runtime, seed_everything, start_runtime
-from trainer.step import Batch, make_optimizer, make_schedule, train_step
-from trainer.throughput import flops_per_token, peak_flops
+from trainer.config.jobs import TrainingConfig
+from trainer.models.losses import CausalLMLoss, next_tokens
+from trainer.models.plain_attention import leave_out_masks
+from trainer.order.batches import Batch
+from trainer.training.runtime import Runtime, seed_everything, start_runtime
+from trainer.training.step import make_optimizer, make_schedule, train_step
+from trainer.training.throughput import flops_per_token, peak_flops
 
 VOCABULARY = 50_304
 WARM_UP, STEPS = 6, 12
@@ -133,7 +134,7 @@ def ours(rung: Rung, config: PretrainedConfig, runtime: Runtime, scale: int, pro
     if rung.chunk is None:
         objective._in_pieces = False
     else:
-        trainer.losses.LOGITS_AT_ONCE["cuda"] = rung.chunk
+        trainer.models.losses.LOGITS_AT_ONCE["cuda"] = rung.chunk
     wrapped = runtime.accelerator.prepare_model(objective)
     if rung.compile:
         if not rung.masks:

@@ -14,9 +14,9 @@ import psutil
 
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
-from trainer.config import PipelineJob
-from trainer.preparation import prepare
-from trainer.progress import silent
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import prepare
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 """Layers and channels."""
@@ -25,8 +25,8 @@ STEPS, SAVED = 6, 3
 FIGURE = """
 import sys
 from trainer.jobs import load_training_job
-from trainer.preflight import preflight
-from trainer.progress import silent
+from trainer.preflight.pretraining import preflight
+from trainer.common.progress import silent
 print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)
 """
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
-from trainer.preparation import prepare
-from trainer.progress import silent
+from trainer.common.progress import silent
+from trainer.corpus.preparation import prepare
 
 PAIRS = 3
 STEPS = 60

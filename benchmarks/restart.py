@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
-from trainer.config import PipelineJob
-from trainer.preparation import prepare
-from trainer.progress import silent
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import prepare
 
 ROUNDS = 3
 LATE = 1_000_000
@@ -43,11 +43,11 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 
 def move_checkpoint(run: Path, step: int) -> None:
     """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
-    from trainer.checkpoint import folder_name
-    from trainer.manifest import digest_file, make_manifest, seal
-    from trainer.pointers import write_pointer
-    from trainer.seals import seal_line
-    from trainer.storage import Store
+    from trainer.records.pointers import write_pointer
+    from trainer.records.seals import seal_line
+    from trainer.store.manifest import digest_file, make_manifest, seal
+    from trainer.store.storage import Store
+    from trainer.training.checkpoint import folder_name
 
     (folder,) = (run / "checkpoints").iterdir()
     late = run / folder_name(step)

@@ -19,14 +19,14 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from tests.faults import faulty
 from tests.s3 import BUCKET, S3Server, s3_server
-from trainer.block_sums import write_sums
-from trainer.config import PipelineJob
-from trainer.manifest import digest_file
-from trainer.preparation import prepare
-from trainer.progress import silent
-from trainer.remote_objects import UPLOADS
-from trainer.shard_files import ShardFiles
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import prepare
+from trainer.corpus.shard_files import ShardFiles
+from trainer.store.block_sums import write_sums
+from trainer.store.manifest import digest_file
+from trainer.store.remote import UPLOADS
+from trainer.store.storage import Store
 
 FILES, FILE_BYTES, PAIRS = 8, 32 * 2**20, 6
 TRAINING_PAIRS, STEPS = 3, 60

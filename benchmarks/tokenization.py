@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.measure import run_watched, say, spread
-from trainer.config import PrepareJob
-from trainer.config_file import load_job
-from trainer.preparation import prepare, prepare_tokenizer
-from trainer.progress import silent
+from trainer.common.progress import silent
+from trainer.config.files import load_job
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import prepare, prepare_tokenizer
 
 PAIRS = 2
 COPIES = 8

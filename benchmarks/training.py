@@ -17,22 +17,22 @@ from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, Trainin
 
 from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
-from trainer.batches import batches_from
-from trainer.checkpoint import Criterion, TrainState
-from trainer.compiling import compile_objective
-from trainer.config import PipelineJob
-from trainer.dataset import Dataset, open_dataset, read_batch
-from trainer.loop import Session, run_loop
-from trainer.losses import CausalLMLoss
-from trainer.models import build_model, resolve_config
-from trainer.plan import make_plan
-from trainer.preparation import PreparedData, prepare, shard_manifests
-from trainer.progress import Bar, silent
-from trainer.runtime import start_runtime
-from trainer.step import make_optimizer, make_schedule
-from trainer.storage import Store
-from trainer.throughput import Meter, flops_per_token, measured_flops
-from trainer.tokenizer import load_tokenizer
+from trainer.common.progress import Bar, silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.losses import CausalLMLoss
+from trainer.order.batches import batches_from
+from trainer.order.dataset import Dataset, open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion, TrainState
+from trainer.training.compiling import compile_objective
+from trainer.training.loop import Session, run_loop
+from trainer.training.runtime import start_runtime
+from trainer.training.step import make_optimizer, make_schedule
+from trainer.training.throughput import Meter, flops_per_token, measured_flops
 
 STEPS = 10
 ROUNDS = 10

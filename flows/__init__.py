@@ -2,7 +2,7 @@
 
 import sys
 
-from trainer.stopping import heed_stops
+from trainer.common.stopping import heed_stops
 
 LATEST = 3.0
 """Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""

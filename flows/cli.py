@@ -16,22 +16,18 @@ from flows import LATEST
 from tasks.credentials import use_credentials
 from tasks.patience import OutOfPatience
 from tasks.upkeep import REMOVE
-from trainer.config import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
-from trainer.config_file import Job, add_config, add_verify, explain, read_values, validate_job
-from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted
-from trainer.finetune_config import FinetuneJob
-from trainer.formats import plural, size
-from trainer.garbage import Garbage, collect, tell
-from trainer.gate import Move
-from trainer.manifest import ArtifactRef
-from trainer.outages import exit_status
-from trainer.predict_config import PredictJob
-from trainer.predicted import describe, find_predictions, identify_predictions
-from trainer.preparation import PreparedData
-from trainer.progress import for_people
-from trainer.promotion import key_of
-from trainer.records import read_records
-from trainer.results import (
+from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.common.formats import plural, size
+from trainer.common.outages import exit_status
+from trainer.common.progress import for_people
+from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
+from trainer.config.files import Job, add_config, add_verify, explain, read_values, validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.predicting import PredictJob
+from trainer.corpus.preparation import PreparedData
+from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
+from trainer.records.results import (
     Evaluation,
     FinetuneEvaluation,
     FinetuneOutcome,
@@ -41,8 +37,12 @@ from trainer.results import (
     Preflight,
     Verdict,
 )
-from trainer.stopping import check_stop, heed_stops, leave, stoppable
-from trainer.storage import Store
+from trainer.runs.records import read_records
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.upkeep.garbage import Garbage, collect, tell
+from trainer.upkeep.gate import Move
+from trainer.upkeep.promotion import key_of
 
 
 def main(
@@ -116,18 +116,18 @@ def load(schema: type[Job], path: str, overrides: list[str]) -> Job:
 def dry_run(job: Any) -> None:
     """Print what a job would do."""
     if isinstance(job, PipelineJob):
-        from trainer.preflight import preflight
+        from trainer.preflight.pretraining import preflight
 
         show_preflight(preflight(job, for_people()))
     elif isinstance(job, PrepareJob):
-        from trainer.sources import find_sources
-        from trainer.unpacked import unpacked_bytes
+        from trainer.corpus.sources import find_sources
+        from trainer.corpus.unpacked import unpacked_bytes
 
         for corpus in job.data.corpora:
             files = find_sources(corpus)
             print(f"{corpus.name}: {plural(len(files), 'file')}, {size(unpacked_bytes(corpus, files))}")
     elif isinstance(job, FinetuneJob):
-        from trainer.finetune_preflight import finetune_preflight
+        from trainer.preflight.finetuning import finetune_preflight
 
         show_finetune_preflight(finetune_preflight(job, for_people()))
     elif isinstance(job, PromoteJob):

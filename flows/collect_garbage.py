@@ -6,9 +6,9 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from tasks.upkeep import collect_unreached
-from trainer.config import GarbageJob
-from trainer.config_file import Overrides
-from trainer.garbage import Garbage
+from trainer.config.files import Overrides
+from trainer.config.jobs import GarbageJob
+from trainer.upkeep.garbage import Garbage
 
 
 @flow(name="gc", log_prints=True)

@@ -11,11 +11,11 @@ from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
-from trainer.config import PipelineJob
-from trainer.config_file import Overrides
-from trainer.jobs import measurement, measurement_alike
-from trainer.preparation import PreparedData
-from trainer.results import Evaluation, FinetuneEvaluation, Outcome
+from trainer.config.files import Overrides
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.records.results import Evaluation, FinetuneEvaluation, Outcome
 
 
 @flow(name="data-to-model", log_prints=True)

@@ -6,9 +6,9 @@ from prefect import flow
 
 from tasks.evaluation import evaluate
 from tasks.opening import open_flow
-from trainer.config import EvaluateJob
-from trainer.config_file import Overrides
-from trainer.results import Evaluation, FinetuneEvaluation
+from trainer.config.files import Overrides
+from trainer.config.jobs import EvaluateJob
+from trainer.records.results import Evaluation, FinetuneEvaluation
 
 
 @flow(name="evaluate-model", log_prints=True)

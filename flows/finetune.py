@@ -11,9 +11,9 @@ from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
-from trainer.config_file import Overrides
-from trainer.finetune_config import FinetuneJob
-from trainer.results import FinetuneEvaluation, FinetuneOutcome
+from trainer.config.files import Overrides
+from trainer.config.finetuning import FinetuneJob
+from trainer.records.results import FinetuneEvaluation, FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)

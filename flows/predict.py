@@ -6,9 +6,9 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from tasks.prediction import predict_texts
-from trainer.config_file import Overrides
-from trainer.predict_config import PredictJob
-from trainer.results import PredictedTexts
+from trainer.config.files import Overrides
+from trainer.config.predicting import PredictJob
+from trainer.records.results import PredictedTexts
 
 
 @flow(name="predict", log_prints=True)

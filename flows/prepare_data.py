@@ -6,9 +6,9 @@ from prefect import flow
 
 from tasks.opening import open_flow
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
-from trainer.config import PrepareJob
-from trainer.config_file import Overrides
-from trainer.preparation import PreparedData
+from trainer.config.files import Overrides
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import PreparedData
 
 
 @flow(name="prepare-data", log_prints=True)

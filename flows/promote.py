@@ -5,11 +5,11 @@ import sys
 from prefect import flow
 
 from tasks.opening import open_flow
-from trainer.config import PromoteJob
-from trainer.config_file import Overrides
-from trainer.gate import Move, figures
-from trainer.promotion import find_measured, promote
-from trainer.storage import Store
+from trainer.config.files import Overrides
+from trainer.config.jobs import PromoteJob
+from trainer.store.storage import Store
+from trainer.upkeep.gate import Move, figures
+from trainer.upkeep.promotion import find_measured, promote
 
 
 @flow(name="promote", log_prints=True)

@@ -5,11 +5,11 @@ import sys
 from prefect import flow
 
 from tasks.opening import open_flow
-from trainer.config import RollbackJob
-from trainer.config_file import Overrides
-from trainer.gate import Move
-from trainer.promotion import roll_back
-from trainer.storage import Store
+from trainer.config.files import Overrides
+from trainer.config.jobs import RollbackJob
+from trainer.store.storage import Store
+from trainer.upkeep.gate import Move
+from trainer.upkeep.promotion import roll_back
 
 
 @flow(name="rollback", log_prints=True)

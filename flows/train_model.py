@@ -8,12 +8,12 @@ from tasks.opening import open_flow
 from tasks.patience import patient
 from tasks.planning import plan_steps, preflight
 from tasks.training import train
-from trainer.config import PipelineJob
-from trainer.config_file import Overrides
-from trainer.errors import ArtifactError
-from trainer.manifest import REPAIR, ArtifactRef, require_intact
-from trainer.preparation import PreparedData, find_prepared, shard_manifests
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.config.files import Overrides
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, find_prepared, shard_manifests
+from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
+from trainer.store.storage import Store
 
 
 @flow(name="train-model", log_prints=True)

@@ -20,12 +20,12 @@ from pydantic import TypeAdapter
 
 from tasks.credentials import use_credentials
 from tasks.patience import OutOfPatience, patient
-from trainer.config import PipelineJob, PrepareJob
-from trainer.config_file import override
-from trainer.errors import RunError
-from trainer.finetune_config import FinetuneJob
-from trainer.outages import AT_THE_START
-from trainer.standing import Standing, find_standing, is_alive
+from trainer.common.errors import RunError
+from trainer.common.outages import AT_THE_START
+from trainer.config.files import override
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.runs.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death ended."""

@@ -14,7 +14,7 @@ from prefect.blocks.core import Block
 from prefect.settings import PREFECT_API_URL
 from prefect.variables import Variable
 
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
 IDENTITY = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"}

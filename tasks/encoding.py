@@ -6,8 +6,8 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import publish
-from trainer.finetune_config import FinetuneJob
-from trainer.manifest import ArtifactRef
+from trainer.config.finetuning import FinetuneJob
+from trainer.store.manifest import ArtifactRef
 
 
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

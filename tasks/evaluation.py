@@ -8,13 +8,13 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
-from trainer.checkpoint_scoring import identify_checkpoint
-from trainer.config import EvaluateJob
-from trainer.finetune_config import FinetuneJob
-from trainer.manifest import ArtifactRef
-from trainer.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
-from trainer.results import Evaluation, FinetuneEvaluation
-from trainer.storage import Store
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
+from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

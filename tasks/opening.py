@@ -5,10 +5,10 @@ from typing import Any, cast
 
 from tasks.credentials import use_credentials
 from tasks.patience import patient
-from trainer.config_file import Job, Overrides, override
-from trainer.outages import AT_THE_START
-from trainer.private_folders import STAGING
-from trainer.storage import Store
+from trainer.common.outages import AT_THE_START
+from trainer.config.files import Job, Overrides, override
+from trainer.store.private_folders import STAGING
+from trainer.store.storage import Store
 
 ABORTED = "Execution was aborted by a termination signal."
 """What Prefect says of the task that a cancel or a stop of the worker finds at work, in two errors: a crash, and its state."""

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from tasks.showing import TaskLogger
-from trainer.outages import passes, patiently
+from trainer.common.outages import passes, patiently
 
 P = ParamSpec("P")
 T = TypeVar("T")

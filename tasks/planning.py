@@ -9,16 +9,17 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
-from trainer.config import PipelineJob
-from trainer.encoded import encoded_details, split_sizes
-from trainer.encoding import describe_columns
-from trainer.finetune_config import FinetuneJob
-from trainer.manifest import ArtifactRef
-from trainer.outages import AT_THE_START
-from trainer.plan import FinetunePlan, Plan, StepPlan, make_finetune_plan, make_plan
-from trainer.preparation import PreparedData, shard_manifests
-from trainer.results import FinetunePreflight, Preflight
-from trainer.storage import Store
+from trainer.common.outages import AT_THE_START
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.labelled.encoded import encoded_details, split_sizes
+from trainer.labelled.encoding import describe_columns
+from trainer.order.plan import make_finetune_plan, make_plan
+from trainer.records.plans import FinetunePlan, Plan, StepPlan
+from trainer.records.results import FinetunePreflight, Preflight
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 
 @task(name="preflight", cache_policy=NO_CACHE)

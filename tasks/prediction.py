@@ -8,10 +8,10 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
-from trainer.predict_config import PredictJob
-from trainer.predicted import describe, find_predictions, identify_predictions
-from trainer.results import PredictedTexts
-from trainer.storage import Store
+from trainer.config.predicting import PredictJob
+from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
+from trainer.records.results import PredictedTexts
+from trainer.store.storage import Store
 
 
 @task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

@@ -11,12 +11,12 @@ from prefect.events import emit_event
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
-from trainer.config import PromotionConfig
-from trainer.gate import ALREADY, Basis, Measured, figures, remeasure
-from trainer.holds import holding
-from trainer.promotion import find_rival, key_of, look, pass_through
-from trainer.results import Remeasured, Verdict
-from trainer.storage import Store
+from trainer.config.jobs import PromotionConfig
+from trainer.records.holds import holding
+from trainer.records.results import Remeasured, Verdict
+from trainer.store.storage import Store
+from trainer.upkeep.gate import ALREADY, Basis, Measured, figures, remeasure
+from trainer.upkeep.promotion import find_rival, key_of, look, pass_through
 
 GATE_NOT_MET = "headrace.gate-not-met"
 """The event that automations can react to; its resource is headrace.model.NAME."""

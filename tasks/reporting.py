@@ -6,9 +6,9 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, worth_retrying
-from trainer.report import Report, make_report
-from trainer.stopping import check_stop, stoppable
-from trainer.storage import Store
+from trainer.common.stopping import check_stop, stoppable
+from trainer.report.making import Report, make_report
+from trainer.store.storage import Store
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

@@ -15,9 +15,9 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.states import Completed
 from tqdm import tqdm
 
-from trainer.errors import PipelineError
-from trainer.progress import Update, describe, plain_lines, terminal_bars
-from trainer.stopping import stop_requested
+from trainer.common.errors import PipelineError
+from trainer.common.progress import Update, describe, plain_lines, terminal_bars
+from trainer.common.stopping import stop_requested
 
 T = TypeVar("T")
 

@@ -9,11 +9,11 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from trainer import errors
 from trainer.child import BY_SIGNAL
-from trainer.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
-from trainer.progress import Update
-from trainer.stopping import KEPT, finishing, on_stop, stop_requested
+from trainer.common import errors
+from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
+from trainer.common.progress import Update
+from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 

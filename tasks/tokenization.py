@@ -9,8 +9,8 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
-from trainer.config import PrepareJob
-from trainer.manifest import ArtifactRef
+from trainer.config.jobs import PrepareJob
+from trainer.store.manifest import ArtifactRef
 
 
 @task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

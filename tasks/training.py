@@ -7,10 +7,10 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
-from trainer.manifest import ArtifactRef
-from trainer.plan import Plan
-from trainer.runs import TrainingData, TrainingJob, finished_run, identify_run, is_whole
-from trainer.storage import Store
+from trainer.records.plans import Plan
+from trainer.runs.run import TrainingData, TrainingJob, finished_run, identify_run, is_whole
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 
 @task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

@@ -6,10 +6,10 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger
-from trainer.config import GarbageJob
-from trainer.formats import size
-from trainer.garbage import NOUN, Garbage, collect
-from trainer.upkeep import describe, sum_up
+from trainer.common.formats import size
+from trainer.config.jobs import GarbageJob
+from trainer.upkeep.garbage import NOUN, Garbage, collect
+from trainer.upkeep.telling import describe, sum_up
 
 REMOVE = "remove=true"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.s3 import S3Server, s3_server
 from tests.trainer.preparing import job_of, run, write_raw
-from trainer.storage import Store
+from trainer.store.storage import Store
 
 
 @pytest.fixture

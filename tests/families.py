@@ -16,20 +16,21 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from tests.support import cpu_runtime
 from tests.tiny_models import tiny_config
-from trainer.checkpoint import TrainState, restore
-from trainer.config import ModelConfig, TrainingConfig
-from trainer.errors import ConfigError
-from trainer.losses import next_tokens, token_losses
-from trainer.manifest import fetch_artifact
-from trainer.models import build_model, count_parameters, load_model, resolve_config
-from trainer.places import CHECKPOINT_KIND
-from trainer.runtime import Runtime
-from trainer.saver import Saver
-from trainer.snapshot import take_snapshot
-from trainer.step import Batch, make_optimizer, make_schedule, train_step
-from trainer.storage import Store
-from trainer.tokenizer import TokenizerInfo
-from trainer.trial import tried_objective
+from trainer.common.errors import ConfigError
+from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, count_parameters, load_model, resolve_config
+from trainer.models.losses import next_tokens, token_losses
+from trainer.models.trial import tried_objective
+from trainer.order.batches import Batch
+from trainer.store.manifest import fetch_artifact
+from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState, restore
+from trainer.training.runtime import Runtime
+from trainer.training.saver import Saver
+from trainer.training.snapshot import take_snapshot
+from trainer.training.step import make_optimizer, make_schedule, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 CONTEXT, STEPS = 32, 3

@@ -24,8 +24,8 @@ from tests.s3 import s3_server
 from tests.soak import RUN, outcome
 from tests.stops import STAGES
 from tests.support import small_values, write_config, write_corpora
-from trainer.errors import EXIT_PREEMPTED, StorageError
-from trainer.storage import Store
+from trainer.common.errors import EXIT_PREEMPTED, StorageError
+from trainer.store.storage import Store
 
 SETTINGS: dict[str, Any] = {
     "run": RUN.name,

@@ -22,7 +22,7 @@ from typing import Any
 from tests.flows.serving import Serving
 from tests.processes import alive, descendants
 from tests.support import ROOT, curve, held_out_losses, published, small_values, steps_recorded, write_config, write_corpora
-from trainer.errors import EXIT_PREEMPTED
+from trainer.common.errors import EXIT_PREEMPTED
 
 RUN = Path("runs", "soak")
 

@@ -23,7 +23,7 @@ from tests.flows.serving import Serving
 from tests.processes import Running, alive, descendants, start_warm
 from tests.soak import RUN, outcome
 from tests.support import ROOT, small_values, write_config, write_corpora
-from trainer.errors import EXIT_PREEMPTED
+from trainer.common.errors import EXIT_PREEMPTED
 
 SETTINGS: dict[str, Any] = {
     "run": RUN.name,

@@ -11,13 +11,13 @@ from typing import Any
 
 import yaml
 
-from trainer.config import PipelineJob
-from trainer.config_file import validate_job
-from trainer.places import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
-from trainer.records import read_records
-from trainer.runtime import Runtime
-from trainer.seals import read_sealed, seal_line, write_sealed
-from trainer.storage import Store
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.records.seals import read_sealed, seal_line, write_sealed
+from trainer.runs.records import read_records
+from trainer.store.places import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
 
 ROOT = Path(__file__).parents[1]
 
@@ -166,7 +166,7 @@ def cpu_runtime(precision: str = "fp32") -> Runtime:
     import torch
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
-    from trainer.runtime import start_runtime
+    from trainer.training.runtime import start_runtime
 
     AcceleratorState._reset_state()
     GradientState._reset_state()

@@ -7,16 +7,16 @@ whose `data` names a `source` fine-tunes on labelled data; any other pretrains o
 import argparse
 import sys
 
-from trainer.stopping import heed_stops, leave
+from trainer.common.stopping import heed_stops, leave
 
 
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
     heed_stops()  # before the libraries are loaded, which takes seconds
-    from trainer.config import PipelineJob
-    from trainer.config_file import add_config, add_verify, explain
-    from trainer.finetune_config import FinetuneJob
-    from trainer.ranks import on_rank
+    from trainer.common.ranks import on_rank
+    from trainer.config.files import add_config, add_verify, explain
+    from trainer.config.finetuning import FinetuneJob
+    from trainer.config.jobs import PipelineJob
 
     parser = argparse.ArgumentParser(
         prog="python -m trainer",

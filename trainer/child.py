@@ -15,8 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
-from trainer.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
-from trainer.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
+from trainer.common.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
 """Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others thirty."""
@@ -31,8 +31,8 @@ TELL_SECONDS = 0.2
 def main() -> int:
     """Run the requested stage; returns the exit status."""
     heed_stops()  # before the libraries are loaded, which takes seconds
-    from trainer.logs import AsEvents, start_logging
-    from trainer.process import die_with_parent
+    from trainer.common.process import die_with_parent
+    from trainer.runs.logs import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
     request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
@@ -44,7 +44,7 @@ def main() -> int:
     start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
     status = run(request["stage"], request["arguments"], rank)
     if launched and status == 0:
-        from trainer.runtime import leave_group
+        from trainer.training.runtime import leave_group
 
         leave_group()
     return leave(status)
@@ -102,8 +102,8 @@ def _status_of(statuses: list[int]) -> int:
 
 def run(name: str, arguments: dict[str, Any], rank: int) -> int:
     """Run a stage and report what came of it."""
-    from trainer.outages import exit_status, passes, waited_for
-    from trainer.progress import as_events, emit, silent
+    from trainer.common.outages import exit_status, passes, waited_for
+    from trainer.common.progress import as_events, emit, silent
 
     try:
         with stoppable():

@@ -11,11 +11,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from trainer.compare_list import list_runs
-from trainer.errors import PipelineError, StorageError
-from trainer.outages import tell_failure
-from trainer.showing import show
-from trainer.storage import Store
+from trainer.common.errors import PipelineError, StorageError
+from trainer.common.outages import tell_failure
+from trainer.common.showing import show
+from trainer.comparison.listing import list_runs
+from trainer.store.storage import Store
 
 MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
@@ -50,15 +50,15 @@ def compare(store: Store, names: list[str], page: Path | None = None) -> str:
 
     Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
     """
-    from trainer.compare_account import compare_runs  # all that follows is not needed for the list, and takes half a second
-    from trainer.compare_runs import read_runs
-    from trainer.compare_terminal import describe
+    from trainer.comparison.account import compare_runs  # all that follows is not needed for the list, and takes half a second
+    from trainer.comparison.runs import read_runs
+    from trainer.comparison.terminal import describe
 
     comparison = compare_runs(store, read_runs(store, names))
     text = describe(comparison)
     if page is None:
         return text
-    from trainer.compare_page import render
+    from trainer.comparison.page import render
 
     try:
         page.write_bytes(render(comparison).encode(errors="replace"))

@@ -11,12 +11,13 @@ import argparse
 import json
 import sys
 
-from trainer.config_file import add_config
-from trainer.errors import PipelineError
-from trainer.foresight import Foreseen, foresee
+from trainer.common.errors import PipelineError
+from trainer.common.outages import tell_failure
+from trainer.common.showing import show
+from trainer.config.files import add_config
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.job import foresee
 from trainer.jobs import load_training_job
-from trainer.outages import tell_failure
-from trainer.showing import show
 
 
 def describe(stage: Foreseen) -> str:

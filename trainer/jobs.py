@@ -10,22 +10,22 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from trainer.config import EvaluateJob, PipelineJob, PromotionConfig
-from trainer.config_file import read_values, validate_job
-from trainer.finetune_config import FinetuneJob
-from trainer.logs import for_terminals, start_logging
-from trainer.manifest import ArtifactRef
-from trainer.outages import AT_THE_START
-from trainer.places import FINAL
-from trainer.process import return_freed_memory
-from trainer.progress import Progress, for_people, silent
-from trainer.results import Evaluation, FinetuneEvaluation, Remeasured
-from trainer.seals import require_sealed
-from trainer.stopping import check_stop
-from trainer.storage import Store
+from trainer.common.outages import AT_THE_START
+from trainer.common.process import return_freed_memory
+from trainer.common.progress import Progress, for_people, silent
+from trainer.common.stopping import check_stop
+from trainer.config.files import read_values, validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob, PromotionConfig
+from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured
+from trainer.records.seals import require_sealed
+from trainer.runs.logs import for_terminals, start_logging
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
-    from trainer.runtime import Runtime
+    from trainer.training.runtime import Runtime
 
 
 def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
@@ -34,9 +34,9 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.runtime import leave_group, require_shared, start_runtime
-    from trainer.training import prepare_data
-    from trainer.training import train as train_run
+    from trainer.training.run import prepare_data
+    from trainer.training.run import train as train_run
+    from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
@@ -56,7 +56,7 @@ def train(config: str | PipelineJob | FinetuneJob, *overrides: str) -> str:
     anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
-        from trainer.report import make_report
+        from trainer.report.making import make_report
 
         check_stop()
         store = Store(job.store)
@@ -90,8 +90,8 @@ def heed_launcher(job: PipelineJob | FinetuneJob) -> PipelineJob | FinetuneJob:
 
 def check(job: PipelineJob | FinetuneJob) -> None:
     """Look at everything before long work starts."""
-    from trainer.finetune_preflight import finetune_preflight
-    from trainer.preflight import preflight
+    from trainer.preflight.finetuning import finetune_preflight
+    from trainer.preflight.pretraining import preflight
 
     if isinstance(job, FinetuneJob):
         finetune_preflight(job, silent())
@@ -103,10 +103,10 @@ def evaluate(
     job: PipelineJob | FinetuneJob, run: ArtifactRef, encoded: str | None, progress: Progress, rank: int
 ) -> Evaluation | FinetuneEvaluation | None:
     """Measure the final model, if anything is held out, and say the result. `encoded` is the key of a labelled set."""
-    from trainer.classifying import evaluate_run
-    from trainer.measuring import evaluate_checkpoint
-    from trainer.places import PLAN
-    from trainer.plan import StepPlan
+    from trainer.evaluation.classifying import evaluate_run
+    from trainer.evaluation.measuring import evaluate_checkpoint
+    from trainer.records.plans import StepPlan
+    from trainer.store.places import PLAN
 
     if isinstance(job, FinetuneJob):
         result = evaluate_run(job, run.key, progress, encoded=encoded)
@@ -129,10 +129,10 @@ def measure_rival(
     runtime: "Runtime",
 ) -> Remeasured | None:
     """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every rank."""
-    from trainer.classifying import evaluate_run
-    from trainer.gate import remeasure
-    from trainer.measuring import evaluate_checkpoint
-    from trainer.promotion import find_rival
+    from trainer.evaluation.classifying import evaluate_run
+    from trainer.evaluation.measuring import evaluate_checkpoint
+    from trainer.upkeep.gate import remeasure
+    from trainer.upkeep.promotion import find_rival
 
     gate, store = job.promotion, Store(job.store)
     if gate is None or evaluation is None:
@@ -159,29 +159,11 @@ def consider(
     anew: Remeasured | None,
 ) -> None:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
-    from trainer.gate import figures
-    from trainer.promotion import look, pass_through
+    from trainer.upkeep.gate import figures
+    from trainer.upkeep.promotion import look, pass_through
 
     judged = look if gate.approval else pass_through
     verdict = judged(store, gate, run_key, figures(evaluation), evaluation.measured_on, anew)
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
         print("not promoted: promotion.approval asks for a person; `python -m flows.promote` promotes by hand")
-
-
-def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
-    """How a pipeline's own final model is measured."""
-    return EvaluateJob(
-        store=job.store,
-        checkpoint=f"{run_key}/final",
-        precision=job.training.precision,
-        device=job.training.device,
-        evaluation=job.evaluation,
-    )
-
-
-def measurement_alike(measuring: EvaluateJob, run_key: str, evaluation: Evaluation) -> EvaluateJob:
-    """How the final model of another run is measured on the same text, in the same way."""
-    evaluated = measuring.evaluation.model_copy(update={"prompts": []})
-    changes = {"shards": evaluation.shards, "context": evaluation.context, "evaluation": evaluated}
-    return measuring.model_copy(update={"checkpoint": f"{run_key}/{FINAL}", **changes})

@@ -1,125 +1,153 @@
-"""Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
+"""Everything behind a model, from raw files to its promotion:
 
-`python -m trainer.lineage STORE MODEL` shows it, with all that is behind it: see trainer/show_lineage.py.
+    python -m trainer.lineage STORE MODEL [--files] [--check] [--json]
+
+MODEL is a run (runs/NAME or NAME, its final folder too), a name with a champion (models/NAME or NAME), or a job that made one
+run. --files lists every raw file with its digest; otherwise they are counted and the first few named. --check reads the raw
+files and the manifests again and says what is not as it was: the exit status is then 1 if a raw file has changed, or if an
+artifact has changed or is gone. --json prints the whole record.
 """
 
-import sys
+import argparse
+import json
+from collections.abc import Iterator
 from typing import Any
 
-from trainer.encoded import KIND as ENCODED
-from trainer.facts import RunFacts, Source
-from trainer.manifest import FileRecord
-from trainer.places import CONFIG, EVALUATION, FINAL
-from trainer.preparation import SOURCES
-from trainer.seals import read_listed
-from trainer.shards import KIND as SHARDS
-from trainer.storage import Store
-from trainer.tokenizer import KIND as TOKENIZER
+from trainer.common.errors import PipelineError
+from trainer.common.formats import count, plural, score, size
+from trainer.common.outages import tell_failure
+from trainer.common.showing import show
+from trainer.provenance.ancestry import find_run, trace
+from trainer.provenance.checking import Finding, check
+from trainer.store.storage import Store
 
-FORMAT = 2
-EVALUATED = ("shards", "context", "encoded", "predictions")
-"""What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+EXIT_CHANGED = 1
+NAMED = 3
+"""Raw files of a corpus that are named unless all are asked for."""
 
 
-def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
-    """The record that lineage.json holds, but for the report's own part. Reads each corpus's list of sources."""
-    return {
-        "format": FORMAT,
-        "run": {
-            "key": facts.key,
-            "fingerprint": facts.config["fingerprint"],
-            "config": f"{facts.key}/{CONFIG}",
-            "config_sha256": facts.config_sha256,
-        },
-        **_describe_origins(store, facts),
-        "environment": facts.environment,
-        "model": {
-            "key": f"{facts.key}/{FINAL}",
-            "fingerprint": facts.final.fingerprint,
-            "created": facts.final.created,
-            "files": describe_files(facts.final.files),
-        },
-        "evaluation": _describe_evaluation(facts),
-    }
+def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
+    """A traced model in lines, what it was made from first."""
+    for ancestor in traced.get("ancestors", []):
+        yield from describe(ancestor, every_file)
+        yield ""
+    yield traced["run"]
+    if "untold" in traced:
+        yield _line("", f"cannot be told: {traced['untold']}")
+        return
+    record = traced["lineage"]
+    for corpus, files in traced["raw_files"].items():
+        yield from _describe_files(corpus, files, every_file)
+    for name in ("tokenizer", "encoded"):
+        if name in record:
+            yield _artifact("encoded set" if name == "encoded" else name, record[name])
+    for shards in record.get("shards", []):
+        yield _artifact(f"shards of {shards['corpus']}", shards)
+    if base := traced["base"]:
+        yield _line("base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}")
+        yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
+    if fork := traced["fork"]:
+        yield _line("fork of", f"{fork['run']}/{fork['checkpoint']}")
+    yield _line("training", _tell_training(traced["training"]))
+    yield _line("", f"config.json sha256 {record['run']['config_sha256']}, fingerprint {record['run']['fingerprint']}")
+    yield from _describe_versions(record["environment"])
+    model = record["model"]
+    yield _line("final model", f"{model['key']}, fingerprint {model['fingerprint']}, made {model['created']}")
+    yield from (_line("", f"sha256 {file['sha256']}  {file['name']}") for file in model["files"])
+    yield from _describe_outcome(traced)
 
 
-def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
-    """Names, sizes in bytes and checksums."""
-    return [record.model_dump() for record in files]
+def main(arguments: list[str]) -> int:
+    """Print a model's lineage, and check it if that is asked for; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainer.lineage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("store", help="a folder or a URL")
+    parser.add_argument("model", help="a run, its final folder, or a name that has a champion")
+    parser.add_argument("--files", action="store_true", help="list every raw file")
+    parser.add_argument("--check", action="store_true", help="compare with what is there now")
+    parser.add_argument("--json", action="store_true", help="print the whole record")
+    parsed = parser.parse_args(arguments)
+    try:
+        store = Store(parsed.store)
+        traced = trace(store, find_run(store, parsed.model))
+        findings = check(store, traced) if parsed.check else []
+    except PipelineError as error:
+        return tell_failure(error)
+    if parsed.json:
+        checked = {"check": [finding._asdict() for finding in findings]} if parsed.check else {}
+        lines = [json.dumps({**traced, **checked}, indent=2, ensure_ascii=False)]
+    else:
+        lines = [*describe(traced, parsed.files), *(["", *tell_findings(findings)] if parsed.check else [])]
+    show("\n".join([*lines, ""]))
+    return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
 
 
-def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
-    """The data, and what else the model was made from."""
-    if encoded := facts.made_from(ENCODED):
-        return {"encoded": _describe_encoded(encoded[0]), "pretrained": _describe_pretrained(facts)}
-    (tokenizer,) = facts.made_from(TOKENIZER)
-    return {
-        "shards": [_describe_shards(store, source) for source in facts.made_from(SHARDS)],
-        "tokenizer": _describe_tokenizer(tokenizer),
-    }
+def tell_findings(findings: list[Finding]) -> Iterator[str]:
+    """How many are as they were, and each that is not."""
+    for kind in ("artifact", "raw file"):
+        states = [finding.state for finding in findings if finding.kind == kind]
+        counts = ", ".join(f"{count(states.count(state))} {state}" for state in ("same", "changed", "gone", "not here"))
+        yield _line(f"{kind}s", counts)
+    for finding in findings:
+        if finding.state in ("changed", "gone"):
+            yield _line(finding.state, f"{finding.name}{': ' if finding.note else ''}{finding.note}")
 
 
-def _describe(source: Source) -> dict[str, Any]:
-    manifest = source.manifest
-    return {
-        "key": source.key,
-        "fingerprint": manifest.fingerprint,
-        "manifest_sha256": source.sha256,
-        "created": manifest.created,
-        "headrace": manifest.headrace,
-    }
+def _is_wrong(finding: Finding) -> bool:
+    """Raw files may be gone; what is published may not."""
+    return finding.state == "changed" or (finding.kind, finding.state) == ("artifact", "gone")
 
 
-def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
-    """A corpus, with a pointer to the list of its raw files: that list holds each one's path and checksum."""
-    key = f"{source.key}/{SOURCES}"
-    listed = source.manifest.digests().get(SOURCES)
-    pieces = read_listed(store, key, listed) or []
-    return {
-        **_describe(source),
-        "corpus": source.manifest.details["corpus"],
-        "source_files": len({piece["path"] for piece in pieces}),
-        "source_pieces": len(pieces),
-        "sources": key,
-        "sources_sha256": listed,
-        "totals": source.manifest.details["totals"],
-    }
+def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file: bool) -> Iterator[str]:
+    if files is None:
+        yield _line(f"raw {corpus}", "the list of its files is gone")
+        return
+    known = [file["bytes"] for file in files if "bytes" in file]
+    amount = f", {size(sum(known))}" if known and len(known) == len(files) else ""
+    shown = files if every_file else files[:NAMED]
+    yield _line(f"raw {corpus}", f"{plural(len(files), 'file')}{amount}")
+    for file in shown:
+        name, pieces = file.get("path") or file["name"], file.get("pieces", [])
+        if pieces:
+            yield _line("", f"{name}, digested in {plural(len(pieces), 'piece')}")
+        else:
+            yield _line("", f"sha256 {file['sha256']}  {name}")
+        for piece in pieces if every_file else []:
+            yield _line("", f"  sha256 {piece['sha256']}  bytes {piece['start']} to {piece['end']}")
+    if len(files) > len(shown):
+        yield _line("", f"and {count(len(files) - len(shown))} more")
 
 
-def _describe_tokenizer(source: Source) -> dict[str, Any]:
-    """The tokenizer, with the pieces of raw files that it was trained on, or the place that it was taken from."""
-    details = source.manifest.details
-    return {
-        **_describe(source),
-        "vocab_size": details["vocab_size"],
-        "trained_on": details.get("trained_on"),
-        "taken_from": details.get("taken_from"),
-    }
+def _artifact(title: str, artifact: dict[str, Any]) -> str:
+    made = f"made {artifact['created']} by headrace {artifact['headrace']}"
+    return _line(title, f"{artifact['key']}, {made}, manifest sha256 {artifact['manifest_sha256']}")
 
 
-def _describe_encoded(source: Source) -> dict[str, Any]:
-    """A labelled set: all that its manifest says of its making, and the digests of its splits and its tokenizer."""
-    return {**_describe(source), "details": source.manifest.details, "files": describe_files(source.manifest.files)}
+def _tell_training(training: dict[str, Any]) -> str:
+    parts = [f"{count(training['steps'])} of {plural(training['planned_steps'] or 0, 'step')}"]
+    if training["attempts"] is not None:
+        parts.append(f"{plural(training['attempts'], 'batch', 'batches')} taken")
+    parts.append(f"continued {plural(training['continuations'], 'time')}")
+    parts.append(f"went back {plural(training['rollbacks'], 'time')}")
+    return ", ".join([*parts, plural(training["checkpoints"], "checkpoint")])
 
 
-def _describe_pretrained(facts: RunFacts) -> dict[str, Any]:
-    """The model that training started from: its name, where that was found, and its files' digests."""
-    return {
-        "name": facts.job["model"]["pretrained"],
-        **facts.config["start"],
-        "files": facts.config["identity"]["model"],
-    }
+def _describe_versions(environment: dict[str, Any]) -> Iterator[str]:
+    packages = ", ".join(f"{name} {version}" for name, version in environment.get("packages", {}).items())
+    rest = ", ".join(f"{name} {value}" for name, value in environment.items() if name != "packages")
+    yield _line("versions", packages)
+    yield _line("machine", rest)
 
 
-def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
-    """The evaluation of the final model, and what it read and wrote."""
-    if facts.evaluation is None:
-        return None
-    told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
-    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}
+def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
+    evaluation = traced["lineage"]["evaluation"]
+    scores = ", ".join(f"{name} {score(value)}" for name, value in (traced["scores"] or {}).items())
+    told = f"{evaluation['key']}, fingerprint {evaluation['fingerprint']}: {scores}" if evaluation else "none"
+    yield _line("evaluation", told)
+    for name, moves in traced["promotions"].items():
+        yield from (_line(f"models/{name}", f"{move['action']} at {move['time']}: {move['reason']}") for move in moves)
 
 
-if __name__ == "__main__":
-    from trainer.show_lineage import main
-
-    sys.exit(main(sys.argv[1:]))
+def _line(title: str, text: str) -> str:
+    return f"  {title:<15} {text}"

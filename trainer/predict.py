@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.classifiers import classes_of, load_finished
-from trainer.config_file import add_config, explain, load_job
-from trainer.encoded import EncodedSplit, encode_block, in_blocks
-from trainer.errors import ArtifactError, TokenizerError
-from trainer.labelled_sources import TRAIN
-from trainer.logs import for_terminals, start_logging
-from trainer.manifest import publish_folder
-from trainer.new_texts import NewTexts, open_texts
-from trainer.predict_config import PredictJob
-from trainer.predicted import FILE, KIND, Wanted, describe, find_predictions, identify_predictions, summarise
-from trainer.predicting import label_count, predict, prediction_lines
-from trainer.progress import Bar, Progress, for_people, silent
-from trainer.ranks import on_rank, own_rank
-from trainer.results import PredictedTexts
-from trainer.runtime import Runtime, check_devices, leave_group, start_runtime
-from trainer.stopping import heed_stops, leave
-from trainer.storage import Store
-from trainer.text_encoder import TextEncoder, load_text_encoder
-from trainer.weights import check_weights
+from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.progress import Bar, Progress, for_people, silent
+from trainer.common.ranks import on_rank, own_rank
+from trainer.common.stopping import heed_stops, leave
+from trainer.config.files import add_config, explain, load_job
+from trainer.config.predicting import PredictJob
+from trainer.evaluation.new_texts import NewTexts, open_texts
+from trainer.evaluation.predicted import FILE, KIND, Wanted, describe, find_predictions, identify_predictions, summarise
+from trainer.evaluation.predicting import label_count, predict, prediction_lines
+from trainer.labelled.encoded import EncodedSplit, encode_block, in_blocks
+from trainer.labelled.sources import TRAIN
+from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.models.classifiers import classes_of, load_finished
+from trainer.pretrained.weights import check_weights
+from trainer.records.results import PredictedTexts
+from trainer.runs.logs import for_terminals, start_logging
+from trainer.store.manifest import publish_folder
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime, check_devices, leave_group, start_runtime
 
 log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from typing import Any
 from pydantic import validate_call
 
 STAGES: dict[str, tuple[str, str]] = {
-    "preflight": ("trainer.preflight", "preflight"),
-    "tokenizer": ("trainer.preparation", "prepare_tokenizer"),
-    "corpus": ("trainer.preparation", "prepare_corpus"),
-    "finetune-preflight": ("trainer.finetune_preflight", "finetune_preflight"),
-    "encode": ("trainer.encoding", "encode"),
-    "train": ("trainer.training", "train"),
-    "evaluate": ("trainer.measuring", "evaluate_any"),
-    "evaluate-run": ("trainer.classifying", "evaluate_run"),
+    "preflight": ("trainer.preflight.pretraining", "preflight"),
+    "tokenizer": ("trainer.corpus.preparation", "prepare_tokenizer"),
+    "corpus": ("trainer.corpus.preparation", "prepare_corpus"),
+    "finetune-preflight": ("trainer.preflight.finetuning", "finetune_preflight"),
+    "encode": ("trainer.labelled.encoding", "encode"),
+    "train": ("trainer.training.run", "train"),
+    "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
+    "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
     "predict": ("trainer.predict", "predict_texts"),
 }
 

@@ -19,9 +19,9 @@ from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from tests.processes import cores
 from tests.support import small_values, write_corpora
-from trainer.config import PipelineJob
-from trainer.config_file import validate_job
-from trainer.results import Outcome
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.records.results import Outcome
 
 SETTINGS: dict[str, Any] = {"training__max_steps": 40, "training__save_every": 1, "training__evaluate_every": 10}
 

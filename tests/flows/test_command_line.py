@@ -14,10 +14,10 @@ import pytest
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import Ended, alive, descendants, start_module, start_warm, wait_until
 from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
-from trainer.config import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config_file import explain
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.predict_config import PredictJob
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
+from trainer.config.files import explain
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.predicting import PredictJob
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from tasks.credentials import VARIABLE, use_credentials
 from tests.processes import start_module
 from tests.s3 import S3Server
 from tests.support import small_values, write_config
-from trainer.errors import ConfigError
-from trainer.storage import Store
+from trainer.common.errors import ConfigError
+from trainer.store.storage import Store
 
 
 def blocks(key: str, secret: str, address: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tests.flows.conftest import Done
 from tests.flows.looking import artifacts, latest_run, stamps, task_runs, waited_for
 from tests.processes import start_module, wait_until
 from tests.support import write_config
-from trainer.results import Outcome
+from trainer.records.results import Outcome
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ from tests.flows.looking import artifacts, latest_run, task_runs
 from tests.processes import children, command_line, cores, start_module, start_warm, wait_until
 from tests.support import digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
-from trainer.config import EvaluateJob
-from trainer.config_file import validate_job
-from trainer.predict_config import PredictJob
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.predicting import PredictJob
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,8 @@ from tests.flows.conftest import SETTINGS
 from tests.flows.local_stack import Local
 from tests.processes import alive, free_port, start_module, wait_until
 from tests.support import digests, small_values, steps_recorded, write_config
-from trainer.promotion import find_champion
-from trainer.storage import Store
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import find_champion
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -19,10 +19,10 @@ from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import children, command_line, cores, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
-from trainer.config import EvaluateJob
-from trainer.config_file import override
-from trainer.errors import ArtifactError, CorpusError, PipelineError, RecordError
-from trainer.jobs import measurement
+from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
+from trainer.config.files import override
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.requests import measurement
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from tests.flows.serving import serving
 from tests.processes import wait_until
 from tests.s3 import S3Server
 from tests.support import small_values
-from trainer import outages
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, StorageError
-from trainer.storage import Store
+from trainer.common import outages
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, StorageError
+from trainer.store.storage import Store
 
 FOUND: list[StorageError] = []
 """What a task meets, from the last to the first."""

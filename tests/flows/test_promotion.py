@@ -16,12 +16,12 @@ from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run
 from tests.processes import start_module, wait_until
 from tests.support import write_config
-from trainer.config import PipelineJob, PromotionConfig
-from trainer.manifest import MANIFEST, publish_folder
-from trainer.places import FINAL, FINAL_KIND
-from trainer.promotion import find_champion, promote
-from trainer.results import Outcome
-from trainer.storage import Store
+from trainer.config.jobs import PipelineJob, PromotionConfig
+from trainer.records.results import Outcome
+from trainer.store.manifest import MANIFEST, publish_folder
+from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import find_champion, promote
 
 pytestmark = pytest.mark.slow
 

@@ -20,10 +20,10 @@ from flows.train_model import train_model
 from tests.flows.conftest import Done
 from tests.processes import cores
 from tests.support import ROOT, only_run
-from trainer.errors import ConfigError
-from trainer.places import CONFIG, PLAN
-from trainer.seals import require_sealed
-from trainer.storage import Store
+from trainer.common.errors import ConfigError
+from trainer.records.seals import require_sealed
+from trainer.store.places import CONFIG, PLAN
+from trainer.store.storage import Store
 
 DEPLOYED = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
 

@@ -15,15 +15,15 @@ from prefect.states import Crashed, Pending, Running, Scheduled
 from flows.train_model import train_model
 from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, look, watchdog
 from tests.flows.conftest import pipeline_job
-from trainer.config import PipelineJob
-from trainer.config_file import override
-from trainer.errors import RunError, StorageError
-from trainer.lease import Lease
-from trainer.manifest import fingerprint
-from trainer.pointers import write_pointer
-from trainer.seals import write_sealed
-from trainer.standing import Standing, find_standing
-from trainer.storage import Store
+from trainer.common.errors import RunError, StorageError
+from trainer.config.files import override
+from trainer.config.jobs import PipelineJob
+from trainer.records.lease import Lease
+from trainer.records.pointers import write_pointer
+from trainer.records.seals import write_sealed
+from trainer.runs.standing import Standing, find_standing
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
 
 
 @pytest.mark.parametrize(

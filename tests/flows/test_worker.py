@@ -15,7 +15,7 @@ from tests.flows.conftest import SETTINGS, Done
 from tests.flows.serving import Serving, served, serving
 from tests.processes import alive, descendants, start_module, wait_until
 from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
-from trainer.errors import EXIT_PREEMPTED
+from trainer.common.errors import EXIT_PREEMPTED
 
 __all__ = ["served"]
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from tasks.stage import run_stage
 from tests.processes import cores
-from trainer.progress import Update
+from trainer.common.progress import Update
 
 log = logging.getLogger("stage")
 

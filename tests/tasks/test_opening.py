@@ -8,7 +8,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.states import exception_to_crashed_state
 
 from tasks.opening import RUN_LOGGERS, STOPPED, open_flow
-from trainer.config import GarbageJob
+from trainer.config.jobs import GarbageJob
 
 
 def told(name: str, message: str) -> tuple[int, str] | None:

@@ -4,11 +4,11 @@ import pytest
 
 from tasks import promotion
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
-from trainer.config import PromotionConfig
-from trainer.holds import held
-from trainer.promotion import find_champion, look, pass_through
-from trainer.results import FinetuneEvaluation
-from trainer.storage import Store
+from trainer.config.jobs import PromotionConfig
+from trainer.records.holds import held
+from trainer.records.results import FinetuneEvaluation
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import find_champion, look, pass_through
 
 
 def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from tests.processes import children, command_line, descendants, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.child import launch
-from trainer.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
-from trainer.manifest import ArtifactRef
-from trainer.progress import Update
+from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
+from trainer.common.progress import Update
+from trainer.store.manifest import ArtifactRef
 
 
 def the_stage() -> int:

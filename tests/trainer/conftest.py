@@ -12,9 +12,9 @@ from tests.processes import start_warm
 from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
-from trainer.preparation import PreparedData, prepare
-from trainer.progress import silent
-from trainer.runtime import Runtime
+from trainer.common.progress import silent
+from trainer.corpus.preparation import PreparedData, prepare
+from trainer.training.runtime import Runtime
 
 LONG = {
     "training__max_steps": 64, "training__micro_batch": 4, "training__evaluate_every": 9, "training__save_every": 1,

@@ -16,13 +16,13 @@ from transformers import AutoTokenizer, BertConfig, GPT2Config, PretrainedConfig
 
 from tests.trainer.raw_files import docstrings, one_line
 from tests.trainer.small_tokenizers import byte_level_bpe
-from trainer.encoding import EncodedSet, open_encoded, prepare_encoded
-from trainer.finetune_config import FinetuneJob, LabelledDataConfig
-from trainer.labelled import open_labelled
-from trainer.labelled_sources import find_labelled
-from trainer.manifest import ArtifactRef
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.labelled.data import open_labelled
+from trainer.labelled.encoding import EncodedSet, open_encoded, prepare_encoded
+from trainer.labelled.sources import find_labelled
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 END = "<|endoftext|>"
 Record = dict[str, Any]

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.config_file import validate_job
-from trainer.finetune_config import FinetuneJob
+from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
 from trainer.sample_pairs import documented_functions, pairs_of
 
 FUNCTIONS = 160

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.trainer.raw_files import sources
-from trainer.config import PrepareJob
-from trainer.manifest import MANIFEST
-from trainer.preparation import PreparedData, prepare
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import PreparedData, prepare
+from trainer.store.manifest import MANIFEST
+from trainer.store.storage import Store
 
 SHARDS = 5
 LONG_AGO = 1_000_000_000

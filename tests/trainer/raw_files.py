@@ -17,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from trainer.config import CorpusConfig
-from trainer.errors import RecordError
-from trainer.readers import read_documents
+from trainer.common.errors import RecordError
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.readers import read_documents
+from trainer.corpus.sources import Piece, find_pieces
 from trainer.sample_corpora import all_docstrings
-from trainer.sources import Piece, find_pieces
-from trainer.storage import Store
+from trainer.store.storage import Store
 
 WHOLE = 2**20
 """A `piece_bytes` that leaves the small files of these tests uncut."""

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 from tests.support import sealed_lines
-from trainer.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
-from trainer.seals import write_sealed
-from trainer.storage import Store
+from trainer.records.seals import write_sealed
+from trainer.store.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
+from trainer.store.storage import Store
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
 RUN = "runs/tiny"

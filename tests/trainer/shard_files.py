@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.trainer.raw_files import WHOLE, pieces_of
-from trainer.engines import ENGINES
-from trainer.shard_files import ShardFiles
-from trainer.shards import ShardRecord, build_shard
-from trainer.tokenizer import TokenizerInfo
+from trainer.corpus.engines import ENGINES
+from trainer.corpus.shard_files import ShardFiles
+from trainer.corpus.shards import ShardRecord, build_shard
+from trainer.corpus.tokenizer import TokenizerInfo
 
 Ids = list[int]
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from tests.trainer.report_runs import publish
-from trainer.config import GarbageJob
-from trainer.garbage import Garbage, collect
-from trainer.manifest import fingerprint as name_of
-from trainer.seals import write_sealed
-from trainer.storage import Store
+from trainer.config.jobs import GarbageJob
+from trainer.records.seals import write_sealed
+from trainer.store.manifest import fingerprint as name_of
+from trainer.store.storage import Store
+from trainer.upkeep.garbage import Garbage, collect
 
 OLD, NEW = "0" * 16, "f" * 16
 

@@ -16,7 +16,7 @@ from tests.trainer.labelled_data import (
     saved_set,
     written,
 )
-from trainer.errors import CorpusError, RecordError
+from trainer.common.errors import CorpusError, RecordError
 
 BAD_RECORDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "a null text": ("jsonl", '{"a": null, "b": "y", "label": 0}', {}),

@@ -15,23 +15,23 @@ from tests.processes import cores
 from tests.support import cpu_runtime, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.shard_files import whole
-from trainer.basis import TextBasis, find_differences
-from trainer.classifying import evaluate_run
-from trainer.config import EvaluateJob, PromotionConfig
-from trainer.finetune_config import FinetuneJob
-from trainer.gate import Move, figures
+from trainer.common.progress import silent
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, PromotionConfig
+from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.shards import open_shards
+from trainer.corpus.tokenizer import tokenizer_files
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival
-from trainer.manifest import MANIFEST, publish_folder
-from trainer.measuring import evaluate_checkpoint
-from trainer.places import FINAL, FINAL_KIND
-from trainer.preparation import PreparedData, prepare, shard_manifests
-from trainer.progress import silent
-from trainer.promotion import find_champion, look, pass_through, promote
-from trainer.results import Evaluation, Verdict
-from trainer.runtime import Runtime
-from trainer.shards import open_shards
-from trainer.storage import Store
-from trainer.tokenizer import tokenizer_files
+from trainer.records.basis import TextBasis, find_differences
+from trainer.records.results import Evaluation, Verdict
+from trainer.store.manifest import MANIFEST, publish_folder
+from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
+from trainer.upkeep.gate import Move, figures
+from trainer.upkeep.promotion import find_champion, look, pass_through, promote
 
 ON = TextBasis(
     held_out={"code": "ab"}, shards=["shards/code-1"], tokenizer="t", keeps_text=True, context=32, precision="fp32"

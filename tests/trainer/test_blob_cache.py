@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer.blob_cache import BlobCache
-from trainer.errors import ConfigError, StorageError, WrongContent
+from trainer.common.errors import ConfigError, StorageError, WrongContent
+from trainer.store.blob_cache import BlobCache
 
 
 def content(number: int) -> bytes:

@@ -15,20 +15,20 @@ from tests.s3 import S3Server
 from tests.support import small_job, small_values, write_config
 from tests.trainer.shard_files import whole
 from tests.trainer.test_changed_raw import rot
-from trainer import block_sums, checked_file, manifest, open_files, verified
-from trainer.block_sums import BLOCK_BYTES, write_sums
-from trainer.config import PipelineJob
-from trainer.dataset import open_dataset, read_batch
-from trainer.errors import ArtifactError, StorageError
-from trainer.manifest import digest_file
-from trainer.open_files import OpenFiles
-from trainer.plan import make_plan
-from trainer.preparation import PreparedData, prepare, shard_manifests
-from trainer.progress import silent
-from trainer.shard_files import ShardFiles
-from trainer.shards import open_shards
-from trainer.storage import Store
-from trainer.suspects import is_suspect
+from trainer.common.errors import ArtifactError, StorageError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.shard_files import ShardFiles
+from trainer.corpus.shards import open_shards
+from trainer.corpus.suspects import is_suspect
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.store import block_sums, checked_file, manifest, open_files, verified
+from trainer.store.block_sums import BLOCK_BYTES, write_sums
+from trainer.store.manifest import digest_file
+from trainer.store.open_files import OpenFiles
+from trainer.store.storage import Store
 
 TOKENS = 4 * BLOCK_BYTES
 """Of a shard of two bytes a token: eight blocks."""

@@ -13,15 +13,15 @@ from tensorboard.plugins.hparams import metadata
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
-from trainer.board_outcome import OUTCOME
-from trainer.places import EVALUATION
-from trainer.preparation import PreparedData
-from trainer.progress import silent
-from trainer.report import make_report
-from trainer.runlog import RunLog
-from trainer.seals import require_sealed, write_sealed
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.progress import silent
+from trainer.corpus.preparation import PreparedData
+from trainer.records.seals import require_sealed, write_sealed
+from trainer.report.making import make_report
+from trainer.runs.board_outcome import OUTCOME
+from trainer.store.places import EVALUATION
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.training.runlog import RunLog
 
 RUN = "runs/tiny"
 

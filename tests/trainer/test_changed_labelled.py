@@ -23,13 +23,13 @@ from tests.trainer.labelled_data import (
 )
 from tests.trainer.preparing import LONG_AGO, leftovers
 from tests.trainer.test_changed_raw import rot
-from trainer.encoding import find_encoded, open_encoded, tokenizer_paths
-from trainer.errors import ArtifactError, ChangedFile
-from trainer.finetune_config import LabelledDataConfig
-from trainer.labelled import open_labelled
-from trainer.labelled_sources import find_labelled
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, ChangedFile
+from trainer.common.progress import silent
+from trainer.config.finetuning import LabelledDataConfig
+from trainer.labelled.data import open_labelled
+from trainer.labelled.encoding import find_encoded, open_encoded, tokenizer_paths
+from trainer.labelled.sources import find_labelled
+from trainer.store.storage import Store
 
 PACK: dict[str, Callable[[list[Record]], bytes]] = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, write_raw
 from tests.trainer.raw_files import FORMATS, PACKINGS, pieces_of
-from trainer.config import CorpusConfig, PrepareJob
-from trainer.errors import ChangedFile, RecordError
-from trainer.preparation import prepare_corpus, prepare_tokenizer
-from trainer.progress import silent
-from trainer.readers import read_documents
-from trainer.sources import Piece, find_pieces
-from trainer.storage import Store
+from trainer.common.errors import ChangedFile, RecordError
+from trainer.common.progress import silent
+from trainer.config.jobs import CorpusConfig, PrepareJob
+from trainer.corpus.preparation import prepare_corpus, prepare_tokenizer
+from trainer.corpus.readers import read_documents
+from trainer.corpus.sources import Piece, find_pieces
+from trainer.store.storage import Store
 
 
 def rot(path: Path, place: int) -> None:

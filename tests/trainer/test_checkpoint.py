@@ -12,21 +12,22 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from tests.support import SMALL_MODEL, digests
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import TrainState, find_checkpoint, restore
-from trainer.config import ModelConfig, TrainingConfig
-from trainer.errors import ArtifactError
-from trainer.host_copies import HostCopies
-from trainer.losses import CausalLMLoss
-from trainer.manifest import fetch_artifact
-from trainer.models import build_model, load_model, resolve_config
-from trainer.places import CHECKPOINT_KIND
-from trainer.runtime import Runtime
-from trainer.saver import Saver
-from trainer.seals import write_sealed
-from trainer.snapshot import Snapshot, take_snapshot
-from trainer.step import Batch, make_optimizer, make_schedule, train_step
-from trainer.storage import Store
-from trainer.tokenizer import TokenizerInfo
+from trainer.common.errors import ArtifactError
+from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.losses import CausalLMLoss
+from trainer.order.batches import Batch
+from trainer.records.seals import write_sealed
+from trainer.store.manifest import fetch_artifact
+from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState, find_checkpoint, restore
+from trainer.training.host_copies import HostCopies
+from trainer.training.runtime import Runtime
+from trainer.training.saver import Saver
+from trainer.training.snapshot import Snapshot, take_snapshot
+from trainer.training.step import make_optimizer, make_schedule, train_step
 
 RUN = "runs/tiny"
 FILES = [
@@ -186,7 +187,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over_with_a_warning_that_names_th
     before, newest = sorted((store.local / run / "checkpoints").iterdir())[-2:]
     assert find_checkpoint(store, run) == f"checkpoints/{newest.name}"
     DAMAGES[damage](newest / file)
-    with caplog.at_level(logging.WARNING, logger="trainer.checkpoint"):
+    with caplog.at_level(logging.WARNING, logger="trainer.training.checkpoint"):
         assert find_checkpoint(store, run) == f"checkpoints/{before.name}"
     assert any(str(newest / file) in record.getMessage() and str(before) in record.getMessage() for record in caplog.records)
 

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.trainer.conftest import Finished
-from trainer.checkpoint_scoring import identify_checkpoint
-from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, ConfigError
-from trainer.measuring import evaluate_any
-from trainer.progress import silent
-from trainer.references import References
-from trainer.results import FinetuneEvaluation
-from trainer.runtime import Runtime
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+from trainer.evaluation.measuring import evaluate_any
+from trainer.records.results import FinetuneEvaluation
+from trainer.runs.references import References
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
 
 
 @pytest.fixture

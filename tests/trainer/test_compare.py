@@ -14,21 +14,21 @@ import pytest
 from tests.support import SMALL_MODEL, cpu_runtime, seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.report_runs import HOSTILE, Page
-from trainer.classifying import evaluate_run
+from trainer.common.progress import silent
 from trainer.compare import compare, main
-from trainer.compare_data import find_changes
-from trainer.compare_list import find_runs, list_runs
-from trainer.config import PipelineJob
-from trainer.encoding import encode
-from trainer.jobs import measurement
-from trainer.lease import Lease
-from trainer.measuring import evaluate_checkpoint
-from trainer.preparation import PreparedData, prepare
-from trainer.progress import silent
-from trainer.promotion import promote
-from trainer.runs import claim_run, identify_run
-from trainer.storage import Store
-from trainer.training import train
+from trainer.comparison.data import find_changes
+from trainer.comparison.listing import find_runs, list_runs
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
+from trainer.labelled.encoding import encode
+from trainer.records.lease import Lease
+from trainer.runs.run import claim_run, identify_run
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.promotion import promote
 
 CHANGES = {
     "training__learning_rate": 3e-3, "training__max_steps": 4, "training__evaluate_every": 2, "training__log_every": 2,

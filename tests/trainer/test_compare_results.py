@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
-from trainer.basis import TextBasis
-from trainer.compare_results import compare_results
-from trainer.compare_runs import ComparedRun
-from trainer.manifest import read_manifest
-from trainer.storage import Store
+from trainer.comparison.results import compare_results
+from trainer.comparison.runs import ComparedRun
+from trainer.records.basis import TextBasis
+from trainer.store.manifest import read_manifest
+from trainer.store.storage import Store
 
 APART = "Not measured on the same data, so that none of them is the best: "
 

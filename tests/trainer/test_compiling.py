@@ -6,9 +6,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from tests.support import cpu_runtime
-from trainer.compiling import compile_objective
-from trainer.errors import ConfigError
-from trainer.step import Batch
+from trainer.common.errors import ConfigError
+from trainer.order.batches import Batch
+from trainer.training.compiling import compile_objective
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
 

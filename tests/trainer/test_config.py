@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainer.config import CorpusConfig, PipelineJob, PrepareJob, Schema, TrainingConfig
+from trainer.config.jobs import CorpusConfig, PipelineJob, PrepareJob, Schema, TrainingConfig
 
 CORPUS = {"name": "docs", "paths": ["docs/*.txt"]}
 DATA = {"corpora": [CORPUS], "tokenizer": {"vocab_size": 500}}

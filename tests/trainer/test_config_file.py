@@ -7,9 +7,9 @@ import pytest
 from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
-from trainer.config import EvaluateJob, PipelineJob, PrepareJob
-from trainer.config_file import explain, load_job, override, read_values
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.config.files import explain, load_job, override, read_values
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 
 
 @pytest.fixture

@@ -10,22 +10,22 @@ import pytest
 
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import LONG, Finished
+from trainer.common.errors import ArtifactError, PipelineError, RunError
+from trainer.common.progress import silent
 from trainer.compare import main as compare
-from trainer.compare_list import find_runs
-from trainer.errors import ArtifactError, PipelineError, RunError
+from trainer.comparison.listing import find_runs
+from trainer.corpus.preparation import PreparedData
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
 from trainer.explain import main as explain
-from trainer.jobs import measurement
-from trainer.measuring import evaluate_checkpoint
-from trainer.places import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
-from trainer.preparation import PreparedData
-from trainer.progress import silent
-from trainer.promotion import find_measured, promote
-from trainer.records import read_records
-from trainer.report import make_report
-from trainer.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
-from trainer.standing import Standing, find_standing, is_alive
-from trainer.storage import Store
-from trainer.training import train
+from trainer.records.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
+from trainer.report.making import make_report
+from trainer.runs.records import read_records
+from trainer.runs.standing import Standing, find_standing, is_alive
+from trainer.store.places import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.promotion import find_measured, promote
 
 OTHER = "runs/other"
 

@@ -25,10 +25,10 @@ from tests.trainer.labelled_data import (
 from tests.trainer.preparing import leftovers, stamps
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
-from trainer.encoding import encode, find_encoded, open_encoded, tokenizer_paths
-from trainer.errors import ArtifactError, CorpusError, RecordError
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, CorpusError, RecordError
+from trainer.common.progress import silent
+from trainer.labelled.encoding import encode, find_encoded, open_encoded, tokenizer_paths
+from trainer.store.storage import Store
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_padding_can_be_asked_for_to_a_length(gpt2: Path, tmp_path: Path) -> Non
 
 
 def test_texts_of_many_scripts_are_encoded_in_blocks(gpt2: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.encoded.BLOCK_CHARACTERS", 500)
+    monkeypatch.setattr("trainer.labelled.encoded.BLOCK_CHARACTERS", 500)
     rows = [row for row in pair_rows(random_texts(120, 5)) if row["b"].strip()]
     found = encoded_rows(tmp_path, rows, gpt2, text_columns=["b"])
     backend = byte_level_bpe()

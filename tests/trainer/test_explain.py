@@ -14,23 +14,24 @@ from tests.support import cpu_runtime, digests, small_job, small_values, write_c
 from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.preparing import stamps, write_old
-from trainer.config import PipelineJob
-from trainer.encoded_foresight import foresee_encoded
-from trainer.encoding import prepare_encoded
-from trainer.errors import ConfigError
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare, prepare_corpus, prepare_tokenizer
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
 from trainer.explain import main
-from trainer.foresight import Foreseen, LookedAt, foresee
-from trainer.jobs import measurement
-from trainer.lease import Lease
-from trainer.manifest import read_manifest, write_manifest
-from trainer.measuring import evaluate_checkpoint
-from trainer.places import FINAL
-from trainer.preparation import PreparedData, prepare, prepare_corpus, prepare_tokenizer
-from trainer.progress import silent
-from trainer.report import make_report
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
-from trainer.training import train
+from trainer.foresight.encoded import foresee_encoded
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.job import LookedAt, foresee
+from trainer.labelled.encoding import prepare_encoded
+from trainer.records.lease import Lease
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.making import make_report
+from trainer.store.manifest import read_manifest, write_manifest
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
+from trainer.training.run import train
 
 STAGES = ["the tokenizer", "shards of code", "shards of docs", "training", "evaluation", "report"]
 

@@ -9,14 +9,14 @@ import pytest
 from flows.cli import show_finetune_preflight
 from tests.trainer.labelled_data import as_jsonl, written
 from tests.trainer.labelled_pairs import finetune_job
-from trainer import labelled_look
-from trainer.encoding import encode
-from trainer.errors import ConfigError, CorpusError, PipelineError, RecordError
-from trainer.finetune_preflight import finetune_preflight
-from trainer.labelled_look import HEAD_ROWS, look_at_labelled
-from trainer.progress import silent
-from trainer.results import FinetunePreflight
-from trainer.storage import Store
+from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
+from trainer.common.progress import silent
+from trainer.labelled import look as labelled_look
+from trainer.labelled.encoding import encode
+from trainer.labelled.look import HEAD_ROWS, look_at_labelled
+from trainer.preflight.finetuning import finetune_preflight
+from trainer.records.results import FinetunePreflight
+from trainer.store.storage import Store
 
 COLA: dict[str, Any] = {
     "data__source": "csv", "data__text_columns": ["sentence"], "data__classes": None, "data__validation": None,

@@ -20,16 +20,16 @@ from tests.support import NO_DROPOUT, ROOT, final_bytes, records, steps_recorded
 from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
 from tests.trainer.test_refusals import message_of
-from trainer.classifying import evaluate_run
-from trainer.encoding import encode
-from trainer.errors import ArtifactError
-from trainer.finetune_config import FinetuneJob
-from trainer.finetuning import Finetuning, read_inputs
-from trainer.pretrained import find_model
-from trainer.progress import silent
-from trainer.runtime import Runtime
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.errors import ArtifactError
+from trainer.common.progress import silent
+from trainer.config.finetuning import FinetuneJob
+from trainer.evaluation.classifying import evaluate_run
+from trainer.kinds.finetuning import Finetuning, read_inputs
+from trainer.labelled.encoding import encode
+from trainer.pretrained.finding import find_model
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.training.runtime import Runtime
 
 TOLERANCE = 2e-4
 """Of losses, absolute: float32 sums taken in another order, carried through AdamW."""

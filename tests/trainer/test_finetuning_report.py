@@ -22,14 +22,14 @@ from tests.trainer.report_runs import (
     step_record,
     write_records,
 )
-from trainer.errors import ArtifactError
-from trainer.finetune_config import FinetuneJob
-from trainer.manifest import digest_file, find_damage
-from trainer.plan import make_finetune_plan
-from trainer.report import make_report
-from trainer.runs import claim_run, final_manifest, identify_run
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.config.finetuning import FinetuneJob
+from trainer.order.plan import make_finetune_plan
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.making import make_report
+from trainer.runs.run import claim_run, final_manifest, identify_run
+from trainer.store.manifest import digest_file, find_damage
+from trainer.store.storage import Store
 
 STEPS = 20
 FIGURES = {"classification": ["accuracy", "f1"], "regression": ["pearsonr"]}
@@ -127,7 +127,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    monkeypatch.setattr("trainer.pretrained._fetch_from_hub", lambda store, name: folder)
+    monkeypatch.setattr("trainer.pretrained.finding._fetch_from_hub", lambda store, name: folder)
 
 
 def card(store: Store) -> str:
@@ -314,7 +314,7 @@ def test_missing_data_is_named(store: Store) -> None:
 def test_report_needs_none_of_the_libraries_that_train(store: Store) -> None:
     finetune(store, ["no", "yes"])
     code = (
-        f"import sys; from trainer.report import make_report; from trainer.storage import Store\n"
+        f"import sys; from trainer.report.making import make_report; from trainer.store.storage import Store\n"
         f"make_report(Store({store.url!r}), {RUN!r})\n"
         "assert not {'torch', 'transformers', 'sklearn', 'evaluate', 'datasets'} & set(sys.modules)"
     )

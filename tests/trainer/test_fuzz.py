@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import find_checkpoint
-from trainer.errors import ArtifactError
-from trainer.manifest import MANIFEST, find_damage, read_manifest
-from trainer.places import CHECKPOINT_KIND, FINAL_KIND
-from trainer.shards import KIND as SHARDS
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.store.manifest import MANIFEST, find_damage, read_manifest
+from trainer.store.places import CHECKPOINT_KIND, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import find_checkpoint
 
 BITS = 25
 """Tried in each file, one at a time."""

@@ -26,23 +26,24 @@ from tests.trainer.stocked_store import (
     job,
     keys,
 )
-from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, ConfigError, PipelineError, RunError, StorageError
-from trainer.garbage import collect, main, tell
-from trainer.jobs import measurement
-from trainer.lease import Lease
-from trainer.local_files import LocalFiles
-from trainer.manifest import MANIFEST, find_damage, fingerprint, read_manifest
-from trainer.measuring import evaluate_checkpoint
-from trainer.pins import pin, pinned, unpin
-from trainer.preparation import STARTED
-from trainer.progress import silent
-from trainer.promotion import promote, roll_back
-from trainer.runtime import Runtime
-from trainer.seals import read_sealed, write_sealed
-from trainer.shards import KIND
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RunError, StorageError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.preparation import STARTED
+from trainer.corpus.shards import KIND
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
+from trainer.garbage import main
+from trainer.records.lease import Lease
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.store.local import LocalFiles
+from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.training.runtime import Runtime
+from trainer.upkeep.garbage import collect, tell
+from trainer.upkeep.pins import pin, pinned, unpin
+from trainer.upkeep.promotion import promote, roll_back
 
 UNREACHED = [f"encoded/lost-{OLD}", f"shards/lost-{OLD}", f"tokenizers/alone-{OLD}", f"tokenizers/lost-0-{OLD}"]
 
@@ -212,9 +213,9 @@ def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_fo
 
 KILLED = """
 import os
-from trainer.config import GarbageJob
-from trainer.garbage import collect
-from trainer.storage import Store
+from trainer.config.jobs import GarbageJob
+from trainer.upkeep.garbage import collect
+from trainer.store.storage import Store
 delete = Store.delete
 def dying(self, key, first=None):
     if key.endswith("/config.json"):

@@ -7,8 +7,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from trainer.config import EvaluationConfig
-from trainer.generation import continue_prompts
+from trainer.config.jobs import EvaluationConfig
+from trainer.evaluation.generation import continue_prompts
 
 EOS, POSITIONS = 256, 16
 

@@ -12,20 +12,20 @@ import pytest
 from tests.support import small_job
 from tests.trainer.preparing import job_of, run, write_raw
 from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, keys
-from trainer import training
-from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, RunError
-from trainer.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
-from trainer.manifest import MANIFEST, parse_manifest, write_manifest
-from trainer.measuring import evaluate_checkpoint
-from trainer.pins import pin
-from trainer.preparation import prepare
-from trainer.progress import silent
-from trainer.references import run_at
-from trainer.runs import claim_run
-from trainer.runtime import Runtime
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, RunError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.preparation import prepare
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.records.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.runs.references import run_at
+from trainer.runs.run import claim_run
+from trainer.store.manifest import MANIFEST, parse_manifest, write_manifest
+from trainer.store.storage import Store
+from trainer.training import run as training
+from trainer.training.runtime import Runtime
+from trainer.upkeep.pins import pin
 
 LONG_AGO = "2026-01-02T03:04:05+00:00"
 

@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import find_checkpoint, restore
-from trainer.errors import ArtifactError
-from trainer.manifest import digest_file, read_manifest, write_manifest
-from trainer.models import load_model
-from trainer.places import CHECKPOINT_KIND
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.models.causal import load_model
+from trainer.store.manifest import digest_file, read_manifest, write_manifest
+from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import find_checkpoint, restore
 
 Change = Callable[[dict[str, Any]], object]
 
@@ -84,7 +84,7 @@ def test_a_sealed_state_that_is_impossible_is_damage(
 ) -> None:
     store, run, newest, before = copied
     forge_state(store, newest, IMPOSSIBLE[what])
-    with caplog.at_level(logging.WARNING, logger="trainer.checkpoint"):
+    with caplog.at_level(logging.WARNING, logger="trainer.training.checkpoint"):
         assert find_checkpoint(store, run) == before
     (warned,) = [record.getMessage() for record in caplog.records if "set aside" in record.getMessage()]
     assert f"{newest}/state.json" in warned and before in warned

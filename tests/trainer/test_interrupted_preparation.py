@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.preparing import SHARDS, Stamp, content, job_of, leftovers, run, set_folder, stamps
-from trainer.config import PrepareJob
-from trainer.manifest import MANIFEST
+from trainer.config.jobs import PrepareJob
+from trainer.store.manifest import MANIFEST
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from trainer.config import PrepareJob
-from trainer.preparation import prepare
-from trainer.progress import Progress
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import prepare
+from trainer.common.progress import Progress
 
 def show(update):
     finished = len(list(Path(job.store).glob("shards/*/shard-*.json")))

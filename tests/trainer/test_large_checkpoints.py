@@ -14,21 +14,21 @@ from tests.support import cpu_runtime, final_bytes, small_job, small_values, wri
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_store_refusals import small_disk
 from tests.trainer.test_streaming import held
-from trainer.blob_cache import BEYOND, NAME
-from trainer.config import EvaluateJob
-from trainer.config_file import validate_job
-from trainer.errors import StorageError
-from trainer.measuring import evaluate_checkpoint
-from trainer.places import LAST
+from trainer.common.errors import StorageError
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.predicting import PredictJob
+from trainer.corpus.preparation import prepare
+from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.predict import predict_texts
-from trainer.predict_config import PredictJob
-from trainer.preflight import preflight
-from trainer.preparation import prepare
-from trainer.pretrained import find_model
-from trainer.progress import silent
-from trainer.room import require_checkpoint_room
-from trainer.seals import read_sealed
-from trainer.storage import Store
+from trainer.preflight.disks import require_checkpoint_room
+from trainer.preflight.pretraining import preflight
+from trainer.pretrained.finding import find_model
+from trainer.records.seals import read_sealed
+from trainer.store.blob_cache import BEYOND, NAME
+from trainer.store.places import LAST
+from trainer.store.storage import Store
 
 BOUND = 40_000
 """Bytes of the cache: those of all shards together, and less than a model's."""

@@ -17,12 +17,12 @@ from tests.processes import start_warm, wait_until
 from tests.support import ROOT, final_bytes, small_values, steps_recorded, write_config
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import message_of
-from trainer import lease as leases
-from trainer.errors import ArtifactError, Preempted, RunError, StorageError
-from trainer.lease import Lease, is_being_removed, is_held
-from trainer.seals import read_sealed, write_sealed
-from trainer.stopping import heeding_stops
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, Preempted, RunError, StorageError
+from trainer.common.stopping import heeding_stops
+from trainer.records import lease as leases
+from trainer.records.lease import Lease, is_being_removed, is_held
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.store.storage import Store
 
 RUN = "runs/one"
 LONG_TIME = 1e4
@@ -30,8 +30,8 @@ LONG_TIME = 1e4
 
 HOLDER = """
 import sys, time
-from trainer.lease import Lease
-from trainer.storage import Store
+from trainer.records.lease import Lease
+from trainer.store.storage import Store
 with Lease(Store(sys.argv[1]), "runs/one"):
     print("holding", flush=True)
     time.sleep(100)

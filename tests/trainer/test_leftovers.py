@@ -10,13 +10,14 @@ import pytest
 
 from tests.s3 import S3Server
 from tests.support import small_job
-from trainer import preparation
-from trainer.lease import Lease
-from trainer.leftovers import find_leftovers, main, remove_leftover
-from trainer.manifest import MANIFEST
-from trainer.preparation import prepare
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.corpus import preparation
+from trainer.corpus.preparation import prepare
+from trainer.leftovers import main
+from trainer.records.lease import Lease
+from trainer.store.manifest import MANIFEST
+from trainer.store.storage import Store
+from trainer.upkeep.leftovers import find_leftovers, remove_leftover
 
 NOW = timedelta(seconds=-5)
 """Everything is older than that."""

@@ -8,12 +8,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
-import trainer.losses
+import trainer.models.losses
 from tests.support import NO_DROPOUT, SMALL_MODEL
 from tests.tiny_models import tiny_config
-from trainer.config import ModelConfig
-from trainer.errors import ConfigError
-from trainer.losses import (
+from trainer.common.errors import ConfigError
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.losses import (
     CausalLMLoss,
     has_plain_head,
     next_tokens,
@@ -21,8 +23,6 @@ from trainer.losses import (
     token_losses,
     token_losses_in_pieces,
 )
-from trainer.models import build_model, resolve_config
-from trainer.tokenizer import TokenizerInfo
 
 WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -131,7 +131,7 @@ def test_a_loss_of_another_kind_than_the_next_tokens_is_refused() -> None:
 def test_the_size_of_the_pieces_changes_nothing(rows: int, windows_BT: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("tied")
     expected = plain(model, windows_BT)
-    monkeypatch.setitem(trainer.losses.LOGITS_AT_ONCE, "cpu", rows * 320)
+    monkeypatch.setitem(trainer.models.losses.LOGITS_AT_ONCE, "cpu", rows * 320)
     assert_same(ours(model, windows_BT), expected)
 
 
@@ -157,7 +157,7 @@ def test_losses_in_pieces_are_those_of_all_logits(
     expected = token_losses(model, windows_BT, labels)
     is_plain = has_plain_head(model)
     columns = len(model.get_output_embeddings().weight)
-    monkeypatch.setitem(trainer.losses.LOGITS_AT_ONCE, "cpu", 7 * columns)
+    monkeypatch.setitem(trainer.models.losses.LOGITS_AT_ONCE, "cpu", 7 * columns)
     with Products(columns) as logits:
         found = token_losses_in_pieces(model, windows_BT, labels)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

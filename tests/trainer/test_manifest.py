@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.report_runs import DETAILS, publish
-from trainer.errors import ArtifactError
-from trainer.manifest import (
+from trainer.common.errors import ArtifactError
+from trainer.store.manifest import (
     MANIFEST,
     Manifest,
     digest_file,
@@ -21,7 +21,7 @@ from trainer.manifest import (
     require_intact,
     write_manifest,
 )
-from trainer.storage import Store
+from trainer.store.storage import Store
 
 FILES = {"a.bin": bytes(range(256)) * 10, "b.txt": b"text\n", "empty": b""}
 

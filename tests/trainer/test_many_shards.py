@@ -9,8 +9,8 @@ import pytest
 
 from tests.support import small_values, write_config
 from tests.trainer.raw_files import sources
-from trainer.seals import read_sealed
-from trainer.storage import Store
+from trainer.records.seals import read_sealed
+from trainer.store.storage import Store
 
 SHARDS, DESCRIPTORS = 2000, 256
 FILES, LINES, MEASURED = 3 * SHARDS, 4, 3000

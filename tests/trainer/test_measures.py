@@ -21,8 +21,8 @@ from sklearn import metrics as sk
 
 from tests.processes import wait_until
 from tests.support import ROOT
-from trainer.errors import ConfigError
-from trainer.measures import (
+from trainer.common.errors import ConfigError
+from trainer.metrics.measures import (
     AVERAGED,
     FOLDER,
     METRICS,
@@ -395,7 +395,7 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(tmp_path: Path) -
 import sys, time
 from pathlib import Path
 import evaluate, numpy as np
-from trainer.measures import load_metrics
+from trainer.metrics.measures import load_metrics
 Path(sys.argv[1]).touch()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.0005)
@@ -450,7 +450,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(name: str, monkeypatch: p
 
 
 def test_evaluate_is_not_imported_before_a_metric_is_loaded() -> None:
-    program = "import sys, trainer.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
+    program = "import sys, trainer.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 

@@ -10,21 +10,22 @@ from tests.processes import cores
 from tests.support import cpu_runtime, digests, held_out_losses, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.test_changed_raw import rot
-from trainer import verified
-from trainer.config import EvaluateJob
-from trainer.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
-from trainer.evaluation import evaluate, open_held_out
-from trainer.manifest import make_manifest, write_manifest
-from trainer.measuring import evaluate_checkpoint
-from trainer.models import load_model
-from trainer.places import FINAL
-from trainer.preparation import prepare
-from trainer.progress import silent
-from trainer.results import Evaluation
-from trainer.runs import final_manifest
-from trainer.seals import require_sealed
-from trainer.shards import open_shards
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.preparation import prepare
+from trainer.corpus.shards import open_shards
+from trainer.evaluation.held_out_loss import evaluate
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.models.causal import load_model
+from trainer.order.held_out import open_held_out
+from trainer.records.results import Evaluation
+from trainer.records.seals import require_sealed
+from trainer.runs.run import final_manifest
+from trainer.store import verified
+from trainer.store.manifest import make_manifest, write_manifest
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
 
 
 @pytest.fixture

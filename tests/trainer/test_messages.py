@@ -10,12 +10,12 @@ import pytest
 
 from tests.support import small_values, write_config, write_corpora
 from tests.trainer.small_tokenizers import saved, word_piece
-from trainer.config import PipelineJob
-from trainer.config_file import load_job
-from trainer.errors import PipelineError
-from trainer.preflight import preflight
-from trainer.preparation import prepare
-from trainer.progress import silent
+from trainer.common.errors import PipelineError
+from trainer.common.progress import silent
+from trainer.config.files import load_job
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import prepare
+from trainer.preflight.pretraining import preflight
 
 
 class Said(NamedTuple):

@@ -8,9 +8,11 @@ import pytest
 
 from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
-from trainer import compare, garbage, leftovers, show_lineage
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.storage import Store
+from trainer import compare
+from trainer import lineage as show_lineage
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
+from trainer.store.storage import Store
+from trainer.upkeep import garbage, leftovers
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.report_runs import RUN
 from tests.trainer.test_finetuning_report import card, finetune, front_matter, hub, page, store
-from trainer.base_model import describe_base, read_card
-from trainer.classifying import evaluate_run
-from trainer.config import CardConfig
-from trainer.errors import ConfigError
-from trainer.finetune_preflight import finetune_preflight
-from trainer.places import CARD
-from trainer.progress import silent
-from trainer.report import make_report
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import CardConfig
+from trainer.evaluation.classifying import evaluate_run
+from trainer.preflight.finetuning import finetune_preflight
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.making import make_report
+from trainer.runs.base_model import describe_base, read_card
+from trainer.store.places import CARD
+from trainer.store.storage import Store
+from trainer.training.run import train
 
 __all__ = ["hub", "store"]
 

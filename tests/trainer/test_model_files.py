@@ -13,16 +13,16 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.trainer.labelled_data import gpt2_folder
-from trainer.classifiers import load_classifier
-from trainer.config import CorpusConfig, DataConfig, ModelConfig, TokenizerConfig
-from trainer.errors import ArtifactError, ConfigError
-from trainer.finetune_config import FinetuneJob
-from trainer.model_files import check_settings
-from trainer.models import load_model, resolve_config
-from trainer.pretrained import find_model
-from trainer.storage import Store
-from trainer.text_encoder import load_text_encoder
-from trainer.tokenizer import TokenizerInfo, preview_tokenizer
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import CorpusConfig, DataConfig, ModelConfig, TokenizerConfig
+from trainer.corpus.tokenizer import TokenizerInfo, preview_tokenizer
+from trainer.labelled.text_encoder import load_text_encoder
+from trainer.models.causal import load_model, resolve_config
+from trainer.models.classifiers import load_classifier
+from trainer.pretrained.finding import find_model
+from trainer.pretrained.model_files import check_settings
+from trainer.store.storage import Store
 
 NO_TOKENIZER = TokenizerInfo(json="", sha256="", eos_id=0, max_id=1)
 
@@ -89,9 +89,9 @@ def test_a_tokenizer_that_needs_code_of_its_repository_is_refused_by_name(model:
 
 def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
     change(model / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"}, model_type="evil")
-    program = f"from trainer.models import load_model; load_model({str(model)!r})"
+    program = f"from trainer.models.causal import load_model; load_model({str(model)!r})"
     ended = subprocess.run([sys.executable, "-c", program], input="y\n", capture_output=True, text=True, timeout=120)
-    assert ended.stderr.rstrip().splitlines()[-1].startswith("trainer.errors.ConfigError")
+    assert ended.stderr.rstrip().splitlines()[-1].startswith("trainer.common.errors.ConfigError")
     assert "[y/N]" not in ended.stdout
 
 

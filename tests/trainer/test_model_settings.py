@@ -8,10 +8,10 @@ import pytest
 from tokenizers import Tokenizer, models
 
 from tests.support import SMALL_MODEL
-from trainer.config import ModelConfig
-from trainer.errors import ConfigError, PipelineError, TokenizerError
-from trainer.models import build_model, count_parameters, resolve_config
-from trainer.tokenizer import TokenizerInfo
+from trainer.common.errors import ConfigError, PipelineError, TokenizerError
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, count_parameters, resolve_config
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 

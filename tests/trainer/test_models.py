@@ -11,20 +11,21 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from tests.tiny_models import tiny_config
-from trainer.classifiers import load_finished
-from trainer.config import ModelConfig, TrainingConfig
-from trainer.losses import CausalLMLoss
-from trainer.models import (
+from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import (
     build_model,
     checkpoint_activations,
     count_parameters,
     load_model,
     resolve_config,
 )
-from trainer.runtime import Runtime
-from trainer.step import Batch, make_optimizer, make_schedule, train_step
-from trainer.tokenizer import TokenizerInfo
-from trainer.trial import check_causal
+from trainer.models.classifiers import load_finished
+from trainer.models.losses import CausalLMLoss
+from trainer.models.trial import check_causal
+from trainer.order.batches import Batch
+from trainer.training.runtime import Runtime
+from trainer.training.step import make_optimizer, make_schedule, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 32}

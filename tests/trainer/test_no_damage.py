@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from tests.trainer.report_runs import DETAILS, publish, safetensors
-from trainer.checkpoint import TrainState
-from trainer.config import PromotionConfig
-from trainer.errors import ArtifactError, StorageError
-from trainer.gate import judge
-from trainer.manifest import publish_folder, read_manifest
-from trainer.mending import mend_pointers
-from trainer.places import CHECKPOINT_KIND, FINAL, FINAL_KIND
-from trainer.pointers import folder_name, write_pointer
-from trainer.promotion import moves, pass_through
-from trainer.seals import read_listed
-from trainer.storage import Store
-from trainer.tensor_files import read_tensors
-from trainer.tokenizer import keeps_text
+from trainer.common.errors import ArtifactError, StorageError
+from trainer.config.jobs import PromotionConfig
+from trainer.corpus.tokenizer import keeps_text
+from trainer.pretrained.tensor_files import read_tensors
+from trainer.records.pointers import folder_name, write_pointer
+from trainer.records.seals import read_listed
+from trainer.store.manifest import publish_folder, read_manifest
+from trainer.store.places import CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState
+from trainer.training.mending import mend_pointers
+from trainer.upkeep.gate import judge
+from trainer.upkeep.promotion import moves, pass_through
 
 NAN = float("nan")
 

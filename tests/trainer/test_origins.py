@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.labelled_data import as_jsonl, flat_records, job_of, prepared, read, records, saved_set, written
-from trainer.basis import split_content
-from trainer.encoded import encoded_details
-from trainer.finetune_config import FinetuneJob
-from trainer.origins import without_test
-from trainer.storage import Store
+from trainer.config.finetuning import FinetuneJob
+from trainer.labelled.encoded import encoded_details
+from trainer.records.basis import split_content
+from trainer.records.origins import without_test
+from trainer.store.storage import Store
 
 ROWS = records(60)
 PARTS = {"train": ROWS[:30], "validation": ROWS[30:40], "test": ROWS[40:]}

@@ -9,37 +9,38 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import trainer.classifying
+import trainer.evaluation.classifying
 import trainer.jobs
-import trainer.loop
-import trainer.training
+import trainer.training.loop
+import trainer.training.run
 from tests.processes import start_warm
 from tests.support import cpu_runtime, digests, only_run, write_config
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.stocked_store import found as garbage_of
 from tests.trainer.stocked_store import keys
-from trainer.ancestry import trace
-from trainer.classifying import evaluate_run
+from trainer.common.errors import ArtifactError, Preempted, RunError
+from trainer.common.progress import silent
 from trainer.compare import compare
-from trainer.compare_list import find_runs
-from trainer.encoded import encoded_details
-from trainer.encoding import encode
-from trainer.errors import ArtifactError, Preempted, RunError
-from trainer.finetune_config import FinetuneJob
-from trainer.foresight import Foreseen, foresee
-from trainer.lease import Lease
-from trainer.likeness import NONE_YET
-from trainer.lineage_check import check
-from trainer.manifest import ArtifactRef
-from trainer.places import CONFIG, EVALUATION, PLAN
-from trainer.progress import silent
-from trainer.promotion import find_measured, find_rival, pass_through
-from trainer.report import make_report
-from trainer.results import FinetuneEvaluation
-from trainer.runs import identify_run, is_whole
-from trainer.seals import read_sealed
-from trainer.storage import Store
-from trainer.training import train
+from trainer.comparison.listing import find_runs
+from trainer.config.finetuning import FinetuneJob
+from trainer.evaluation.classifying import evaluate_run
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.job import foresee
+from trainer.foresight.likeness import NONE_YET
+from trainer.labelled.encoded import encoded_details
+from trainer.labelled.encoding import encode
+from trainer.provenance.ancestry import trace
+from trainer.provenance.checking import check
+from trainer.records.lease import Lease
+from trainer.records.results import FinetuneEvaluation
+from trainer.records.seals import read_sealed
+from trainer.report.making import make_report
+from trainer.runs.run import identify_run, is_whole
+from trainer.store.manifest import ArtifactRef
+from trainer.store.places import CONFIG, EVALUATION, PLAN
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.promotion import find_measured, find_rival, pass_through
 
 TESTS = ("first", "second", "none")
 TRAINED = ("checkpoints", "final/model.safetensors", "final/config.json", "metrics.jsonl", PLAN)
@@ -167,7 +168,7 @@ def test_a_run_without_a_name_is_the_same_run_too(labelled: Path, pretrained: Pa
 @pytest.fixture
 def stopped(fresh: dict[str, Place], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     """A run that was asked to stop between its checkpoints."""
-    place, steps, step = fresh["first"].at(tmp_path / "store"), list[int](), trainer.loop.train_step
+    place, steps, step = fresh["first"].at(tmp_path / "store"), list[int](), trainer.training.loop.train_step
 
     def counted(*arguments: Any) -> Any:
         steps.append(1)
@@ -176,7 +177,7 @@ def stopped(fresh: dict[str, Place], tmp_path: Path, monkeypatch: pytest.MonkeyP
         return step(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.loop, "train_step", counted)
+        patch.setattr(trainer.training.loop, "train_step", counted)
         with pytest.raises(Preempted):
             train(place.job("first"), silent())
     yield place
@@ -264,14 +265,14 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
 ) -> None:
     job, other, before = place.job("second"), place.job("none"), measured(place)
     train(job, silent(), encode(job, silent()))
-    predict = trainer.classifying.predict
+    predict = trainer.evaluation.classifying.predict
 
     def meanwhile(*arguments: Any) -> Any:
         train(other, silent(), encode(other, silent()))
         return predict(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.classifying.predict", meanwhile)
+        patch.setattr("trainer.evaluation.classifying.predict", meanwhile)
         with pytest.raises(RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"):
             evaluate_run(job, "runs/pairs", silent())
     assert measured(place) == before and not any(told(place).values())
@@ -284,7 +285,7 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
     """Another job comes in after the last look at config.json: before the predictions of the old split, or its figures."""
     old, new = place.job("second"), place.job("none")
     train(old, silent())
-    write, others = getattr(trainer.classifying, late), [new]
+    write, others = getattr(trainer.evaluation.classifying, late), [new]
 
     def after_the_other(*arguments: Any) -> Any:
         while others:
@@ -292,7 +293,7 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
         return write(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.classifying, late, after_the_other)
+        patch.setattr(trainer.evaluation.classifying, late, after_the_other)
         evaluate_run(old, "runs/pairs", silent())
     record = read_sealed(place.open, f"runs/pairs/{EVALUATION}")
     assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), "the old one's figures came last"
@@ -311,14 +312,14 @@ def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
 
 
 def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, train_run = place.job("first"), trainer.training.train
+    first, train_run = place.job("first"), trainer.training.run.train
 
     def meanwhile(*arguments: Any) -> ArtifactRef:
         run = train_run(*arguments)
         go(first)
         return run
 
-    monkeypatch.setattr("trainer.training.train", meanwhile)
+    monkeypatch.setattr("trainer.training.run.train", meanwhile)
     with pytest.raises(RunError, match="another test split"):
         trainer.jobs.train(place.job("second"))
 

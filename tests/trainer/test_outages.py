@@ -18,13 +18,13 @@ from yarl import URL
 
 from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
-from trainer import outages
-from trainer.config import CorpusConfig
-from trainer.errors import ConfigError, CorpusError, Preempted, StorageError
-from trainer.outages import exit_status, passes, patiently
-from trainer.sources import find_sources
-from trainer.stopping import check_stop, heeding_stops
-from trainer.storage import Store
+from trainer.common import outages
+from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageError
+from trainer.common.outages import exit_status, passes, patiently
+from trainer.common.stopping import check_stop, heeding_stops
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.sources import find_sources
+from trainer.store.storage import Store
 
 
 @pytest.fixture

@@ -8,16 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from tests.trainer.report_runs import publish
-from trainer.config import EvaluateJob
-from trainer.encoded import tokenizer_paths
-from trainer.errors import ArtifactError, PipelineError, StorageError
-from trainer.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
-from trainer.pins import pin
-from trainer.plain_names import plain_key, plain_name
-from trainer.pretrained import find_model
-from trainer.promotion import moves
-from trainer.shards import read_record, write_record
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, PipelineError, StorageError
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.shards import read_record, write_record
+from trainer.labelled.encoded import tokenizer_paths
+from trainer.pretrained.finding import find_model
+from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
+from trainer.store.plain_names import plain_key, plain_name
+from trainer.store.storage import Store
+from trainer.upkeep.pins import pin
+from trainer.upkeep.promotion import moves
 
 ELSEWHERE = (
     "../../escaped", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "..\\a", "a\0b", "x" * 256, "ü" * 128, "\ud800", "./a", "a/",
@@ -88,7 +88,7 @@ def test_no_key_leads_out_of_a_store(any_store: Store, key: str) -> None:
 
 
 def test_a_shard_record_lists_its_own_files_and_no_others(empty_store: Store) -> None:
-    from trainer.shards import ENDINGS, ShardRecord, shard_file
+    from trainer.corpus.shards import ENDINGS, ShardRecord, shard_file
 
     names = [shard_file(side, 0, ending) for side in ("shard", "validation") for ending in ENDINGS]
     files = [FileRecord(name=name, size=0, sha256=SHA) for name in names]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from trainer.config import TrainingConfig
-from trainer.errors import ConfigError, CorpusError
-from trainer.manifest import Manifest, make_manifest
-from trainer.plan import divide_batch, make_plan
+from trainer.common.errors import ConfigError, CorpusError
+from trainer.config.jobs import TrainingConfig
+from trainer.order.plan import divide_batch, make_plan
+from trainer.store.manifest import Manifest, make_manifest
 
 SIZES = {"code": [700_000, 650_000, 90], "prose": [80_000], "notes": [3000, 2900]}
 

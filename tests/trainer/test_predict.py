@@ -16,16 +16,16 @@ from tests.trainer.conftest import Finished
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, bert_folder, flat_records, pair_rows, written
 from tests.trainer.raw_files import docstrings
 from tests.trainer.test_refusals import message_of
-from trainer.config_file import validate_job
-from trainer.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
-from trainer.manifest import read_manifest
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError, PipelineError, RecordError
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.predicting import PredictJob
+from trainer.evaluation.predicted import KIND
 from trainer.predict import predict_texts
-from trainer.predict_config import PredictJob
-from trainer.predicted import KIND
-from trainer.progress import silent
-from trainer.results import PredictedTexts
-from trainer.runtime import Runtime
-from trainer.storage import Store
+from trainer.records.results import PredictedTexts
+from trainer.store.manifest import read_manifest
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
 
 
 @pytest.fixture(scope="module")

@@ -15,16 +15,16 @@ from tests.hub import serve_model
 from tests.support import ROOT, SMALL_MODEL, digests, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
-from trainer.config import PipelineJob
-from trainer.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
-from trainer.places import FINAL
-from trainer.plan import divide_batch, make_plan
-from trainer.preflight import preflight
-from trainer.preparation import PreparedData, prepare, shard_manifests
-from trainer.progress import silent
-from trainer.runtime import check_devices, planned_ranks
-from trainer.storage import Store
-from trainer.taken_tokenizer import END_OF_TEXT
+from trainer.common.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.order.plan import divide_batch, make_plan
+from trainer.preflight.pretraining import preflight
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
+from trainer.training.runtime import check_devices, planned_ranks
 
 
 def refused(job: PipelineJob, kind: type[PipelineError]) -> str:
@@ -56,7 +56,7 @@ def test_once_it_is_tokenized_counts_are_exact(raw: Path, stocked: Path, data: P
 
 
 def test_parameters_are_those_of_the_model_that_is_trained(raw: Path, stocked: Path, finished: Finished) -> None:
-    from trainer.models import load_model
+    from trainer.models.causal import load_model
 
     found = preflight(small_job(raw, stocked), silent())
     model = load_model(finished.store / finished.run / FINAL)
@@ -205,8 +205,8 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path
         {"path": str(saved(byte_level_bpe(384), tmp_path / "tokenizer.json"))},
     ]
     look = (
-        "import json, sys; from tests.support import small_job; from trainer.errors import PipelineError;"
-        "from trainer.preflight import preflight; from trainer.progress import silent\n"
+        "import json, sys; from tests.support import small_job; from trainer.common.errors import PipelineError;"
+        "from trainer.preflight.pretraining import preflight; from trainer.common.progress import silent\n"
         "for tokenizer in json.loads(sys.argv[3]):\n"
         "    job = small_job(sys.argv[1], sys.argv[2], model={'pretrained': 'someone/words'}, data__tokenizer=tokenizer)\n"
         "    try:\n        print(preflight(job, silent()).vocab_size)\n"

@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from trainer.progress import Bar, Progress, Update, as_events, describe, emit, for_people, plain_lines, silent
+from trainer.common.progress import Bar, Progress, Update, as_events, describe, emit, for_people, plain_lines, silent
 
 
 class Terminal(io.StringIO):

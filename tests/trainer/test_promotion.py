@@ -9,16 +9,16 @@ import pytest
 from pydantic import ValidationError
 
 from tests.trainer.conftest import Finished
-from trainer.basis import TextBasis
-from trainer.config import PromotionConfig
-from trainer.errors import ArtifactError, RunError
-from trainer.gate import Move, figures, judge
-from trainer.manifest import publish_folder
-from trainer.places import FINAL, FINAL_KIND
-from trainer.pretrained import find_model
-from trainer.promotion import find_champion, find_measured, moves, pass_through, promote, roll_back
-from trainer.seals import sealed_bytes
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, RunError
+from trainer.config.jobs import PromotionConfig
+from trainer.pretrained.finding import find_model
+from trainer.records.basis import TextBasis
+from trainer.records.seals import sealed_bytes
+from trainer.store.manifest import publish_folder
+from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.upkeep.gate import Move, figures, judge
+from trainer.upkeep.promotion import find_champion, find_measured, moves, pass_through, promote, roll_back
 
 ON = TextBasis(
     held_out={"code": "ab"}, shards=[], max_windows=None, tokenizer="t", keeps_text=True, context=32, precision="fp32"

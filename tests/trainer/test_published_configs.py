@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from trainer.config import ModelConfig
-from trainer.errors import ConfigError
-from trainer.models import build_model, resolve_config
-from trainer.tokenizer import TokenizerInfo
-from trainer.trial import check_causal
+from trainer.common.errors import ConfigError
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.trial import check_causal
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=7, max_id=299)
 

@@ -7,10 +7,10 @@ import pytest
 
 from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
 from tests.trainer.raw_files import read_all
-from trainer.config import CorpusConfig
-from trainer.csv_files import RARE
-from trainer.errors import RecordError
-from trainer.sources import reading_options
+from trainer.common.errors import RecordError
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.csv_files import RARE
+from trainer.corpus.sources import reading_options
 
 SHORT = {"text_columns": ["a"], "id_column": None}
 

@@ -26,14 +26,14 @@ from tests.support import (
     steps_recorded,
     write_config,
 )
-from trainer.config import EvaluateJob
-from trainer.dataset import open_dataset, read_batch
-from trainer.measuring import evaluate_checkpoint
-from trainer.places import EVALUATION
-from trainer.plan import make_plan
-from trainer.preparation import PreparedData, shard_manifests
-from trainer.progress import silent
-from trainer.storage import Store
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.store.places import EVALUATION
+from trainer.store.storage import Store
 
 TOLERANCE = 2e-4
 """Of losses in nats, absolute, after 12 steps: float32 sums taken in another order, carried through AdamW."""

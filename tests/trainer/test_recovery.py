@@ -19,16 +19,17 @@ from tests.support import curve, final_bytes, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.test_retention import Keeper, kept
-from trainer import divergence, loop, outages, saver
-from trainer.errors import Preempted, RunError, StorageError
-from trainer.finetune_preflight import finetune_preflight
-from trainer.outages import exit_status
-from trainer.preflight import preflight
-from trainer.progress import silent
-from trainer.runtime import Runtime
-from trainer.step import Outcome
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common import outages
+from trainer.common.errors import Preempted, RunError, StorageError
+from trainer.common.outages import exit_status
+from trainer.common.progress import silent
+from trainer.preflight.finetuning import finetune_preflight
+from trainer.preflight.pretraining import preflight
+from trainer.store.storage import Store
+from trainer.training import divergence, loop, saver
+from trainer.training.run import train
+from trainer.training.runtime import Runtime
+from trainer.training.step import Outcome
 
 RUN = "runs/tiny"
 

@@ -12,7 +12,7 @@ import pytest
 from tests.processes import Ended, start_module, start_warm
 from tests.support import SMALL_MODEL, digests, only_run, records, small_values, write_config
 from tests.trainer.conftest import Finished
-from trainer.errors import EXIT_BAD_INPUT
+from trainer.common.errors import EXIT_BAD_INPUT
 
 PUBLISHED = ("tokenizers", "shards", "runs")
 

@@ -10,12 +10,12 @@ import pytest
 from tests.trainer.preparing import job_of, leftovers, run, set_folder, stamps, write_old
 from tests.trainer.raw_files import FORMATS, docstrings, pieces_of
 from tests.trainer.small_tokenizers import saved, word_piece
-from trainer.config import DataConfig, PrepareJob
-from trainer.errors import CorpusError, RecordError, StorageError
-from trainer.manifest import MANIFEST
-from trainer.preparation import STARTED, deal, prepare_tokenizer, shard_count
-from trainer.progress import silent
-from trainer.tokenizer import TokenizerInfo
+from trainer.common.errors import CorpusError, RecordError, StorageError
+from trainer.common.progress import silent
+from trainer.config.jobs import DataConfig, PrepareJob
+from trainer.corpus.preparation import STARTED, deal, prepare_tokenizer, shard_count
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.store.manifest import MANIFEST
 
 
 def jsonl_job(raw: Path, store: Path, budget: int = 0, **data: Any) -> PrepareJob:

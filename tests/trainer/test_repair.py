@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, stamps, write_old
-from trainer.manifest import MANIFEST, find_damage, read_manifest
-from trainer.seals import sealed_bytes
-from trainer.shards import KIND
-from trainer.storage import Store
+from trainer.corpus.shards import KIND
+from trainer.records.seals import sealed_bytes
+from trainer.store.manifest import MANIFEST, find_damage, read_manifest
+from trainer.store.storage import Store
 
 
 def flip(path: Path) -> None:

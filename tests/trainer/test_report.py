@@ -21,15 +21,15 @@ from tests.trainer.report_runs import (
     step_record,
     write_records,
 )
-from trainer.config import PipelineJob
-from trainer.errors import ArtifactError, RunError
-from trainer.manifest import ArtifactRef, digest_file, find_damage, make_manifest
-from trainer.plan import make_plan
-from trainer.preparation import PreparedData
-from trainer.report import make_report
-from trainer.runs import claim_run, final_manifest, identify_run
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, RunError
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.order.plan import make_plan
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.making import make_report
+from trainer.runs.run import claim_run, final_manifest, identify_run
+from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
+from trainer.store.storage import Store
 
 FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json")
 
@@ -253,7 +253,7 @@ def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
 
 
 def test_card_does_not_change_what_an_evaluation_is_named_by(store: Store) -> None:
-    from trainer.pretrained import find_model
+    from trainer.pretrained.finding import find_model
 
     before = find_model(store, "tiny").files
     make_report(store, RUN)
@@ -276,8 +276,8 @@ def test_lineage_names_everything_behind_the_model(store: Store) -> None:
 
 KILLED_AT = """
 import os, sys
-from trainer.report import make_report
-from trainer.storage import Store
+from trainer.report.making import make_report
+from trainer.store.storage import Store
 puts, put = 0, Store.put
 def dying_put(self, path, key):
     global puts

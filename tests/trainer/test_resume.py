@@ -26,8 +26,8 @@ from tests.support import (
     write_config,
 )
 from tests.trainer.conftest import LONG, Finished
-from trainer.errors import EXIT_PREEMPTED
-from trainer.preparation import PreparedData
+from trainer.common.errors import EXIT_PREEMPTED
+from trainer.corpus.preparation import PreparedData
 
 pytestmark = pytest.mark.slow
 

@@ -7,19 +7,20 @@ import pytest
 import torch
 
 from tests.support import SMALL_MODEL
-from trainer import outages, saver
-from trainer.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
-from trainer.config import ModelConfig
-from trainer.errors import ArtifactError, RunError, StorageError
-from trainer.manifest import Manifest
-from trainer.mending import EndedEpoch, find_best
-from trainer.models import build_model, resolve_config
-from trainer.pointers import read_pointer, write_pointer
-from trainer.saver import Saver
-from trainer.seals import read_sealed
-from trainer.snapshot import Snapshot
-from trainer.storage import Store
-from trainer.tokenizer import TokenizerInfo
+from trainer.common import outages
+from trainer.common.errors import ArtifactError, RunError, StorageError
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, resolve_config
+from trainer.records.pointers import read_pointer, write_pointer
+from trainer.records.seals import read_sealed
+from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
+from trainer.training import saver
+from trainer.training.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
+from trainer.training.mending import EndedEpoch, find_best
+from trainer.training.saver import Saver
+from trainer.training.snapshot import Snapshot
 
 RUN = "runs/tiny"
 

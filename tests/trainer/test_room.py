@@ -10,18 +10,18 @@ import pytest
 
 from tests.support import only_run, small_job
 from tests.trainer.preparing import leftovers
-from trainer.config import GarbageJob
-from trainer.errors import StorageError
-from trainer.garbage import collect
-from trainer.leftovers import find_leftovers
-from trainer.manifest import find_damage, read_manifest
-from trainer.places import FINAL, FINAL_KIND
-from trainer.preflight import preflight
-from trainer.preparation import PreparedData
-from trainer.progress import silent
-from trainer.room import require_room
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.errors import StorageError
+from trainer.common.progress import silent
+from trainer.config.jobs import GarbageJob
+from trainer.corpus.preparation import PreparedData
+from trainer.preflight.disks import require_room
+from trainer.preflight.pretraining import preflight
+from trainer.store.manifest import find_damage, read_manifest
+from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.garbage import collect
+from trainer.upkeep.leftovers import find_leftovers
 
 
 @pytest.fixture

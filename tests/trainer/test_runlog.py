@@ -7,10 +7,10 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.report_runs import step_record
-from trainer.records import ENDED, read_records
-from trainer.runlog import RunLog
-from trainer.seals import seal_line
-from trainer.storage import Store
+from trainer.records.seals import seal_line
+from trainer.runs.records import ENDED, read_records
+from trainer.store.storage import Store
+from trainer.training.runlog import RunLog
 
 RUN = "runs/tiny"
 

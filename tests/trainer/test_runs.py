@@ -9,15 +9,15 @@ from safetensors.torch import load_file
 
 from tests.support import SMALL_MODEL, cpu_runtime, digests, small_job
 from tests.trainer.conftest import LONG, Finished
-from trainer.config import PipelineJob
-from trainer.errors import RunError
-from trainer.manifest import find_damage
-from trainer.places import FINAL
-from trainer.preparation import PreparedData
-from trainer.progress import silent
-from trainer.runs import claim_run, difference, final_manifest, finished_run, identify_run
-from trainer.storage import Store
-from trainer.training import train
+from trainer.common.errors import RunError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.runs.run import claim_run, difference, final_manifest, finished_run, identify_run
+from trainer.store.manifest import find_damage
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
+from trainer.training.run import train
 
 
 def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:

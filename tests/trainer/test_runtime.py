@@ -13,8 +13,8 @@ import torch
 from tests.processes import start_warm
 from tests.support import cpu_runtime, small_values, write_config
 from tests.trainer.test_refusals import message_of
-from trainer.errors import ConfigError, DeviceError
-from trainer.runtime import (
+from trainer.common.errors import ConfigError, DeviceError
+from trainer.training.runtime import (
     Runtime,
     check_devices,
     choose_algorithms,

@@ -7,9 +7,9 @@ import pytest
 
 from tests.faults import faulty
 from tests.s3 import S3Server
-from trainer import remote_objects
-from trainer.errors import StorageError
-from trainer.storage import Store
+from trainer.common.errors import StorageError
+from trainer.store import remote as remote_objects
+from trainer.store.storage import Store
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from tests.s3 import S3Server
 from tests.support import curve, final_bytes, held_out_losses, small_values, write_config
 from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
-from trainer.errors import EXIT_PREEMPTED
-from trainer.places import FINAL, LAST, METRICS
-from trainer.seals import read_sealed
-from trainer.storage import Store
+from trainer.common.errors import EXIT_PREEMPTED
+from trainer.records.seals import read_sealed
+from trainer.store.places import FINAL, LAST, METRICS
+from trainer.store.storage import Store
 
 pytestmark = pytest.mark.slow
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from trainer.errors import ArtifactError
-from trainer.seals import read_sealed, remedy_of, seal_line, sealed_number, unseal_line, write_sealed
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.records.seals import read_sealed, remedy_of, seal_line, sealed_number, unseal_line, write_sealed
+from trainer.store.storage import Store
 
 KEY, NOTES = "runs/one/plan.json", "runs/one/notes.json"
 """One whose values are held against what a plan is, and one whose are not."""

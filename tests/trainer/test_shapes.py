@@ -8,12 +8,12 @@ import pytest
 
 from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
-from trainer.errors import ArtifactError
-from trainer.manifest import fingerprint
-from trainer.records import read_records
-from trainer.run_evaluation import read_evaluation
-from trainer.seals import read_sealed, write_sealed
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.runs.evaluation import read_evaluation
+from trainer.runs.records import read_records
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
 
 DIGEST, PRINT = "0" * 64, "0" * 16
 REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}

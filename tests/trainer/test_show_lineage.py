@@ -15,18 +15,18 @@ import pytest
 from tests.s3 import S3Server
 from tests.support import seal_copy
 from tests.trainer.conftest import Finished
-from trainer.ancestry import find_run, trace
-from trainer.config import CorpusConfig
-from trainer.errors import ArtifactError, ConfigError, RunError
-from trainer.lineage_check import check, check_file
-from trainer.manifest import MANIFEST, seal
-from trainer.origins import by_file, describe_file
-from trainer.pretrained import find_model
-from trainer.promotion import promote
-from trainer.seals import read_sealed, write_sealed
-from trainer.show_lineage import main
-from trainer.sources import find_pieces
-from trainer.storage import Store
+from trainer.common.errors import ArtifactError, ConfigError, RunError
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.sources import find_pieces
+from trainer.lineage import main
+from trainer.pretrained.finding import find_model
+from trainer.provenance.ancestry import find_run, trace
+from trainer.provenance.checking import check, check_file
+from trainer.records.origins import by_file, describe_file
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.store.manifest import MANIFEST, seal
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import promote
 
 
 def sha256(path: Path | str, start: int = 0, end: int | None = None) -> str:
@@ -115,7 +115,7 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
 
 
 def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished) -> None:
-    command = [sys.executable, "-m", "trainer.lineage", store.url, finished.run, "--files"]
+    command = [sys.executable, "-m", "trainer.provenance.record", store.url, finished.run, "--files"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         said = process.stderr.read().decode()

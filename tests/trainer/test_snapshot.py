@@ -7,14 +7,14 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from transformers import PreTrainedModel
 
 from tests.support import SMALL_MODEL
-from trainer.checkpoint import TrainState
-from trainer.config import ModelConfig, TrainingConfig
-from trainer.host_copies import HostCopies
-from trainer.losses import CausalLMLoss
-from trainer.models import build_model, resolve_config
-from trainer.snapshot import Snapshot, take_snapshot
-from trainer.step import make_optimizer, make_schedule
-from trainer.tokenizer import TokenizerInfo
+from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.losses import CausalLMLoss
+from trainer.training.checkpoint import TrainState
+from trainer.training.host_copies import HostCopies
+from trainer.training.snapshot import Snapshot, take_snapshot
+from trainer.training.step import make_optimizer, make_schedule
 
 
 class Learner:

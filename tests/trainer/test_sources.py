@@ -9,9 +9,9 @@ import fsspec
 import pytest
 
 from tests.trainer.raw_files import FORMATS, pieces_of
-from trainer.config import CorpusConfig
-from trainer.sources import SourceFile, find_pieces, find_sources
-from trainer.storage import Store
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.sources import SourceFile, find_pieces, find_sources
+from trainer.store.storage import Store
 
 LONG_AGO = 1_000_000_000
 

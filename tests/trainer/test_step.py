@@ -9,12 +9,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_sched
 
 from tests.support import NO_DROPOUT
 from tests.tiny_models import tiny_config
-from trainer.config import ModelConfig, TrainingConfig
-from trainer.losses import CausalLMLoss
-from trainer.models import build_model, resolve_config
-from trainer.runtime import Runtime
-from trainer.step import Batch, Outcome, make_optimizer, make_schedule, planned_rates, train_step
-from trainer.tokenizer import TokenizerInfo
+from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.losses import CausalLMLoss
+from trainer.order.batches import Batch
+from trainer.training.runtime import Runtime
+from trainer.training.step import Outcome, make_optimizer, make_schedule, planned_rates, train_step
 
 STEPS = 12
 

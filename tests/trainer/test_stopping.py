@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-import trainer.evaluation
+import trainer.evaluation.held_out_loss
 from tests.processes import Ended, children, command_line, free_port, start_ranks, start_warm, wait_until
 from tests.support import (
     ROOT,
@@ -23,15 +23,15 @@ from tests.support import (
     small_values,
     write_config,
 )
-from trainer.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
-from trainer.progress import silent
-from trainer.runtime import Runtime
-from trainer.training import train
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
+from trainer.common.progress import silent
+from trainer.training.run import train
+from trainer.training.runtime import Runtime
 
 COMMAND = """
 import atexit, gc, os, signal, sys, threading, time, weakref
-from trainer.ranks import on_rank
-from trainer.stopping import check_stop, finishing, heed_stops, leave, stop_requested
+from trainer.common.ranks import on_rank
+from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested
 
 def ask(signum=signal.SIGTERM):
     os.kill(os.getpid(), signum)
@@ -219,7 +219,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
     undisturbed = small_job(raw, stocked.rename(tmp_path / "undisturbed"), **changes)
     stopped = small_job(raw, Path(shutil.copytree(tmp_path / "undisturbed", tmp_path / "stopped")), **changes)
     train(undisturbed, silent())
-    losses, seen = trainer.evaluation.token_losses_in_pieces, [0]
+    losses, seen = trainer.evaluation.held_out_loss.token_losses_in_pieces, [0]
 
     def ask_in_between(*arguments: Any) -> Any:
         seen[0] += 1
@@ -227,7 +227,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
             signal.raise_signal(signal.SIGTERM)
         return losses(*arguments)
 
-    monkeypatch.setattr(trainer.evaluation, "token_losses_in_pieces", ask_in_between)
+    monkeypatch.setattr(trainer.evaluation.held_out_loss, "token_losses_in_pieces", ask_in_between)
     with pytest.raises(Preempted):
         train(stopped, silent())
     assert seen[0] == step // 2 * 32 + 3, "not another batch"

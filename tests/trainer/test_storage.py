@@ -10,9 +10,9 @@ from typing import Any
 import fsspec
 import pytest
 
-from trainer.errors import StorageError
-from trainer.remote_objects import RemoteObjects
-from trainer.storage import STAGING, Store
+from trainer.common.errors import StorageError
+from trainer.store.remote import RemoteObjects
+from trainer.store.storage import STAGING, Store
 
 
 def remote(store: Store) -> RemoteObjects:

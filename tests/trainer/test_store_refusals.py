@@ -18,12 +18,12 @@ from tests.processes import Ended, start_warm, wait_until
 from tests.support import ROOT, curve, digests, final_bytes, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import LONG, Finished
 from tests.trainer.test_refusals import PUBLISHED, message_of
-from trainer.errors import EXIT_PREEMPTED, StorageError
-from trainer.outages import PATIENCE
-from trainer.preparation import PreparedData, prepare, prepare_tokenizer
-from trainer.progress import silent
-from trainer.report import make_report
-from trainer.storage import Store
+from trainer.common.errors import EXIT_PREEMPTED, StorageError
+from trainer.common.outages import PATIENCE
+from trainer.common.progress import silent
+from trainer.corpus.preparation import PreparedData, prepare, prepare_tokenizer
+from trainer.report.making import make_report
+from trainer.store.storage import Store
 
 LACK = (
     r"(?:about (?P<needed>[\d,]+) bytes are needed, [\d,]+ are free at|it takes more than what was free for it at) .*; "

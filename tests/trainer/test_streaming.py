@@ -12,18 +12,18 @@ import torch
 from tests.processes import highest, start_warm
 from tests.s3 import S3Server
 from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
-from trainer.blob_cache import BEYOND, NAME
-from trainer.config import PipelineJob
-from trainer.config_file import validate_job
-from trainer.dataset import open_dataset, read_batch
-from trainer.manifest import read_manifest
-from trainer.places import FINAL
-from trainer.plan import make_plan
-from trainer.preparation import prepare, shard_manifests
-from trainer.progress import silent
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import prepare, shard_manifests
+from trainer.corpus.shards import KIND, open_shards
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
 from trainer.sample_corpora import main as write_sample_corpora
-from trainer.shards import KIND, open_shards
-from trainer.storage import Store
+from trainer.store.blob_cache import BEYOND, NAME
+from trainer.store.manifest import read_manifest
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
 
 SHARDS = 160
 

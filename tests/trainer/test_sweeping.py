@@ -15,13 +15,13 @@ import pytest
 
 from tests.support import ROOT
 from tests.trainer.preparing import leftovers
-from trainer.private_folders import OLD_SECONDS, PrivateFolder, sweep
-from trainer.storage import STAGING, Store
+from trainer.store.private_folders import OLD_SECONDS, PrivateFolder, sweep
+from trainer.store.storage import STAGING, Store
 
 STAGES = """
 import os, socket, sys
 from pathlib import Path
-from trainer.storage import Store
+from trainer.store.storage import Store
 
 url, cache, host, pid = sys.argv[1:]
 os.environ["HEADRACE_CACHE"] = cache
@@ -78,8 +78,8 @@ print(os.waitpid(child, 0)[1], mine.read_bytes(), flush=True)
 DIES_LOOKING = (
     STAGES
     + """
-from trainer.local_files import LocalFiles
-from trainer.private_folders import PrivateFolder
+from trainer.store.local import LocalFiles
+from trainer.store.private_folders import PrivateFolder
 
 def die(*arguments, **options):
     os.kill(os.getpid(), 9)

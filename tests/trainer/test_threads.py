@@ -13,9 +13,9 @@ import pytest
 
 from tests.processes import Ended, Running, start_warm
 from tests.support import ROOT, final_bytes, only_run, small_values, steps_recorded, write_config
-from trainer.errors import EXIT_PREEMPTED, ConfigError
-from trainer.preparation import PreparedData
-from trainer.process import threads_asked_for
+from trainer.common.errors import EXIT_PREEMPTED, ConfigError
+from trainer.common.process import threads_asked_for
+from trainer.corpus.preparation import PreparedData
 
 UNSAID, ONE, TWO = {"OMP_NUM_THREADS": ""}, {"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}
 
@@ -108,7 +108,7 @@ def test_what_is_no_number_of_threads_is_refused(said: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize(("given", "expected"), [({}, None), ({"OMP_NUM_THREADS": "1"}, 1)], ids=["by torchrun", "by somebody"])
 def test_what_a_launcher_sets_by_itself_nobody_asked_for(given: dict[str, str], expected: int | None) -> None:
-    look = "import os; from trainer.process import threads_asked_for as f; os.write(1, f'{f()} '.encode())"
+    look = "import os; from trainer.common.process import threads_asked_for as f; os.write(1, f'{f()} '.encode())"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     env = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | given
     said = subprocess.run([*command, sys.executable, "-c", look], env=env, cwd=ROOT, capture_output=True, check=True)

@@ -14,8 +14,8 @@ from tests.trainer.small_tokenizers import (
     unigram,
     word_piece,
 )
-from trainer.engines import ENGINES
-from trainer.token_bytes import HeldOutText, byte_lengths
+from trainer.corpus.engines import ENGINES
+from trainer.corpus.token_bytes import HeldOutText, byte_lengths
 
 TEXTS = [*docstrings(40), *(text for text in random_texts(300, seed=5) if text)]
 

@@ -14,12 +14,10 @@ from transformers import AutoTokenizer
 
 from tests.trainer.raw_files import WHOLE, docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
-from trainer.config import DataConfig
-from trainer.errors import TokenizerError
-from trainer.manifest import ArtifactRef
-from trainer.sources import find_pieces
-from trainer.storage import Store
-from trainer.tokenizer import (
+from trainer.common.errors import TokenizerError
+from trainer.config.jobs import DataConfig
+from trainer.corpus.sources import find_pieces
+from trainer.corpus.tokenizer import (
     END_OF_TEXT,
     TOKENIZER_CONFIG,
     TOKENIZER_FILE,
@@ -29,6 +27,8 @@ from trainer.tokenizer import (
     preview_tokenizer,
     tokenizer_files,
 )
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 TRAINED = {"vocab_size": 400}
 

@@ -11,13 +11,13 @@ from tests.processes import start_warm
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.conftest import Finished
 from tests.trainer.test_changed_raw import rot
-from trainer.config import PrepareJob
-from trainer.errors import TokenizerError
-from trainer.manifest import ArtifactRef
-from trainer.preparation import PreparedData, find_prepared, prepare, prepare_tokenizer
-from trainer.progress import silent
-from trainer.storage import Store
-from trainer.tokenizer import load_tokenizer
+from trainer.common.errors import TokenizerError
+from trainer.common.progress import silent
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import PreparedData, find_prepared, prepare, prepare_tokenizer
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 DAMAGES = ["tokenizer.json", "tokenizer_config.json", "manifest.json", "all of it"]
 

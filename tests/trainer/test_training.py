@@ -28,21 +28,21 @@ from tests.support import (
     write_config,
 )
 from tests.trainer.conftest import Finished
-from trainer.checkpoint import find_checkpoint
-from trainer.curves import with_planned_rates
-from trainer.dataset import open_dataset, read_batch
-from trainer.errors import RunError
-from trainer.facts import read_facts
-from trainer.losses import CausalLMLoss
-from trainer.models import build_model, resolve_config
-from trainer.places import FINAL
-from trainer.plan import make_plan
-from trainer.preparation import PreparedData, shard_manifests
-from trainer.progress import silent
-from trainer.report import make_account, render_page
-from trainer.storage import Store
-from trainer.tokenizer import load_tokenizer
-from trainer.training import train
+from trainer.common.errors import RunError
+from trainer.common.progress import silent
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.models.causal import build_model, resolve_config
+from trainer.models.losses import CausalLMLoss
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.report.curves import with_planned_rates
+from trainer.report.making import make_account, render_page
+from trainer.runs.facts import read_facts
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
+from trainer.training.checkpoint import find_checkpoint
+from trainer.training.run import train
 
 PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
 

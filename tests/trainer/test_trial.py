@@ -9,16 +9,16 @@ import torch
 from transformers import PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, small_job
-from trainer.config import ModelConfig
-from trainer.errors import ConfigError
-from trainer.models import build_model, load_model, resolve_config
-from trainer.places import CHECKPOINTS
-from trainer.preflight import preflight
-from trainer.preparation import PreparedData
-from trainer.progress import silent
-from trainer.tokenizer import TokenizerInfo
-from trainer.training import train
-from trainer.trial import check_causal, tried_objective
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.preparation import PreparedData
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.trial import check_causal, tried_objective
+from trainer.preflight.pretraining import preflight
+from trainer.store.places import CHECKPOINTS
+from trainer.training.run import train
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 BERT: dict[str, Any] = {

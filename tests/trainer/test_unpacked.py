@@ -11,12 +11,12 @@ import pytest
 
 from tests.support import small_job
 from tests.trainer.raw_files import PACKINGS, docstrings
-from trainer.config import CorpusConfig
-from trainer.errors import CorpusError
-from trainer.preflight import preflight
-from trainer.progress import silent
-from trainer.sources import find_sources
-from trainer.unpacked import SAMPLED_FILES, unpacked_bytes
+from trainer.common.errors import CorpusError
+from trainer.common.progress import silent
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.sources import find_sources
+from trainer.corpus.unpacked import SAMPLED_FILES, unpacked_bytes
+from trainer.preflight.pretraining import preflight
 
 TEXT = "\n".join(docstrings(60)).encode()
 

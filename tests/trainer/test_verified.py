@@ -9,9 +9,9 @@ import fsspec
 import pytest
 
 from tests.s3 import S3Server
-from trainer import verified
-from trainer.errors import WrongContent
-from trainer.verified import UNUSED_SECONDS, forget_unused, require_content
+from trainer.common.errors import WrongContent
+from trainer.store import verified
+from trainer.store.verified import UNUSED_SECONDS, forget_unused, require_content
 
 CONTENT = b"some text\n" * 100
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -16,7 +16,7 @@ from tests.trainer.fuzz.cases import Case
 from tests.trainer.fuzz.damage import DAMAGES, LEFT_AS_POSSIBLE
 from tests.trainer.fuzz.readers import READERS, SHOWING, TELLING
 from tests.trainer.fuzz.world import World, copy
-from trainer.errors import PipelineError
+from trainer.common.errors import PipelineError
 
 VERDICTS = ("repaired", "refused", "told", "shown", "silent", "traceback")
 """What a reader did, the best first; the worst of a case's readers counts. `silent` and `traceback` must not be.

@@ -5,31 +5,31 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.trainer.fuzz.world import CHAMPION, FINISHED, RIVAL, STOPPED, TUNED, World
-from trainer.ancestry import trace
-from trainer.classifying import evaluate_run
+from trainer.common.errors import ArtifactError
+from trainer.common.progress import silent
 from trainer.compare import compare
-from trainer.compare_list import find_runs
-from trainer.config import EvaluateJob, EvaluationConfig, GarbageJob
-from trainer.curves import draw_curves
-from trainer.encoding import encode
-from trainer.errors import ArtifactError
-from trainer.facts import read_facts
-from trainer.foresight import foresee
-from trainer.garbage import collect
-from trainer.gate import figures
-from trainer.jobs import measurement
-from trainer.leftovers import find_leftovers
-from trainer.lineage_check import check
-from trainer.manifest import ArtifactRef
-from trainer.measuring import evaluate_checkpoint
-from trainer.preparation import STARTED, PreparedData, prepare
-from trainer.pretrained import find_model
-from trainer.progress import silent
-from trainer.promotion import find_measured, look, moves
-from trainer.records import read_records
-from trainer.report import make_account, make_report
-from trainer.storage import Store
-from trainer.training import train
+from trainer.comparison.listing import find_runs
+from trainer.config.jobs import EvaluateJob, EvaluationConfig, GarbageJob
+from trainer.corpus.preparation import STARTED, PreparedData, prepare
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
+from trainer.foresight.job import foresee
+from trainer.labelled.encoding import encode
+from trainer.pretrained.finding import find_model
+from trainer.provenance.ancestry import trace
+from trainer.provenance.checking import check
+from trainer.report.curves import draw_curves
+from trainer.report.making import make_account, make_report
+from trainer.runs.facts import read_facts
+from trainer.runs.records import read_records
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.garbage import collect
+from trainer.upkeep.gate import figures
+from trainer.upkeep.leftovers import find_leftovers
+from trainer.upkeep.promotion import find_measured, look, moves
 
 Reader = Callable[[World], Any]
 LEARNING_RATE = 2e-2

@@ -12,28 +12,28 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import trainer.board
-import trainer.loop
-import trainer.verified
-from trainer import shard_workers
-from trainer.classifying import evaluate_run
-from trainer.config import EvaluateJob, EvaluationConfig, PipelineJob
-from trainer.config_file import validate_job
-from trainer.encoding import encode
-from trainer.errors import Preempted
-from trainer.finetune_config import FinetuneJob
-from trainer.gate import figures
-from trainer.holds import SHORT, _hold
-from trainer.jobs import measurement
-from trainer.measuring import evaluate_checkpoint
-from trainer.pins import pin
-from trainer.preparation import prepare
-from trainer.progress import silent
-from trainer.promotion import promote
-from trainer.report import make_report
-from trainer.seals import write_sealed
-from trainer.storage import Store
-from trainer.training import train
+import trainer.runs.board
+import trainer.store.verified
+import trainer.training.loop
+from trainer.common.errors import Preempted
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, EvaluationConfig, PipelineJob
+from trainer.corpus import shard_workers
+from trainer.corpus.preparation import prepare
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
+from trainer.labelled.encoding import encode
+from trainer.records.holds import SHORT, _hold
+from trainer.records.seals import write_sealed
+from trainer.report.making import make_report
+from trainer.store.storage import Store
+from trainer.training.run import train
+from trainer.upkeep.gate import figures
+from trainer.upkeep.pins import pin
+from trainer.upkeep.promotion import promote
 
 FINISHED, STOPPED, TUNED, ANOTHER = "runs/finished", "runs/stopped", "runs/tuned", "runs/another"
 CHAMPION, RIVAL = "best", "rival"
@@ -149,7 +149,7 @@ def dead_lease() -> dict[str, object]:
 def _stop_in_time(job: PipelineJob) -> None:
     """Ask the training to stop in its third step."""
     steps = []
-    step = trainer.loop.train_step
+    step = trainer.training.loop.train_step
 
     def counted(*arguments: object) -> object:
         steps.append(1)
@@ -158,7 +158,7 @@ def _stop_in_time(job: PipelineJob) -> None:
         return step(*arguments)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer.loop, "train_step", counted)
+        patch.setattr(trainer.training.loop, "train_step", counted)
         with pytest.raises(Preempted):
             train(job, silent())
 
@@ -180,9 +180,11 @@ def in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
-        patch.setattr(trainer.board, "EventFileWriter", _EventFileWriter)
+        patch.setattr(trainer.runs.board, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
-        patch.setattr(trainer.verified, "RACY_SECONDS", -1.0)  # files that are minutes old are remembered, and these are not
+        patch.setattr(
+            trainer.store.verified, "RACY_SECONDS", -1.0
+        )  # files that are minutes old are remembered, and these are not
         yield
 
 

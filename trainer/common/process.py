@@ -1,0 +1,82 @@
+"""Small facts about processes: dying with the parent, and how many cores and threads there are to use."""
+
+import ctypes
+import os
+import signal
+import sys
+from pathlib import Path
+
+from trainer.common.errors import ConfigError
+
+THREADS = "OMP_NUM_THREADS"
+LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
+"""Set in the environment of what torchrun or `accelerate launch` has started."""
+
+PR_SET_PDEATHSIG = 1
+M_MMAP_THRESHOLD = -3
+
+
+def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent ends, so that a killed pipeline leaves no orphan.
+
+    `parent` is the process id of the parent that this process expects: if it is gone already, exit at once. Linux only;
+    elsewhere nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum)
+    if os.getppid() != parent:
+        sys.exit(128 + signum)
+
+
+def return_freed_memory() -> None:
+    """Have glibc give back to the system what was freed and it keeps for later, in fragments: gigabytes after training."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def return_large_buffers() -> None:
+    """Have glibc give freed buffers of 128 KiB and more back to the system at once.
+
+    Left to itself it raises that bound with every large buffer freed, and then keeps, in fragments, several times what a
+    process uses that reads and encodes a few MiB at a time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_per_rank() -> int:
+    """This process's share of the cores, at least one."""
+    return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def threads_asked_for() -> int | None:
+    """The threads that somebody asked for with OMP_NUM_THREADS, or None. Raises `ConfigError` if that is no number.
+
+    Launchers set it themselves where nobody has; then their own environment lacks it.
+    """
+    said = os.environ.get(THREADS, "")
+    if not said or (any(name in os.environ for name in LAUNCHERS) and not _parent_was_given(THREADS)):
+        return None
+    first = said.split(",")[0].strip()  # what follows is for regions within regions
+    if not first.isdecimal() or int(first) < 1:
+        raise ConfigError(
+            f"the environment variable {THREADS} is {said!r}, not a number of threads; set it to one, or unset it"
+        )
+    return int(first)
+
+
+def _parent_was_given(variable: str) -> bool:
+    """Whether the process that started this one was itself started with a variable; where nothing tells, it was."""
+    try:
+        given = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return True
+    return any(each.startswith(f"{variable}=".encode()) for each in given)

@@ -1,0 +1,204 @@
+"""Stopping when asked to, by SIGTERM or SIGINT.
+
+A signal sets a flag, and nothing else: an exception that a handler raised would land anywhere, also in an import that a library
+only tries or in the callback of a weak reference, where it is lost. Between two units of work (files, documents, batches)
+`check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is `finishing`.
+
+A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds later
+as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any instant.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+LATEST = 6.0
+"""Seconds from the request, or from the end of what had to be finished, to the end of the process."""
+
+KEPT = "asked to stop: what is finished is kept; run it again to continue"
+
+
+class StopRequested(BaseException):
+    """Passes through whatever handles errors, up to `stoppable`."""
+
+
+class _Heeding:
+    """The handlers, and the thread that a signal wakes also while the main thread is inside a library.
+
+    The flag is a plain value: a handler that took a lock could wait for ever for the code that it interrupted.
+    """
+
+    def __init__(self, latest: float | None) -> None:
+        self.requested, self.status = False, EXIT_PREEMPTED
+        self.told = threading.Event()
+        self._latest, self._over = latest, threading.Event()
+        reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._woken_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        self._before = {signum: signal.signal(signum, self._note) for signum in SIGNALS}
+        threading.Thread(target=self._watch, args=(reader,), name="stop", daemon=True).start()
+
+    def end(self) -> None:
+        """Put back what was before."""
+        self._over.set()
+        for signum, earlier in self._before.items():
+            signal.signal(signum, earlier)
+        signal.set_wakeup_fd(self._woken_before)
+        os.close(self._writer)
+
+    def _note(self, signum: int, frame: FrameType | None) -> None:
+        self.requested = True
+
+    def _watch(self, reader: int) -> None:
+        while numbers := os.read(reader, 64):
+            if not self.told.is_set() and set(numbers) & set(SIGNALS):
+                self.requested = True
+                self.told.set()
+                for call in list(_calls):
+                    call()
+                if self._latest is not None:
+                    self._end_in_time(self._latest)
+        os.close(reader)
+
+    def _end_in_time(self, latest: float) -> None:
+        waited = 0.0
+        while waited < latest:
+            if self._over.wait(0.1):
+                return
+            waited = 0.0 if _unfinished else waited + 0.1
+        if self.status == EXIT_PREEMPTED:
+            os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
+        _kill_children()
+        os._exit(self.status)
+
+
+_heeding: _Heeding | None = None
+_calls: list[Callable[[], None]] = []
+_unfinished: list[None] = []
+"""One entry for each block that is finishing, in any thread."""
+
+
+def heed_stops(latest: float = LATEST) -> None:
+    """From now on, SIGTERM and SIGINT ask this process to stop. For commands: it stays so until `leave`."""
+    global _heeding
+    if _heeding is None and threading.current_thread() is threading.main_thread():
+        _heeding = _Heeding(latest)
+        os.register_at_fork(after_in_child=_forget)
+
+
+@contextmanager
+def heeding_stops() -> Iterator[None]:
+    """The same for the length of a block, in a process that is not a command of this project: it is never ended from here.
+
+    Raises `Preempted` if it was stopped.
+    """
+    global _heeding
+    if _heeding is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _heeding = _Heeding(None)
+    try:
+        with stoppable():
+            yield
+    finally:
+        _heeding.end()
+        _heeding = None
+
+
+def leave(status: int) -> int:
+    """End a command's work with an exit status: what is asked from now on, while the interpreter ends, changes nothing."""
+    if _heeding is not None:
+        _heeding.status = status
+        for signum in SIGNALS:
+            signal.signal(signum, signal.SIG_IGN)
+    return status
+
+
+def stop_requested() -> bool:
+    """Whether this process was asked to stop."""
+    return _heeding is not None and _heeding.requested
+
+
+def check_stop() -> None:
+    """Raise `StopRequested` if this process was asked to stop, unless it is finishing something."""
+    if stop_requested() and not _unfinished:
+        raise StopRequested
+
+
+def wait(seconds: float) -> None:
+    """Wait, until asked to stop at the longest."""
+    if _heeding is None:
+        threading.Event().wait(seconds)
+    else:
+        _heeding.told.wait(seconds)
+
+
+@contextmanager
+def finishing() -> Iterator[None]:
+    """What is done in the block comes to its end: `check_stop` raises nothing, and the process is not ended meanwhile."""
+    _unfinished.append(None)
+    try:
+        yield
+    finally:
+        _unfinished.pop()
+
+
+@contextmanager
+def on_stop(call: Callable[[], None]) -> Iterator[None]:
+    """Have a function called, in another thread, when a stop is asked for during the block; at once if it was before."""
+    _calls.append(call)
+    try:
+        if stop_requested():
+            call()
+        yield
+    finally:
+        _calls.remove(call)
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Raise `Preempted` where the block was stopped. What breaks after a stop was asked for, breaks by it.
+
+    The same signal may have ended a worker or another rank first, which is noticed as an error. Errors that tell what to do
+    pass as they are.
+    """
+    try:
+        yield
+    except StopRequested:
+        raise Preempted(KEPT) from None
+    except (PipelineError, Preempted):
+        raise
+    except Exception as error:
+        if not stop_requested():
+            raise
+        log.warning("while it was stopped: %s: %s", type(error).__name__, error)
+        raise Preempted(KEPT) from error
+
+
+def _kill_children() -> None:
+    """Leave no process behind that would have been ended by this one."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
+
+
+def _forget() -> None:
+    """In a forked child: its signals are its own, and not to be told to its parent."""
+    global _heeding
+    if _heeding is not None:
+        signal.set_wakeup_fd(-1)
+        for signum in SIGNALS:
+            signal.signal(signum, signal.SIG_DFL)
+        _heeding = None

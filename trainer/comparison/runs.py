@@ -1,0 +1,151 @@
+"""What the store says of runs that are compared: of either kind, and not all of them finished.
+
+Nothing here needs the libraries that train.
+"""
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.common.errors import ArtifactError, RunError
+from trainer.comparison.listing import state_of
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.corpus.tokenizer import KIND as TOKENIZER
+from trainer.labelled.encoded import KIND as ENCODED
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import read_listed, read_sealed
+from trainer.report.pretraining import UNIT
+from trainer.runs.evaluation import read_evaluation
+from trainer.runs.facts import count_parameters, require_job
+from trainer.runs.records import read_records
+from trainer.runs.run import final_manifest
+from trainer.store.manifest import Manifest, read_manifest
+from trainer.store.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
+from trainer.store.storage import Store
+
+PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
+NAMED = 5
+"""Runs that are named where one is looked for that is not there."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, under the letter that stands for it. What it has not made yet is empty or None.
+
+    `sources` are the manifests of what it was made from, by key; of what is gone from the store, None.
+    """
+
+    letter: str
+    key: str
+    state: str
+    config: dict[str, Any]
+    plan: dict[str, Any]
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    model_config: dict[str, Any]
+    parameters: int | None
+    sources: dict[str, Manifest | None]
+
+    @property
+    def name(self) -> str:
+        return self.key.removeprefix("runs/")
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job as it was run, every default filled in."""
+        job: dict[str, Any] = self.config["job"]
+        return job
+
+    @property
+    def kind(self) -> str:
+        return PRETRAINING if "shards" in self.config["data"] else FINE_TUNING
+
+    @property
+    def unit(self) -> str:
+        """The unit of its loss."""
+        if self.kind == PRETRAINING:
+            return UNIT
+        return "squared error" if self.job["data"]["task"] == "regression" else "nats an example"
+
+    @property
+    def steps(self) -> int:
+        """The last step that was recorded."""
+        return max((record["step"] for record in self.records), default=0)
+
+    @property
+    def encoded(self) -> Manifest | None:
+        """The labelled set that it is fine-tuned on."""
+        return self.sources[self.config["data"]["key"]]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in order of their steps."""
+        return [record for record in self.records if record["kind"] == kind]
+
+
+def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
+    """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it."""
+    keys = [f"runs/{name.strip('/').removeprefix('runs/')}" for name in names]
+    configs = [_read_config(store, key) for key in keys]
+    return [_read(store, chr(ord("A") + i), *each) for i, each in enumerate(zip(keys, configs, strict=True))]
+
+
+def _read_config(store: Store, key: str) -> dict[str, Any]:
+    config = read_sealed(store, f"{key}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(key)} holds no run: it has no {CONFIG}; {_like(store, key.removeprefix('runs/'))}")
+    require_job(store, key, config)
+    return config
+
+
+def _like(store: Store, name: str) -> str:
+    there = store.names("runs")
+    if not there:
+        return f"{store.path('runs')} holds no run at all: check the store's name"
+    close = difflib.get_close_matches(name, there, NAMED, cutoff=0.4) or there[:NAMED]
+    more = f", the closest of {len(there)} (--list shows all)" if len(there) > len(close) else ""
+    return f"there are {', '.join(close)}{more}"
+
+
+def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> ComparedRun:
+    final = final_manifest(store, key)
+    model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
+    weights = manifest and manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})
+    listed = manifest.digests() if manifest else {}
+    return ComparedRun(
+        letter=letter,
+        key=key,
+        state=state_of(store, key, final is not None),
+        config=config,
+        plan=read_sealed(store, f"{key}/{PLAN}") or {},
+        environment=read_sealed(store, f"{key}/{ENVIRONMENT}") or {},
+        records=read_records(store, key),
+        evaluation=read_evaluation(store, key, config),
+        model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
+        parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
+        sources=_read_sources(store, config["data"]),
+    )
+
+
+def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:
+    """The newest checkpoint of a run that has no final model yet."""
+    pointer = read_pointer(store, f"{key}/{LAST}")
+    if pointer is None:
+        return "", None
+    folder = f"{key}/{pointer.checkpoint}"
+    return folder, _manifest(store, folder, CHECKPOINT_KIND)
+
+
+def _read_sources(store: Store, data: dict[str, Any]) -> dict[str, Manifest | None]:
+    if "shards" not in data:
+        return {data["key"]: _manifest(store, data["key"], ENCODED)}
+    shards = {ref["key"]: _manifest(store, ref["key"], SHARDS) for ref in data["shards"]}
+    return {data["tokenizer"]["key"]: _manifest(store, data["tokenizer"]["key"], TOKENIZER), **shards}
+
+
+def _manifest(store: Store, key: str, kind: str) -> Manifest | None:
+    """An artifact's manifest; of a damaged artifact no more is told than of one that is gone."""
+    try:
+        return read_manifest(store, key, kind)
+    except ArtifactError:
+        return None

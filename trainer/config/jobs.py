@@ -1,0 +1,382 @@
+"""The schemas of every job: one frozen model validates the YAML file, the command line and a deployment's form."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.store.plain_names import Key
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
+LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$"
+SHARD_SET = r"^shards/[^/]+$"
+
+SPELLINGS = {
+    NAME: "letters, digits and _ . - only, a letter or digit first",
+    LICENSE: "a license's identifier on the Hugging Face hub, such as apache-2.0",
+    LANGUAGE: "an ISO 639 code, such as en, or code, or multilingual",
+    SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
+}
+"""What is expected where a pattern says it, in words."""
+
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+
+Schedule = Literal[
+    "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
+    "inverse_sqrt", "warmup_stable_decay",
+]  # fmt: skip
+
+MIB = 2**20
+
+TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
+"""What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+
+RESUME = (
+    "exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run beside it from the "
+    "weights of its newest checkpoint"
+)
+
+QUOTING = "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
+
+
+class Schema(BaseModel):
+    """Frozen, and refuses keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def check_fork(job: Any) -> Any:
+    """Raise `ValueError` if a job is to fork from no named run."""
+    if job.resume == "fork" and job.run is None:
+        raise ValueError("resume: fork needs `run`, the name of the run to start from")
+    return job
+
+
+class CorpusConfig(Schema):
+    """One named body of raw text."""
+
+    name: Name = Field(description="name of the corpus, used in directory names and reports")
+    paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
+    format: Literal["text", "source", "lines", "jsonl", "csv", "parquet"] = Field(
+        default="text",
+        description="text: one document a file, or split at `separator`; source: one document a file, line ends "
+        "normalised; lines: one document a line; jsonl, csv, parquet: one document a record. .gz and .zst are unpacked",
+    )
+    text_field: str = Field(default="text", description="jsonl, csv, parquet: the field or column that holds the text")
+    separator: str | None = Field(default=None, min_length=1, description="text: the line that stands between documents")
+    delimiter: str | None = Field(
+        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
+    )
+    quoting: bool | None = Field(default=None, description=QUOTING)
+    max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
+
+    @model_validator(mode="after")
+    def _separator_needs_text(self) -> Self:
+        if self.separator is not None and self.format != "text":
+            raise ValueError(f"separator goes with format 'text', not {self.format!r}")
+        if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
+            raise ValueError("separator is one line: leave its line end out")
+        return self
+
+
+class TokenizerConfig(Schema):
+    """A tokenizer to train (`vocab_size`) or to take (`path`)."""
+
+    name: Name = Field(default="bpe", description="name of a trained tokenizer; a new name trains a new one")
+    vocab_size: int | None = Field(
+        default=None, ge=257, le=2**24, description="train a byte-level BPE with this many tokens, <|endoftext|> included"
+    )
+    path: str | None = Field(
+        default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
+    )
+    sample_bytes: int = Field(default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora")
+    eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
+    engine: Literal["gigatoken", "tokenizers"] = Field(
+        default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
+    )
+
+    @model_validator(mode="after")
+    def _train_or_take(self) -> Self:
+        if (self.vocab_size is None) == (self.path is None):
+            raise ValueError("give either vocab_size (train a tokenizer) or path (take one)")
+        return self
+
+
+class ShardConfig(Schema):
+    """How a corpus is divided into numbered shards."""
+
+    num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
+    shard_bytes: int = Field(
+        default=256 * MIB, ge=1, description="raw bytes a shard, as they are stored, where num_shards is not given"
+    )
+    piece_bytes: int = Field(
+        default=8 * MIB, ge=1024, le=64 * MIB, description="larger files are cut into pieces of about this many bytes"
+    )
+
+
+class DataConfig(Schema):
+    """From raw corpora to token shards."""
+
+    corpora: list[CorpusConfig] = Field(min_length=1, description="the corpora to mix")
+    tokenizer: TokenizerConfig = Field(description="the tokenizer to train or to take")
+    shards: ShardConfig = Field(default=ShardConfig(), description="number or size of the shards")
+    validation_fraction: float = Field(
+        default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
+    )
+    workers: int | None = Field(default=None, ge=1, description="tokenizing processes; default: one a core")
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [corpus.name for corpus in self.corpora]
+        if doubles := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"two corpora share the name {doubles[0]!r}")
+        return self
+
+
+class ModelConfig(Schema):
+    """A causal language model: new from a configuration, or pretrained."""
+
+    config: dict[str, Any] | str | None = Field(
+        default=None, description="a transformers model config: keys with `model_type`, or a JSON/YAML file of them"
+    )
+    pretrained: str | None = Field(default=None, description="or the folder or name of a pretrained model")
+    pad_vocab_to: int = Field(default=64, ge=1, description="a new model's vocabulary is rounded up to a multiple of this")
+    attention: Literal["sdpa", "eager"] | None = Field(
+        default=None, description="attention implementation; default: the best that the architecture has"
+    )
+
+    @model_validator(mode="after")
+    def _new_or_pretrained(self) -> Self:
+        if (self.config is None) == (self.pretrained is None):
+            raise ValueError("give either config (a new model) or pretrained")
+        return self
+
+
+class OptimizationConfig(Schema):
+    """How long, in what steps and how carefully a model is trained: the same for every kind of job."""
+
+    epochs: int | None = Field(default=None, ge=1, description="passes over all samples; or give max_steps")
+    max_steps: int | None = Field(default=None, ge=1, description="optimizer steps; or give epochs")
+    global_batch: int = Field(default=8, ge=1, description="samples an optimizer step, over all ranks and micro-batches")
+    micro_batch: int | None = Field(
+        default=None, ge=1, description="samples a forward pass on one rank; default: the rank's whole share"
+    )
+    optimizer: Literal["adamw", "adafactor", "sgd"] = Field(
+        default="adamw", description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum"
+    )
+    learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
+    weight_decay: float = Field(default=0.1, ge=0, description="decay of weight matrices; biases and norms are spared")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW's decay of the gradient's square")
+    epsilon: float = Field(default=1e-8, gt=0, description="AdamW's epsilon")
+    schedule: Schedule = Field(
+        default="cosine", description="learning-rate schedule, by its name in transformers.get_scheduler"
+    )
+    schedule_options: dict[str, float | int | str] = Field(
+        default={}, description="the schedule's own settings, such as num_cycles, min_lr_rate or num_decay_steps"
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="optimizer steps of linear warm-up")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
+    gradient_checkpointing: bool = Field(default=False, description="recompute activations to save memory")
+    compile: bool = Field(default=False, description="torch.compile the model together with its loss")
+    deterministic: bool = Field(
+        default=False, description="the same bits every time on a GPU too; an operation that cannot is an error"
+    )
+    device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
+    processes: int | None = Field(
+        default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"
+    )
+    seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
+    log_every: int = Field(default=10, ge=1, description="steps between metric records")
+    evaluate_every: int | None = Field(default=None, ge=1, description="steps between evaluations, besides each epoch's end")
+    save_every: int | None = Field(default=None, ge=1, description="steps between checkpoints, besides each epoch's end")
+    keep_last: int = Field(default=2, ge=1, description="newest checkpoints kept, besides the best and the epochs'")
+    keep_epochs: int | None = Field(
+        default=None, ge=0, description="newest epochs' checkpoints kept, each of the end of an epoch; default: all of them"
+    )
+    early_stopping: int | None = Field(
+        default=None, ge=1, description="stop after this many evaluations in a row without a new best; default: never"
+    )
+    final: Literal["last", "best"] = Field(default="last", description="the checkpoint that becomes the final model")
+
+    @model_validator(mode="after")
+    def _length_and_batches(self) -> Self:
+        if (self.epochs is None) == (self.max_steps is None):
+            raise ValueError("give either epochs or max_steps")
+        if self.micro_batch is not None and self.global_batch % self.micro_batch:
+            raise ValueError(f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}")
+        if self.max_steps is not None and self.warmup_steps > self.max_steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} is beyond max_steps {self.max_steps}")
+        return self
+
+
+class TrainingConfig(OptimizationConfig):
+    """Pretraining: windows of text, drawn from several corpora."""
+
+    context: int = Field(default=256, ge=2, description="window length in tokens")
+    stride: int | None = Field(default=None, ge=1, description="tokens between window starts; default: context")
+    locality: int | None = Field(
+        default=None,
+        ge=1,
+        description="shards of a corpus whose windows are mixed with each other before the next ones are read; default: all",
+    )
+    alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
+
+    @model_validator(mode="after")
+    def _stride_within_context(self) -> Self:
+        if self.stride is not None and self.stride > self.context:
+            raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
+        return self
+
+
+class EvaluationConfig(Schema):
+    """How a model is measured on the held-out documents."""
+
+    batch: int = Field(default=16, ge=1, description="windows a forward pass")
+    max_windows: int | None = Field(
+        default=None, ge=1, description="windows a corpus, evenly spaced; default: all held-out text"
+    )
+    during_training: int | None = Field(
+        default=64, ge=1, description="windows a corpus for the evaluations during training; null: all"
+    )
+    prompts: list[str] = Field(default=[], description="texts that the model continues")
+    new_tokens: int = Field(default=48, ge=1, description="tokens a continuation")
+    temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
+    top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
+
+
+class CardConfig(Schema):
+    """What the model card says of the model's use; what is left out is taken from the card of the pretrained model, if any."""
+
+    license: Annotated[str, Field(pattern=LICENSE)] | None = Field(
+        default=None, description="the license, by its identifier on the Hugging Face hub, such as apache-2.0"
+    )
+    language: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(
+        default=[], description="the languages of the text, by their ISO 639 codes, such as en; or code, multilingual"
+    )
+
+
+class PromotionConfig(Schema):
+    """The gate that decides whether a trained model becomes the champion under a name."""
+
+    name: Name = Field(description="the name under which models are used: its champion is models/NAME/champion")
+    metric: str = Field(default="loss", description="what decides: a figure of the held-out text, or of the validation split")
+    greater_is_better: bool | None = Field(
+        default=None, description="whether a greater `metric` is better; default: not for a loss or an error, else yes"
+    )
+    threshold: float | None = Field(default=None, description="the least that passes, or the most if smaller is better")
+    better_by: float | None = Field(
+        default=None, ge=0, description="how much better than the champion it must be, measured on the same data"
+    )
+    approval: bool = Field(default=False, description="wait for a person to resume the run in Prefect's UI")
+
+    @model_validator(mode="after")
+    def _has_a_gate(self) -> Self:
+        if self.threshold is None and self.better_by is None:
+            raise ValueError("give a threshold, or better_by: how much better than the champion")
+        return self
+
+
+class PrepareJob(Schema):
+    """Raw corpora to verified token shards."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(default="headrace", description="name of the job")
+    data: DataConfig = Field(description="corpora, tokenizer and shards")
+    verify: bool = Field(
+        default=False,
+        description="whether all shards that are published already are read and compared with their checksums, before anything "
+        "else is done; else each block is compared when it is first trained or measured on",
+    )
+
+
+class PipelineJob(PrepareJob):
+    """Raw corpora to an evaluated model."""
+
+    run: Name | None = Field(
+        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
+    )
+    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
+    model: ModelConfig = Field(description="the model to train")
+    training: TrainingConfig = Field(description="optimisation")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    card: CardConfig = Field(default=CardConfig(), description="the model card")
+    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+
+    def preparation(self) -> PrepareJob:
+        """The part of the job that makes the shards."""
+        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify)
+
+    @model_validator(mode="after")
+    def _fork_has_a_name(self) -> Self:
+        checked: Self = check_fork(self)
+        return checked
+
+    @model_validator(mode="after")
+    def _held_out_text(self) -> Self:
+        if self.promotion is not None and self.data.validation_fraction == 0:
+            raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
+        if self.promotion is not None and self.promotion.metric not in TEXT_FIGURES:
+            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(TEXT_FIGURES)}")
+        if self.data.validation_fraction == 0:
+            for name in ("evaluate_every", "early_stopping"):
+                if getattr(self.training, name) is not None:
+                    raise ValueError(f"training.{name} needs data.validation_fraction above 0: nothing is held out")
+            if self.training.final == "best":
+                raise ValueError("training.final: best needs data.validation_fraction above 0: nothing is held out")
+        return self
+
+
+class EvaluateJob(Schema):
+    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    checkpoint: str = Field(
+        description="what to evaluate: a run's name (its final model), a folder in the store such as "
+        "runs/NAME/checkpoints/step-00000100, or any pretrained folder"
+    )
+    shards: list[Annotated[Key, Field(pattern=SHARD_SET)]] | None = Field(
+        default=None,
+        description="shard sets in the store, such as shards/code-0123456789abcdef; default: its training's; not for a "
+        "classifier",
+    )
+    context: int | None = Field(
+        default=None, ge=2, description="window length in tokens; default: that of its training; not for a classifier"
+    )
+    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
+    device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
+    evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+
+
+class PromoteJob(Schema):
+    """A run's model to become the champion under a name."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(description="the name under which models are used")
+    run: Name = Field(description="the run whose final model it is to be")
+    reason: str = Field(default="by hand", description="why, for the history")
+
+
+class RollbackJob(Schema):
+    """The champion before the present one to be champion again."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(description="the name under which models are used")
+    reason: str = Field(default="by hand", description="why, for the history")
+
+
+class GarbageJob(Schema):
+    """What no run, champion or pin reaches, to be found and removed."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    older_than_days: float = Field(default=7.0, ge=0, le=36500, description="what was written to since then stays: days")
+    runs_older_than_days: float | None = Field(
+        default=None,
+        ge=0,
+        le=36500,
+        description="runs that were not written to for so many days go too, but for champions, pins and what others were made "
+        "from; default: no run goes",
+    )
+    remove: bool = Field(default=False, description="remove what is found; else it is only shown")

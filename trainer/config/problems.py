@@ -1,0 +1,179 @@
+"""What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was found."""
+
+import difflib
+from collections.abc import Iterator
+from datetime import date
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from trainer.common.formats import plural
+from trainer.config.jobs import SPELLINGS
+
+TEXT, NUMBER, INTEGER, LIST, KEYS = "text", "a number", "a whole number", "a list", "keys with values"
+
+EXPECTED = {
+    "string_type": TEXT,
+    "int_type": INTEGER, "int_parsing": INTEGER, "int_parsing_size": INTEGER, "int_from_float": INTEGER,
+    "float_type": NUMBER, "float_parsing": NUMBER, "finite_number": "a finite number",
+    "bool_type": "true or false", "bool_parsing": "true or false",
+    "list_type": LIST,
+    "dict_type": KEYS, "model_type": KEYS, "model_attributes_type": KEYS,
+}  # fmt: skip
+BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+LENGTHS = {
+    "string_too_short": ("at least", "min_length", "character", "characters"),
+    "string_too_long": ("at most", "max_length", "character", "characters"),
+    "too_short": ("at least", "min_length", "entry", "entries"),
+    "too_long": ("at most", "max_length", "entry", "entries"),
+}
+KINDS: dict[type, str] = {list: "list", dict: "mapping", date: "date"}
+SHOWN = 60
+"""Characters of a value that are shown."""
+
+Place = tuple[str | int, ...]
+
+
+def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[str]:
+    """A phrase for each value that is wrong, such as `training.max_steps: expected a whole number, found 1.5`."""
+    problems: dict[Place, list[ErrorDetails]] = {}
+    tried: set[Place] = set()
+    for problem in error.errors():
+        place, is_one_of_several = _place(schema, problem["loc"])
+        problems.setdefault(place, []).append(problem)
+        tried |= {place} if is_one_of_several else set()
+    deeper = {place[:depth] for place in tried for depth in range(len(place))}
+    return [_told(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
+
+
+def schemas_in(annotation: Any) -> list[type[BaseModel]]:
+    """The schemas that a field's type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in schemas_in(part)]
+
+
+def shown(value: Any) -> str:
+    """A value as it would be written in a file, and of which kind it is where that is not plain to see."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return repr(_cut(value))
+    kind = next((f"the {name} " for types, name in KINDS.items() if isinstance(value, types)), "")
+    return kind + _cut(_as_yaml(value))
+
+
+def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -> str:
+    kind, path = problems[0]["type"], ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        known = _fields_at(schema, place[:-1])
+        close = difflib.get_close_matches(str(place[-1]), known, 1)
+        return f"{path}: unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}")
+    if kind == "missing":
+        description = _schema_at(schema, place[:-1]).model_fields[str(place[-1])].description
+        return f"{path}: missing ({description})"
+    wanted = list(dict.fromkeys(_expected(problem) for problem in problems))
+    if None in wanted:
+        message = problems[0]["msg"].removeprefix("Value error, ")
+        return f"{path}: {message}" if path else message
+    expected = " or ".join(each for each in wanted if each and not (each == INTEGER and NUMBER in wanted))
+    return f"{path}: expected {expected}, found {shown(problems[0]['input'])}" + _hint(schema, place, wanted, problems[0])
+
+
+def _expected(problem: ErrorDetails) -> str | None:
+    """What a value had to be, in words; None if the message of the problem says it already."""
+    kind, said = problem["type"], problem.get("ctx", {})
+    if kind in BOUNDS:
+        words, name = BOUNDS[kind]
+        return f"{words} {said[name]:g}"
+    if kind in LENGTHS:
+        words, name, one, many = LENGTHS[kind]
+        return f"{words} {plural(said[name], one, many)}"
+    if kind == "literal_error":
+        return str(said["expected"])
+    if kind == "string_pattern_mismatch":
+        return SPELLINGS.get(said["pattern"], f"text like {said['pattern']}")
+    if kind == "string_type" and problem["loc"][-1] == "[key]":
+        return "a key that is text"
+    return EXPECTED.get(kind)
+
+
+def _hint(schema: type[BaseModel], place: Place, wanted: list[str | None], problem: ErrorDetails) -> str:
+    """How to write what was probably meant."""
+    value = problem["input"]
+    if wanted == [TEXT] and value is not None:
+        text, path = _cut(_as_yaml(value)), ".".join(map(str, place))
+        return f"""; in quotes it is text: "{text}" in a file, '{path}="{text}"' on the command line"""
+    if wanted == [LIST] and isinstance(value, str):
+        return f"; a list of one is [{_cut(value)}]"
+    if problem["type"].startswith("model_"):
+        return f"; known keys are {', '.join(_fields_at(schema, place))}"
+    return ""
+
+
+def _as_yaml(value: Any) -> str:
+    try:
+        return yaml.safe_dump(value, default_flow_style=True, width=2**20, allow_unicode=True).removesuffix("...\n").strip()
+    except yaml.YAMLError:  # of a job that was made in Python
+        return repr(value)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, bool]:
+    """The keys that lead to a value, and whether it may be of several types, of which this problem tells of one.
+
+    Between the keys a location names the type that was tried.
+    """
+    kept: list[str | int] = []
+    annotation: Any = schema
+    one_of_several = False
+    for part in location:
+        options = _options(annotation)
+        if len(options) > 1:
+            annotation, one_of_several = Any, True
+            continue
+        if part != "[key]":
+            kept.append(part)
+        annotation = next(iter(_inside(options[0], part)), Any)
+    return tuple(kept), one_of_several
+
+
+def _options(annotation: Any) -> list[Any]:
+    """The types that a value may have, other than none at all."""
+    if get_origin(annotation) is Annotated:
+        return _options(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [option for part in get_args(annotation) if part is not NoneType for option in _options(part)]
+    return [annotation]
+
+
+def _inside(annotation: Any, key: Any) -> Iterator[Any]:
+    """The type of what is under a key of a value of some type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        if key in annotation.model_fields:
+            yield annotation.model_fields[key].annotation
+    elif get_origin(annotation) in (list, dict):
+        yield get_args(annotation)[-1]
+
+
+def _schema_at(schema: type[BaseModel], place: Place) -> type[BaseModel]:
+    found = schema
+    for key in place:
+        if isinstance(key, str) and key in found.model_fields and (inside := schemas_in(found.model_fields[key].annotation)):
+            found = inside[0]
+    return found
+
+
+def _fields_at(schema: type[BaseModel], place: Place) -> list[str]:
+    return list(_schema_at(schema, place).model_fields)

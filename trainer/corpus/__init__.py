@@ -1,0 +1,1 @@
+"""Raw files to a tokenizer and numbered shards, and windows over those."""

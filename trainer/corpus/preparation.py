@@ -1,0 +1,301 @@
+"""A corpus to its published shard set, doing only the work that is not already in the store.
+
+Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards of
+an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used. Those
+of a set that is published already are read only if the job says so (`verify`), or if damage was found in it.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
+from trainer.common.process import usable_cores
+from trainer.common.progress import Progress, silent
+from trainer.config.jobs import CorpusConfig, DataConfig, PrepareJob, ShardConfig
+from trainer.corpus.engines import choose_engine
+from trainer.corpus.raw_bytes import forgetting_changed
+from trainer.corpus.readers import read_documents
+from trainer.corpus.shard_reuse import finished_shards
+from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards
+from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
+from trainer.corpus.sources import Piece, find_pieces, is_compressed, reading_options
+from trainer.corpus.suspects import clear, is_suspect
+from trainer.corpus.token_bytes import add_digests
+from trainer.corpus.tokenizer import TokenizerInfo, find_tokenizer, ignore, keeps_text, load_tokenizer, make_tokenizer, spread
+from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
+from trainer.records.holds import hold_reused
+from trainer.store.block_sums import BLOCK_BYTES
+from trainer.store.manifest import (
+    MANIFEST,
+    ArtifactRef,
+    Manifest,
+    digest_file,
+    find_damage,
+    fingerprint,
+    make_manifest,
+    read_manifest,
+    write_manifest,
+)
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+SOURCES = "sources.json"
+STARTED = "started.json"
+"""Only there while a set is made: its age says that the set is no leftover, whose shards may be old ones."""
+SAMPLED_DOCUMENTS = 64
+
+
+class PreparedData(BaseModel):
+    """References to everything that training reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: ArtifactRef
+    shards: list[ArtifactRef]
+
+
+def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
+    """The whole way from raw files to shards, in this process and its workers."""
+    tokenizer = prepare_tokenizer(job, progress)
+    shards = [prepare_corpus(job, corpus.name, tokenizer.key, progress) for corpus in job.data.corpora]
+    return PreparedData(tokenizer=tokenizer, shards=shards)
+
+
+def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
+    """Publish the tokenizer, or find it published and intact; a damaged one that is needed is put back.
+
+    Raises `CorpusError`, and `TokenizerError`, also for a damaged one that is needed and cannot be put back.
+    """
+    store = Store(job.store)
+    if found := find_tokenizer(store, job.data):
+        return found
+    store.sweep()
+    lost = find_lost(store, job.data)
+    if lost and restore_tokenizer(store, job.data, lost) and (found := find_tokenizer(store, job.data)):
+        return found
+    with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
+        pieces = [(corpus, find_pieces(store, corpus, job.data.shards.piece_bytes)) for corpus in job.data.corpora]
+        if lost is None:
+            return make_tokenizer(store, job.data, pieces, bar.advance)
+        return make_tokenizer(store, job.data, pieces, bar.advance, partial(require_same_tokenizer, store, lost))
+
+
+def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
+    """Publish the corpus's shards, or find them published.
+
+    Raises `CorpusError` and `RecordError` for bad input, `StorageError` if the store refuses.
+    """
+    store, data = Store(job.store), job.data
+    corpus = next(corpus for corpus in data.corpora if corpus.name == name)
+    tokenizer = load_tokenizer(store, tokenizer_key)
+    key, work = locate_corpus(store, data, corpus, tokenizer, progress)
+    digest = key[-16:]
+    read_all = job.verify or is_suspect(store, key)
+    if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
+        _check_budget(corpus, manifest.details["totals"]["bad_records"])
+        return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
+
+    store.sweep()
+    store.write_json(f"{key}/{STARTED}", {})
+    records = finished_shards(store, key, name, work, read_all)
+    if records:
+        log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
+    missing = [shard for shard in work if shard.number not in records]
+    known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
+    with forgetting_changed(store):
+        engine = _checked_engine(data, corpus, work, tokenizer)
+        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
+        with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+            for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
+                records[record.number] = record
+    options = {"recipe": corpus_recipe(data, corpus)}
+    manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work], options)
+    return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
+
+
+def find_prepared(job: PrepareJob) -> PreparedData | None:
+    """The job's published tokenizer and shards, if all of them exist; whether they are intact is not looked at."""
+    store = Store(job.store)
+    tokenizer = find_tokenizer(store, job.data)
+    if tokenizer is None:
+        return None
+    info = load_tokenizer(store, tokenizer.key)
+    shards = []
+    for corpus in job.data.corpora:
+        key, _ = locate_corpus(store, job.data, corpus, info, silent())
+        manifest = _manifest(store, key)
+        if manifest is None or not hold_reused(store, key, manifest.created):
+            return None
+        shards.append(ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size(), reused=True))
+    return PreparedData(tokenizer=tokenizer, shards=shards)
+
+
+def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
+    """The manifests of all shard sets. Raises if one is missing, or was made with another tokenizer."""
+    sha256 = load_tokenizer(store, data.tokenizer.key).sha256
+    manifests = []
+    for ref in data.shards:
+        manifest = read_manifest(store, ref.key, KIND)
+        if manifest is None:
+            raise ArtifactError(f"{store.path(ref.key)} holds no published shards; run prepare-data first")
+        if manifest.details["tokenizer_sha256"] != sha256:
+            raise TokenizerError(
+                f"{store.path(ref.key)} was tokenized with {manifest.details['tokenizer']}, not with {data.tokenizer.key}; "
+                "prepare the data anew"
+            )
+        manifests.append(manifest)
+    return manifests
+
+
+def shard_count(options: ShardConfig, raw_bytes: int) -> int:
+    """Number of shards: as given, else one for every `shard_bytes` of raw input."""
+    return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
+
+
+def locate_corpus(
+    store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: TokenizerInfo, progress: Progress
+) -> tuple[str, list[ShardWork]]:
+    """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look."""
+    with progress.bar(f"read {corpus.name}", None, "B") as bar:
+        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance)
+    work = deal(pieces, corpus, data, tokenizer)
+    digest = fingerprint([FORMAT, corpus.name, [shard.fingerprint for shard in work]])
+    return f"shards/{corpus.name}-{digest}", work
+
+
+def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
+    """Which pieces go into which shard, and each shard's fingerprint."""
+    count = shard_count(data.shards, sum(piece.size for piece in pieces))
+    hands: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in pieces:
+        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
+        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
+    common = [FORMAT, reading_options(corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    return [
+        ShardWork(number, fingerprint([*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]), tuple(hand))
+        for number, hand in enumerate(hands)
+    ]
+
+
+def corpus_recipe(data: DataConfig, corpus: CorpusConfig) -> dict[str, Any]:
+    """The options that a set's bytes depend on and that its manifest does not tell otherwise."""
+    return {"format": FORMAT, "corpus": reading_options(corpus), "piece_bytes": data.shards.piece_bytes}
+
+
+def _manifest(store: Store, key: str) -> Manifest | None:
+    """The set's manifest; a damaged one counts as none, because a set can always be made anew."""
+    try:
+        return read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
+
+
+def _intact_manifest(store: Store, key: str, read_all: bool) -> Manifest | None:
+    """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew.
+
+    Unless all are to be read, files are only looked for, with their sizes: whoever reads them compares each block.
+    """
+    manifest = _manifest(store, key)
+    if manifest is None:
+        return None
+    damage = find_damage(store, key, manifest, content=read_all)
+    for file, problem in damage.items():
+        log.warning("%s/%s %s: making its shard anew", store.path(key), file, problem)
+    if damage:
+        store.delete(f"{key}/{MANIFEST}")
+        return None
+    if read_all:
+        clear(store, key)
+    return manifest
+
+
+def _checked_engine(data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo) -> str:
+    """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
+    pieces = spread([piece for shard in work for piece in shard.pieces])
+
+    def samples() -> Iterator[bytes]:
+        for piece in pieces:
+            for document in islice(read_documents(piece, corpus, on_bad=ignore), 8):
+                yield document.text[:65536].decode(errors="ignore").encode()
+
+    return choose_engine(data.tokenizer.engine, tokenizer, islice(samples(), SAMPLED_DOCUMENTS))
+
+
+def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
+    if bad_records > corpus.max_bad_records:
+        raise CorpusError(
+            f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
+            "files or raise max_bad_records"
+        )
+
+
+class _Totals(NamedTuple):
+    raw_bytes: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    validation_documents: int
+    validation_tokens: int
+    validation_bytes: int
+    validation_token_bytes: int
+    bad_records: int
+
+
+def _commit(
+    store: Store,
+    recipe: Recipe,
+    digest: str,
+    tokenizer: TokenizerInfo,
+    work: list[ShardWork],
+    records: list[ShardRecord],
+    options: dict[str, Any],
+) -> Manifest:
+    """Check the whole set and write its manifest, with the options that it was made with."""
+    corpus = recipe.corpus
+    totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
+    _check_budget(corpus, totals.bad_records)
+    if not totals.tokens:
+        raise CorpusError(
+            f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
+            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it into more "
+            "documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
+        )
+    sources = [{"shard": shard.number, **vars(piece)} for shard in work for piece in shard.pieces]
+    store.write_json(f"{recipe.key}/{SOURCES}", sources, indent=None)
+    files = [file for record in records for file in record.files]
+    files += [
+        digest_file(store.fetch(f"{recipe.key}/{name}"), name)
+        for name in [SOURCES, *(record_file(record.number) for record in records)]
+    ]
+    details = {
+        "corpus": corpus.name,
+        "dtype": token_dtype(tokenizer.max_id).str,
+        "block_bytes": BLOCK_BYTES,
+        "eos_id": tokenizer.eos_id,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer": recipe.tokenizer_key,
+        "tokenizer_sha256": tokenizer.sha256,
+        "engine": recipe.engine,
+        "num_shards": len(records),
+        "shard_tokens": [record.tokens for record in records],
+        "totals": totals._asdict(),
+        "keeps_text": keeps_text(tokenizer.json),
+        "validation_digest": add_digests(record.validation_digest for record in records),
+        "validation_fraction": recipe.validation_fraction,
+        **options,
+    }
+    manifest = make_manifest(KIND, digest, files, details)
+    for name, damage in find_damage(store, recipe.key, manifest, content=False).items():
+        raise StorageError(f"{store.path(recipe.key)}/{name} {damage}: something else changes this store; run it again")
+    store.delete(f"{recipe.key}/{STARTED}")
+    clear(store, recipe.key)
+    write_manifest(store, recipe.key, manifest)
+    return manifest

@@ -1,0 +1,112 @@
+"""Shards built in parallel by worker processes that end with their parent."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainer.common.process import die_with_parent, return_large_buffers
+from trainer.common.progress import Bar
+from trainer.common.stopping import SIGNALS, StopRequested, check_stop
+from trainer.config.jobs import CorpusConfig
+from trainer.corpus.engines import ENGINES, Encode
+from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
+from trainer.corpus.sources import Piece
+from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.store.storage import Store
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all shards of a set share."""
+
+    url: str
+    key: str
+    corpus: CorpusConfig
+    tokenizer_key: str
+    engine: str
+    validation_fraction: float
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """One shard to build: its number, the fingerprint of what it is made from, and its pieces."""
+
+    number: int
+    fingerprint: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:
+    """Build and publish shards, the largest first. The first error, or a stop, breaks off the rest; finished shards stay."""
+    if not missing:
+        return
+    context = multiprocessing.get_context("spawn")
+    done, broken_off = context.Value("q", 0), context.Value("b", False)
+    with ProcessPoolExecutor(
+        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)
+    ) as pool:
+        largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+        pending = {pool.submit(_build, recipe, shard) for shard in largest_first}
+        try:
+            while pending:
+                check_stop()
+                finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                bar.reach(done.value)
+                for future in finished:
+                    yield future.result()
+        finally:
+            broken_off.value = True
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+_done: Any = None
+"""In a worker: the count of raw bytes done, shared with the parent."""
+
+_broken_off: Any = None
+"""In a worker: whether the parent wants no more of it."""
+
+
+def _start(parent: int, done: Any, broken_off: Any) -> None:
+    global _done, _broken_off
+    die_with_parent(parent, signal.SIGKILL)
+    return_large_buffers()
+    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
+        signal.signal(signum, signal.SIG_IGN)
+    _done, _broken_off = done, broken_off
+
+
+def _advance(size: int) -> None:
+    if _broken_off.value:
+        raise StopRequested
+    with _done.get_lock():
+        _done.value += size
+
+
+@cache
+def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
+    tokenizer = load_tokenizer(Store(url), tokenizer_key)
+    return tokenizer, ENGINES[engine](tokenizer)
+
+
+def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
+    store = Store(recipe.url)
+    tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
+    about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
+    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
+        record = build_shard(
+            folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
+            recipe.validation_fraction, _advance,
+        )  # fmt: skip
+        for file in record.files:
+            store.put(folder / file.name, f"{recipe.key}/{file.name}")
+    write_record(store, recipe.key, record)
+    return record

@@ -1,0 +1,78 @@
+"""Which scoring an evaluation job asks for, if its checkpoint is of a fine-tuned run; free of heavy imports."""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ConfigError
+from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, EvaluationConfig
+from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
+from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.pretrained.model_files import read_object
+from trainer.records.seals import read_sealed
+from trainer.store.places import CONFIG, FINAL
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+CLASSIFIER = "ForSequenceClassification"
+"""How `transformers` ends the names of architectures that classify."""
+
+
+class CheckpointScoring(NamedTuple):
+    """The run that made a checkpoint, its job with the precision, device and batch of the evaluation, and what is scored."""
+
+    run: str
+    job: FinetuneJob
+    wanted: Scoring
+
+
+def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | None:
+    """The scoring of a fine-tuned run's checkpoint on that run's own data; None for what is no classifier.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` for a classifier of no run in this store, and
+    for settings that only a language model has.
+    """
+    found = find_model(store, job.checkpoint)
+    run = "/".join(found.key.split("/")[:2]) if found.key is not None and found.key.startswith("runs/") else None
+    config: Any = read_sealed(store, f"{run}/{CONFIG}") if run else None
+    if run is None or config is None:
+        if _classifies(found):
+            raise ConfigError(
+                f"{job.checkpoint} is a classifier of no run in this store, so that it is not known on which labelled data to "
+                "measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
+            )
+        return None
+    if "shards" in config["data"]:
+        return None
+    for setting in ("shards", "context"):
+        if getattr(job, setting) is not None:
+            raise ConfigError(
+                f"{setting} goes with language models, but {job.checkpoint} is a classifier, which is measured on the labelled "
+                f"splits of its own run; leave {setting} out"
+            )
+    values = {**config["job"], "store": job.store}
+    values["training"] = {**values["training"], "precision": job.precision, "device": job.device}
+    values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
+    own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
+    if found.key == f"{run}/{FINAL}" and config["job"]["training"]["precision"] == job.precision:
+        return CheckpointScoring(run, own, identify_scoring(store, own, run))
+    encoded: str = config["data"]["key"]
+    name = scoring_fingerprint(own, found, encoded)
+    return CheckpointScoring(run, own, Scoring(found, encoded, name, f"evaluations/{Path(job.checkpoint).name}-{name}.json"))
+
+
+def tell_unused(job: EvaluateJob) -> None:
+    """Say which settings of an evaluation a classifier has no use for."""
+    given = job.evaluation.model_dump()
+    usual = EvaluationConfig().model_dump()
+    if unused := [name for name, value in given.items() if name != "batch" and value != usual[name]]:
+        log.info("%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused))
+
+
+def _classifies(found: Checkpoint) -> bool:
+    """Whether a folder's configuration names an architecture that classifies."""
+    config = read_object(Path(found.folder, "config.json"))
+    return any(name.endswith(CLASSIFIER) for name in config.get("architectures") or ())

@@ -1,0 +1,192 @@
+"""Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
+
+runs/X/eval.json                          figures, confusion matrix, figures by class
+runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example
+runs/X/predictions/test.jsonl
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from torch import nn
+from transformers import AutoConfig
+
+from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.progress import Progress
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
+from trainer.evaluation.measured import (
+    FORMAT,
+    PREDICTED,
+    Scoring,
+    find_scoring,
+    predictions_key,
+    require_scoring,
+    tell_replaced,
+)
+from trainer.evaluation.predicting import (
+    Predictions,
+    decide,
+    gather_scores,
+    label_count,
+    metric_names,
+    positive_figures,
+    predict,
+    prediction_lines,
+)
+from trainer.labelled.encoded import EncodedSet, open_encoded
+from trainer.metrics.measures import metric_identity
+from trainer.models.causal import check_positions
+from trainer.models.classifiers import load_classifier
+from trainer.pretrained.finding import Checkpoint
+from trainer.records.basis import ExamplesBasis, examples_basis
+from trainer.records.results import Classification, ClassScore, FinetuneEvaluation
+from trainer.records.seals import write_sealed
+from trainer.runs.evaluation import check_asked
+from trainer.store.manifest import digest_file
+from trainer.store.places import EVALUATION, FINAL
+from trainer.store.storage import Store
+from trainer.training.runtime import start_runtime
+
+
+def evaluate_run(
+    job: FinetuneJob, run_key: str, progress: Progress, other: str | None = None, encoded: str | None = None
+) -> FinetuneEvaluation:
+    """Score a run's final model and write its predictions; an evaluation already made is reused. Called by every rank.
+
+    The final model of an `other` run can be scored on this one's data, if it has the same tokenizer and classes; its
+    predictions are not written. `encoded` is the key of the set that the job prepared: another job may have asked for the run
+    with another test split since, which raises `RunError`. Raises `ArtifactError` if a model is missing or damaged,
+    `TokenizerError` and `ConfigError` if it does not read this data.
+    """
+    store = Store(job.store)
+    wanted = require_scoring(store, job, run_key, other, encoded)
+    return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
+
+
+def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring, progress: Progress) -> FinetuneEvaluation:
+    """Score any checkpoint of a run on the run's own data. Called by every rank.
+
+    Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is gone.
+    """
+    tell_unused(job)
+    own = scoring.wanted.key == f"{scoring.run}/{EVALUATION}"
+    return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
+
+
+def _score(
+    store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
+) -> FinetuneEvaluation:
+    """Score a model on a run's data: the final one as the run's own evaluation, or another that is `named` so."""
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    earlier = runtime.on_first(lambda: find_scoring(store, wanted))
+    if earlier is not None:
+        return earlier
+    if not named:
+        runtime.on_first(lambda: tell_replaced(store, wanted))
+    data = open_encoded(store, wanted.encoded)
+    if named is not None:
+        _check_reads(wanted.model, data)
+    model = load_classifier(store, job, data.details, Path(wanted.model.folder))
+    cast(nn.Module, model).to(runtime.device)
+    scores: dict[str, dict[str, float]] = {}
+    details: dict[str, Classification] = {}
+    predicted: dict[str, NDArray[np.float32]] = {}
+    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
+    with progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example") as bar:
+        for split in splits:
+            logits = predicted[split] = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
+            rounds = _noting(predict(model, data.splits[split], job.evaluation.batch, runtime, bar.advance), logits)
+            labels = data.splits[split].labels
+            if labels is None:
+                for _ in rounds:
+                    pass
+            else:
+                scores[split] = gather_scores(rounds, data, split, job, runtime)
+                if data.details["classes"]:
+                    details[split] = classify(decide(logits, data), labels, data.details["classes"])
+    files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
+    result = FinetuneEvaluation(
+        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
+        encoded=wanted.encoded, scores=scores, classification=details, predictions=files, measured_on=_basis(job, data),
+        positive=_measured_of(positive_figures(job, data.details["classes"]), scores),
+        model=wanted.model.key if named else None,
+    )  # fmt: skip
+    runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
+    return result
+
+
+def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
+    """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support."""
+    classes = list(range(len(names)))
+    figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
+    return Classification(
+        confusion=confusion_matrix(labels, predicted, labels=classes).tolist(),
+        classes=[
+            ClassScore(name=name, precision=float(p), recall=float(r), f1=float(f), support=int(s))
+            for name, p, r, f, s in zip(names, *figures, strict=True)
+        ],
+    )
+
+
+def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
+    """What the validation figures are measured on."""
+    metrics = [metric_identity(name) for name in metric_names(job, len(data.details["classes"] or []))]
+    if job.evaluation.positive_class is not None:
+        metrics.append(f"of {job.evaluation.positive_class}")
+    return examples_basis(data.details, job.data.model_dump(), "validation", metrics, job.training.precision)
+
+
+def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
+    """Raise `TokenizerError` or `ConfigError` if another model cannot be scored on encoded data as it is."""
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != data.details["tokenizer_sha256"]:
+        raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
+    config = AutoConfig.from_pretrained(found.folder)
+    longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
+    check_positions(config, longest, "the longest example")
+    known = config.id2label
+    classes = data.details["classes"] or ["value"]
+    if known != dict(enumerate(classes)):
+        raise ConfigError(f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}")
+
+
+def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Those of the figures that were measured."""
+    measured = {figure for each in scores.values() for figure in each}
+    return {figure: name for figure, name in sorted(positive.items()) if figure in measured}
+
+
+def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:
+    """Pass rounds on, and put their logits where they belong."""
+    for round_ in rounds:
+        logits[round_.examples] = round_.logits
+        yield round_
+
+
+def _write_predictions(
+    store: Store, run: str, encoded: str, data: EncodedSet, predicted: dict[str, NDArray[np.float32]]
+) -> dict[str, str]:
+    """Write the predictions of a run's final model; those of a split that it has no more go. Returns their SHA-256.
+
+    Raises `RunError` if the run was asked for with another test split in the meantime: these are not its predictions any more.
+    """
+    check_asked(store, run, encoded)
+    for split in set(PREDICTED) - predicted.keys():
+        store.delete(predictions_key(run, split))
+    places = {split: predictions_key(run, split) for split in predicted}
+    return {place: _write(store, place, data, split, predicted[split]) for split, place in places.items()}
+
+
+def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray[np.float32]) -> str:
+    """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
+    with store.writing(key) as path:
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(prediction_lines(data.splits[split].ids, logits, data.details["classes"]))
+        return digest_file(path).sha256

@@ -1,0 +1,106 @@
+"""Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
+
+Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard.
+
+Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in bits,
+divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the
+mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what telling the text takes, and
+they stand for no byte.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
+from trainer.order.held_out import HeldOut
+from trainer.records.results import CorpusScore, Scores
+from trainer.training.runtime import Runtime
+
+
+@torch.no_grad()
+def evaluate(
+    model: PreTrainedModel,
+    held_out: Sequence[HeldOut],
+    context: int,
+    batch: int,
+    runtime: Runtime,
+    advance: Callable[[int], None] = lambda windows: None,
+) -> Scores:
+    """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
+
+    Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
+    """
+    was_training = model.training
+    model.eval()
+    measured: dict[str, _Sums] = {}
+    for corpus in held_out:
+        if not corpus.windows:
+            continue
+        losses, text_bytes = _window_sums(model, corpus, context, batch, runtime, advance).T.tolist()
+        tokens = sum(min(context, corpus.shards.lengths[shard] - start) - 1 for shard, start in corpus.windows)
+        counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
+        measured[corpus.name] = _Sums(math.fsum(losses), tokens, len(corpus.windows), counted)
+    model.train(was_training)
+    counts = [each.text_bytes for each in measured.values()]
+    known = [each for each in counts if each is not None]
+    total = _Sums(
+        math.fsum(each.loss for each in measured.values()),
+        sum(each.tokens for each in measured.values()),
+        sum(each.windows for each in measured.values()),
+        math.fsum(known) if known and len(known) == len(counts) else None,
+    )
+    return Scores(corpora={name: _score(each) for name, each in measured.items()}, total=_score(total))
+
+
+class _Sums(NamedTuple):
+    """Sums over the predicted tokens: their loss in nats, their number, and the bytes of text that they stand for."""
+
+    loss: float
+    tokens: int
+    windows: int
+    text_bytes: float | None
+
+
+def _window_sums(
+    model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, advance: Callable[[int], None]
+) -> torch.Tensor:
+    """Each window's loss in nats and bytes of text, over the tokens that it predicts, of shape [windows, 2], float64."""
+    sums = torch.zeros(len(corpus.windows), 2, dtype=torch.float64)
+    used = corpus.used
+    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
+        runtime.check_stop()
+        first = round_ + runtime.rank * batch
+        chosen = corpus.windows[first : first + batch]
+        if not chosen:  # of the last round, some ranks have no share
+            break
+        corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
+        tokens = np.zeros((len(chosen), context), dtype=np.int64)
+        labels = torch.full((len(chosen), context), IGNORED)
+        for row, (shard, start) in enumerate(chosen):
+            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
+            tokens[row, : len(window)] = window
+            labels[row, : len(window)] = next_tokens(torch.from_numpy(window)[None])[0]
+            if corpus.token_bytes is not None:
+                sums[first + row, 1] = float(corpus.token_bytes[window[1:]].sum())
+        with runtime.accelerator.autocast():
+            each = token_losses_in_pieces(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
+        sums[first : first + len(chosen), 0] = each.view(len(chosen), context).double().sum(dim=1).cpu()
+        advance(len(chosen) * runtime.ranks)
+    return runtime.sum(sums)
+
+
+def _score(sums: _Sums) -> CorpusScore:
+    mean = sums.loss / sums.tokens if sums.tokens else math.nan
+    return CorpusScore(
+        loss=mean,
+        perplexity=math.exp(min(mean, 700.0)),
+        tokens=sums.tokens,
+        windows=sums.windows,
+        bits_per_byte=sums.loss / math.log(2) / sums.text_bytes if sums.text_bytes else None,
+        text_bytes=None if sums.text_bytes is None else round(sums.text_bytes),
+    )

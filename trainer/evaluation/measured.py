@@ -1,0 +1,176 @@
+"""What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from trainer.common.errors import ArtifactError, ConfigError, in_one_line
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob
+from trainer.metrics.measures import metric_identity
+from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.seals import read_sealed, require_sealed
+from trainer.runs.evaluation import check_asked, encoded_of
+from trainer.store.manifest import digest_file, fingerprint, read_manifest
+from trainer.store.places import CONFIG, EVALUATION, FINAL
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+FORMAT = 3
+ENCODED = "encoded"
+PREDICTED = ("validation", "test")
+"""The splits that are predicted, where there are some."""
+
+Found = TypeVar("Found", Evaluation, FinetuneEvaluation)
+
+
+class Measurement(NamedTuple):
+    """What is evaluated on which shards, the evaluation's fingerprint, and the key of its result."""
+
+    model: Checkpoint
+    shards: list[str]
+    context: int
+    fingerprint: str
+    key: str
+
+
+def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
+    """The evaluation that a job makes, made already or not.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on.
+    """
+    found = find_model(store, job.checkpoint)
+    shards, context = _what_to_read(store, job, found)
+    corpora = [key.rsplit("-", 1)[0] for key in shards]
+    if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
+        raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
+    name = fingerprint(
+        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
+    )
+    return Measurement(found, shards, context, name, _result_key(store, job, found, name))
+
+
+def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
+    """The evaluation already made of the same; a damaged one is to be made anew, which a warning tells."""
+    earlier = _intact(store, wanted.key, Evaluation)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
+        return None
+    return earlier.model_copy(update={"reused": True})
+
+
+class Scoring(NamedTuple):
+    """The model that is scored, the key of the encoded set, the fingerprint of the one on the other, and the result's key."""
+
+    model: Checkpoint
+    encoded: str
+    fingerprint: str
+    key: str
+
+
+def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The scoring of a run's final model, made already or not, or of that of an `other` run on this one's data.
+
+    `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with. Raises
+    `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
+    """
+    found = find_model(store, f"{other or run}/{FINAL}")
+    encoded = encoded or encoded_of(store, run)
+    name = scoring_fingerprint(job, found, encoded)
+    return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
+
+
+def require_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
+    if encoded is not None:
+        check_asked(store, run, encoded)
+    return identify_scoring(store, job, run, other, encoded)
+
+
+def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
+    """What names the figures of a model on an encoded set."""
+    metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
+    options = [metrics, job.evaluation.positive_class]
+    return fingerprint([FORMAT, found.files, encoded, job.training.precision, options])
+
+
+def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
+    """The scoring already made of the same, if that and its predictions are as it left them."""
+    earlier = _intact(store, wanted.key, FinetuneEvaluation)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
+        return None
+    manifest = read_manifest(store, wanted.encoded, ENCODED)
+    own = wanted.key.endswith(f"/{EVALUATION}")  # predictions are written of a run's own model alone
+    splits = [split for split in PREDICTED if own and manifest is not None and split in manifest.details["splits"]]
+    expected = [predictions_key(wanted.key.rpartition("/")[0], split) for split in splits]
+    if sorted(earlier.predictions) != sorted(expected):
+        log.warning("%s names other predictions than %s: evaluating again", store.path(wanted.key), ", ".join(expected))
+        return None
+    for file, sha256 in earlier.predictions.items():
+        try:
+            if digest_file(store.fetch(file)).sha256 == sha256:
+                continue
+        except (FileNotFoundError, IsADirectoryError):
+            pass
+        log.warning("%s is missing or changed: evaluating again", store.path(file))
+        return None
+    return earlier.model_copy(update={"reused": True})
+
+
+def tell_replaced(store: Store, wanted: Scoring) -> None:
+    """Warn of the figures and predictions of another test split that a scoring is about to replace."""
+    with suppress(ArtifactError):  # of a damaged record there was a word already
+        before = read_sealed(store, wanted.key)
+        if before is not None and (former := before.get("encoded")) != wanted.encoded:
+            log.warning(
+                "%s is asked for with another test split: %s, which are of %s, are replaced by those of %s; to have the former "
+                "again, run the job with the former test files",
+                store.path(wanted.key.rpartition("/")[0]),
+                ", ".join([wanted.key, *sorted(before.get("predictions", ()))]), former, wanted.encoded,
+            )  # fmt: skip
+
+
+def predictions_key(run: str, split: str) -> str:
+    """Where the predictions of a split are."""
+    return f"{run}/predictions/{split}.jsonl"
+
+
+def _intact(store: Store, key: str, kind: type[Found]) -> Found | None:
+    """An evaluation's record, or None if there is none that can be used."""
+    try:
+        values = read_sealed(store, key)
+        return None if values is None else kind(**values)
+    except ArtifactError as error:
+        log.warning("%s: evaluating again", error)
+    except ValidationError as error:
+        log.warning("%s is no evaluation (%s): evaluating again", store.path(key), in_one_line(error))
+    return None
+
+
+def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:
+    """The shard sets and the window length: as given, else those of the run that made the checkpoint."""
+    run: Any = None
+    if found.key is not None and found.key.startswith("runs/"):
+        run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
+    shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
+    context = job.context or (run and run["job"]["training"]["context"])
+    if not shards or not context:
+        raise ConfigError(
+            f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
+        )
+    return shards, context
+
+
+def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) -> str:
+    """The run's own eval.json for its final model measured as its job says, else a file of its own."""
+    if found.key is not None and found.key.endswith(f"/{FINAL}") and job.shards is None and job.context is None:
+        run = found.key.removesuffix(f"/{FINAL}")
+        settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
+        own = settings["evaluation"] == job.evaluation.model_dump(mode="json")
+        if own and settings["training"]["precision"] == job.precision:
+            return f"{run}/{EVALUATION}"
+    return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"

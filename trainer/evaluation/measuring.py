@@ -1,0 +1,93 @@
+"""Measuring a checkpoint: the trained one at the end of the pipeline, or any other."""
+
+import math
+from typing import cast
+
+from tokenizers import Tokenizer
+from torch import nn
+
+from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.progress import Progress
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.shards import ShardSet, open_shards
+from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+from trainer.evaluation.generation import continue_prompts
+from trainer.evaluation.held_out_loss import evaluate
+from trainer.evaluation.measured import FORMAT, find_evaluation, identify_evaluation
+from trainer.models.causal import check_positions, load_model
+from trainer.order.held_out import open_held_out
+from trainer.pretrained.finding import Checkpoint
+from trainer.records.basis import text_basis
+from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.seals import write_sealed
+from trainer.store.storage import Store
+from trainer.training.runtime import start_runtime
+
+
+def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneEvaluation:
+    """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint` does."""
+    store = Store(job.store)
+    scoring = identify_checkpoint(store, job)
+    if scoring is None:
+        return evaluate_checkpoint(job, progress)
+    from trainer.evaluation.classifying import score_checkpoint  # which needs scikit-learn, as language models do not
+
+    return score_checkpoint(store, job, scoring, progress)
+
+
+def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
+    """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
+
+    Called by every rank.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on,
+    `TokenizerError` if the shards were made with another tokenizer.
+    """
+    store = Store(job.store)
+    wanted = identify_evaluation(store, job)
+    found, shards, context, name, key = wanted
+    runtime = start_runtime(job.precision, job.device)
+    earlier = runtime.on_first(lambda: find_evaluation(store, wanted))
+    if earlier is not None:
+        return earlier
+
+    sets = [open_shards(store, shard_set) for shard_set in shards]
+    tokenizer = _tokenizer(store, found, sets)
+    model = load_model(found.folder)
+    cast(nn.Module, model).to(runtime.device)
+    check_positions(model.config, context, "context")
+    vocab_size = model.config.get_text_config().vocab_size
+    if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
+        raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
+    held_out = [open_held_out(store, s, context, job.evaluation.max_windows) for s in sets]
+    if not any(corpus.windows for corpus in held_out):
+        raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
+    with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
+        scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
+    samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
+    basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision)
+    result = Evaluation(
+        format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
+        scores=scores, samples=samples, measured_on=basis, model=found.key if key.startswith("evaluations/") else None,
+    )  # fmt: skip
+    if math.isfinite(scores.total.loss):
+        runtime.on_first(lambda: write_sealed(store, key, result.model_dump(exclude={"reused"}, exclude_none=True)))
+    return result
+
+
+def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
+    """The shards' tokenizer, which must also be the checkpoint's if it carries one."""
+    keys = {shard_set.details["tokenizer"] for shard_set in sets}
+    if len(keys) > 1:
+        raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
+    (key,) = keys
+    tokenizer = load_tokenizer(store, key)
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != tokenizer.sha256:
+        raise TokenizerError(
+            f"{found.folder} carries another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
+            "evaluate on shards made with its own"
+        )
+    return Tokenizer.from_str(tokenizer.json)

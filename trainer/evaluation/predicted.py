@@ -1,0 +1,110 @@
+"""What was predicted already: the identity of predictions, and finding those made of the same; free of heavy imports.
+
+predictions/NAME-FINGERPRINT/predictions.jsonl     id, prediction and probabilities of each text
+predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and what was counted
+"""
+
+import logging
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.formats import plural
+from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.predicting import PredictJob, as_labelled
+from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.records.results import PredictedTexts
+from trainer.records.seals import read_sealed
+from trainer.store.manifest import Manifest, find_damage, fingerprint, read_manifest
+from trainer.store.places import CONFIG
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+FORMAT = 1
+KIND = "predictions"
+FILE = "predictions.jsonl"
+
+
+class Wanted(NamedTuple):
+    """The model that predicts, the texts and how they are read, the fingerprint of the one on the other, and its key."""
+
+    model: Checkpoint
+    data: LabelledDataConfig
+    source: LabelledSource
+    fingerprint: str
+    key: str
+
+
+def identify_predictions(store: Store, job: PredictJob) -> Wanted:
+    """The predictions that a job makes, made already or not.
+
+    Raises `ArtifactError` if the model is missing or damaged, `CorpusError` for files that do not exist, `ConfigError` if it
+    is not known which columns the model reads, or the model is none that predicts.
+    """
+    found = find_model(store, job.model, hub=True)
+    data = as_labelled(job, _text_columns(store, job, found))
+    source = find_labelled(store, data)
+    options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
+    name = fingerprint([FORMAT, found.files, source.identity[TRAIN], options, job.precision])
+    return Wanted(found, data, source, name, f"{KIND}/{job.name}-{name}")
+
+
+def find_predictions(store: Store, job: PredictJob, wanted: Wanted) -> PredictedTexts | None:
+    """The predictions already made of the same, if they are intact."""
+    try:
+        manifest = read_manifest(store, wanted.key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: predicting again", error)
+        return None
+    if manifest is None or manifest.details["bad_records"] > job.data.max_bad_records:
+        return None  # predicting anew names the record that may no longer be passed over
+    for file, problem in (damage := find_damage(store, wanted.key, manifest)).items():
+        log.warning("%s/%s %s: predicting again", store.path(wanted.key), file, problem)
+    return None if damage else summarise(wanted.key, manifest, reused=True)
+
+
+def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
+    """What the manifest of predictions says, as tasks hand it on."""
+    told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
+    model = manifest.details["model"]["name"]
+    return PredictedTexts(
+        key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
+    )  # fmt: skip
+
+
+def describe(store: Store, made: PredictedTexts) -> str:
+    """Where the predictions are, and what they come to, for people."""
+    counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
+    passed_over = f"; {plural(made.bad_records, 'bad record')} passed over" if made.bad_records else ""
+    cut = f"; {plural(made.truncated, 'text')} cut to the longest that the model takes" if made.truncated else ""
+    lines = [f"{plural(made.texts, 'text')}: {counted}{passed_over}{cut}"]
+    return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
+
+
+def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]:
+    """The columns that hold the texts: as given, else those that the model was trained on."""
+    trained = _trained_columns(store, job, found)
+    given = job.data.text_columns
+    if given is None and trained is None:
+        raise ConfigError(f"{job.model} is not of a run in this store: say in data.text_columns which columns hold the texts")
+    if given is not None and trained is not None and len(given) != len(trained):
+        kinds = ["single texts", "pairs of texts"]
+        raise ConfigError(
+            f"{job.model} was trained on {kinds[len(trained) - 1]} ({', '.join(trained)}), but data.text_columns names "
+            f"{', '.join(given)}; name {len(trained)}"
+        )
+    return given or trained or []
+
+
+def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str] | None:
+    """The text columns of the run that made a model; None for a model that is of no run of this store."""
+    if found.key is None or not found.key.startswith("runs/"):
+        return None
+    run: Any = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
+    if run is None:
+        return None
+    columns: list[str] | None = run["job"]["data"].get("text_columns")
+    if columns is None:
+        raise ConfigError(f"{job.model} is a language model, which predicts no classes; fine-tune it on labelled data first")
+    return columns

@@ -1,0 +1,162 @@
+"""Predictions of a fine-tuned model, and its figures: every example once, whatever the batch size and number of ranks."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import PreTrainedModel
+
+from trainer.common.errors import ConfigError
+from trainer.config.finetuning import FinetuneJob, MeasurementConfig
+from trainer.labelled.encoded import EncodedSet, EncodedSplit
+from trainer.metrics.measures import Metrics, default_metrics, greater_is_better, load_metrics, of_one_class, positive_class
+from trainer.training.checkpoint import Criterion
+from trainer.training.runtime import Runtime
+
+
+class Predictions(NamedTuple):
+    """What a model says of some examples: their places in the split, and the logits, of shape [B, C], float32."""
+
+    examples: NDArray[np.int64]
+    logits: NDArray[np.float32]
+
+
+@torch.no_grad()
+def predict(
+    model: PreTrainedModel,
+    split: EncodedSplit,
+    batch: int,
+    runtime: Runtime,
+    advance: Callable[[int], None] = lambda examples: None,
+) -> Iterator[Predictions]:
+    """Predict a split, a round of one batch a rank at a time, the longest examples first; all ranks get every round."""
+    was_training = model.training
+    model.eval()
+    order = np.argsort(-split.lengths, kind="stable")
+    width = label_count(model)
+    for first in range(0, len(order), batch * runtime.ranks):
+        runtime.check_stop()
+        examples = order[first : first + batch * runtime.ranks]
+        mine = slice(runtime.rank * batch, (runtime.rank + 1) * batch)
+        logits = torch.zeros(len(examples), width)
+        if len(examples[mine]):
+            inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in split.read(examples[mine]).items()}
+            with runtime.accelerator.autocast():
+                logits[mine] = model(**inputs).logits.float().cpu()
+        advance(len(examples))
+        yield Predictions(examples, runtime.sum(logits).numpy())
+    model.train(was_training)
+
+
+def label_count(model: PreTrainedModel) -> int:
+    """Logits an example: one for each class, or one number."""
+    return int(model.config.num_labels or 1)
+
+
+def score(model: PreTrainedModel, data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime) -> dict[str, float]:
+    """Mean loss and the job's metrics on a labelled split, the same on every rank."""
+    rounds = predict(model, data.splits[split], job.evaluation.batch, runtime)
+    return gather_scores(rounds, data, split, job, runtime)
+
+
+def gather_scores(
+    rounds: Iterator[Predictions], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
+) -> dict[str, float]:
+    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
+    labels = data.splits[split].labels
+    assert labels is not None
+    metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
+    total = 0.0
+    for round_ in rounds:
+        references = labels[round_.examples]
+        total += float(_losses(round_.logits, references).sum())
+        if metrics is not None:
+            metrics.add_batch(decide(round_.logits, data), references)
+    figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
+    scores = {"loss": total / len(labels), **figures}
+    _require_figure(job, scores)
+    return scores
+
+
+def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
+    """The job's metrics. Raises `ConfigError` for one that is unknown or does not fit."""
+    names, named = metric_names(job, len(classes or [])), classes or []
+    positive = positive_class(job.evaluation.positive_class, named, names)
+    return load_metrics(names, job.data.task, len(named), positive)
+
+
+def positive_figures(job: FinetuneJob, classes: list[str] | None) -> dict[str, str]:
+    """The figures of the job's metrics that are of one class of two, each with the class's name."""
+    if classes is None or len(classes) != 2:
+        return {}
+    names = metric_names(job, len(classes))
+    return dict.fromkeys(of_one_class(names), classes[positive_class(job.evaluation.positive_class, classes, names)])
+
+
+def metric_names(job: FinetuneJob, classes: int) -> list[str]:
+    """The metrics that the job names, or those that fit its data."""
+    return job.evaluation.metrics or default_metrics(job.data.task, classes, glue_task(job))
+
+
+def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
+    """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
+    metrics = open_metrics(job, classes)
+    made_up = np.array([0, 1] if classes else [0.0, 1.0])
+    metrics.add_batch(made_up, made_up)
+    scores = {"loss": 0.0, **metrics.compute()}
+    _require_figure(job, scores)
+    if job.promotion is not None and job.promotion.metric not in scores:
+        raise ConfigError(f"promotion.metric is {job.promotion.metric!r}, but what is measured are {', '.join(scores)}")
+
+
+def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
+    if job.evaluation.best_by not in scores:
+        raise ConfigError(f"evaluation.best_by is {job.evaluation.best_by!r}, but what is measured are {', '.join(scores)}")
+
+
+def glue_task(job: FinetuneJob) -> str | None:
+    """The name of the GLUE task that the job's data is, or None."""
+    is_glue = job.data.source == "hub" and (job.data.path or "").split("/")[-1] == "glue"
+    return job.data.subset if is_glue else None
+
+
+def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] | NDArray[np.float32]:
+    """The likeliest class of each example, or its predicted number; [B, C] -> [B]."""
+    return logits.argmax(axis=1) if data.details["classes"] else logits[:, 0]
+
+
+def make_criterion(options: MeasurementConfig) -> Criterion:
+    """What says which checkpoint is best."""
+    greater = options.greater_is_better
+    return Criterion(options.best_by, greater_is_better(options.best_by) if greater is None else greater)
+
+
+def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The softmax of logits of shape [B, C], in float64."""
+    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
+    chances: NDArray[np.float64] = shifted / shifted.sum(axis=1, keepdims=True)
+    return chances
+
+
+def prediction_lines(ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None) -> Iterator[str]:
+    """A JSON object for each example: its name, its likeliest class and all probabilities, or its number."""
+    if classes is None:
+        for name, number in zip(ids, logits[:, 0], strict=True):
+            yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
+        return
+    for name, chances in zip(ids, probabilities(logits).tolist(), strict=True):
+        line: dict[str, Any] = {"id": name, "prediction": classes[chances.index(max(chances))]}
+        line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
+        yield json.dumps(line, ensure_ascii=False) + "\n"
+
+
+def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """-log p(label) of each example, or its squared error, in float64."""
+    if labels.dtype.kind == "f":
+        errors: NDArray[np.float64] = np.square(logits[:, 0].astype(np.float64) - labels)
+        return errors
+    surprises: NDArray[np.float64] = -np.log(probabilities(logits)[np.arange(len(labels)), labels])
+    return surprises

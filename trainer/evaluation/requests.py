@@ -1,0 +1,23 @@
+"""How the final model of a pipeline, or another one like it, is measured."""
+
+from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.records.results import Evaluation
+from trainer.store.places import FINAL
+
+
+def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
+    """How a pipeline's own final model is measured."""
+    return EvaluateJob(
+        store=job.store,
+        checkpoint=f"{run_key}/final",
+        precision=job.training.precision,
+        device=job.training.device,
+        evaluation=job.evaluation,
+    )
+
+
+def measurement_alike(measuring: EvaluateJob, run_key: str, evaluation: Evaluation) -> EvaluateJob:
+    """How the final model of another run is measured on the same text, in the same way."""
+    evaluated = measuring.evaluation.model_copy(update={"prompts": []})
+    changes = {"shards": evaluation.shards, "context": evaluation.context, "evaluation": evaluated}
+    return measuring.model_copy(update={"checkpoint": f"{run_key}/{FINAL}", **changes})

@@ -1,0 +1,52 @@
+"""What would become of a job's encoded set, and why."""
+
+from collections.abc import Mapping
+
+from trainer.common.formats import plural
+from trainer.config.finetuning import FinetuneJob
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
+from trainer.labelled.encoded import KIND
+from trainer.labelled.encoding import Recipe, locate_encoded
+from trainer.pretrained.finding import find_model
+from trainer.records.origins import labelled_digests
+from trainer.store.manifest import ArtifactRef, Manifest
+from trainer.store.storage import Store
+
+
+def foresee_encoded(store: Store, job: FinetuneJob) -> tuple[Foreseen, ArtifactRef]:
+    """Whether the labelled set is there, encoded, and what will refer to it. Raises as encoding does for missing input."""
+    recipe = locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder)
+    stage = _foresee(store, job, recipe)
+    return stage, recipe.refer(0, stage.verdict == "reused")
+
+
+def _foresee(store: Store, job: FinetuneJob, recipe: Recipe) -> Foreseen:
+    stage, allowed = f"encoded set {job.data.name}", job.data.max_bad_records
+    manifest, problems = look(store, recipe.key, KIND)
+    bad = max(split["bad_records"] for split in manifest.details["splits"].values()) if manifest else 0
+    if manifest is not None and bad <= allowed:
+        return Foreseen(stage, "reused", recipe.key, created=manifest.created)
+    if manifest is not None:
+        return Foreseen(stage, "refused", recipe.key, (f"{plural(bad, 'bad record')} in a split, at most {allowed} allowed",))
+    paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
+    wanted = labelled_digests(recipe.source.identity, paths)
+
+    def compare(other: Manifest) -> list[str]:
+        known = other.details["source"].get("recipe", {})
+        return compare_options({f"data.{key}": value for key, value in known.items()}, options)
+
+    def files(other: Likeness) -> list[str]:
+        source = other.manifest.details["source"]
+        return _compare_content(labelled_digests(source["identity"], source.get("paths", {})), wanted)
+
+    options = {f"data.{key}": value for key, value in recipe.options.items()}
+    similar = find_similar(store, recipe.key, KIND, compare)
+    return Foreseen(stage, "made", recipe.key, tuple(problems or explain_likeness(similar, files)))
+
+
+def _compare_content(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Files that differ; one that only has another name is the same."""
+    same = set(old.values()) & set(new.values())
+    before, now = ({name: digest for name, digest in each.items() if digest not in same} for each in (old, new))
+    return compare_files(before, now)

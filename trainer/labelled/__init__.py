@@ -1,0 +1,1 @@
+"""Labelled data to encoded sets."""

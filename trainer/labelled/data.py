@@ -1,0 +1,177 @@
+"""Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
+
+One look at the rows of each split keeps a few bytes a row; the texts are read again when they are needed, in blocks.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import CorpusError
+from trainer.common.progress import Progress
+from trainer.config.finetuning import LabelledDataConfig
+from trainer.labelled.checks import check_columns, require_all_classes
+from trainer.labelled.labels import UNLABELLED, Labels, find_labels, read_label
+from trainer.labelled.rows import Part
+from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows
+from trainer.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
+
+log = logging.getLogger(__name__)
+
+
+class Example(NamedTuple):
+    """What is encoded: the example's name, and its text or the two of a pair."""
+
+    id: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """The good examples of one split.
+
+    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none.
+    `kept` has the shape [rows], `bad_records` counts rows that were passed over.
+    """
+
+    data: LabelledDataConfig
+    parts: Sequence[Part]
+    kept: NDArray[np.bool_]
+    labels: NDArray[Any]
+    bad_records: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def examples(self) -> Iterator[Example]:
+        """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
+        texts = len(self.data.text_columns)
+        for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
+            if self.kept[number]:
+                name = id_of(self.data, row)
+                yield Example(str(number if name is None else name), tuple(row.values[:texts]))
+
+
+class LabelledSet(NamedTuple):
+    """Checked data: the names of the classes (None: regression), the splits, and the columns that are left out.
+
+    `duplicates` counts the validation examples whose texts are in train as well.
+    """
+
+    classes: list[str] | None
+    splits: dict[str, LabelledSplit]
+    dropped: list[str]
+    duplicates: int
+
+
+@contextmanager
+def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
+    """Check all rows; the set can be read for the length of the block.
+
+    Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for the
+    first bad row of a split that may not be passed over.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
+        dropped, named = check_columns(data, parts)
+        with progress.bar(f"read {data.name}", None, "row") as bar:
+            scans = {
+                split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
+            }
+        for split, scan in scans.items():
+            _require_examples(data, split, scan, scan.codes != BAD)
+        train = scans[TRAIN]
+        labels = find_labels(data, train.values, named, len(train.codes))
+        splits = {}
+        for split, scan in scans.items():
+            meant, good = read_labels(data, labels, split, scan)
+            _require_examples(data, split, scan, good)
+            splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
+        if data.classes is None and named is None:
+            whole = splits[TRAIN]
+            require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
+        if source.cut:
+            splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
+            log.info(
+                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of their text",
+                data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
+            )  # fmt: skip
+        _warn_of_classes(data, labels, splits)
+        held_out = scans.get(VALIDATION, train).digests[splits[VALIDATION].kept]
+        duplicates = int(np.isin(held_out, train.digests[splits[TRAIN].kept]).sum())
+        if duplicates:
+            log.warning(
+                "data set %s: %d of %d validation examples are in train as well, so validation figures will flatter",
+                data.name, duplicates, len(held_out),
+            )  # fmt: skip
+        order = [split for split in (TRAIN, VALIDATION, TEST) if split in splits]
+        yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
+
+
+def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """What each row's label means, and which rows are good. Raises `RecordError` for a label that means nothing."""
+    classifies = labels.classes is not None
+    missing = UNLABELLED if classifies else np.nan
+    meanings: list[float | int] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
+    problems: dict[int, ValueError] = {}
+    for code, value in enumerate(scan.values):
+        try:
+            found = read_label(labels, value, optional=split == TEST)
+        except ValueError as error:
+            problems[code] = error
+        else:
+            meanings[code] = missing if found is None else found
+    wrong = np.isin(scan.codes, list(problems))
+    if wrong.any() and scan.bad + int(wrong.sum()) > data.max_bad_records:
+        # Its place is looked for anew, as only errors ask for it.
+        first = int(np.argmax(wrong))
+        place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == first)
+        problem = problems[int(scan.codes[first])]
+        raise bad_record(data, split, place(), f"column {data.label_column!r}: {problem}") from problem
+    good = (scan.codes != BAD) & ~wrong
+    meant = np.array(meanings, dtype=np.int64 if classifies else np.float64)[scan.codes]
+    if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
+        meant[:] = np.nan  # how GLUE withholds numbers
+    return meant, good
+
+
+def _require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
+    if not good.any():
+        raise CorpusError(
+            f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check that "
+            f"{', '.join(part.name for part in scan.parts)} is the right data"
+        )
+
+
+def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]) -> tuple[LabelledSplit, LabelledSplit]:
+    """Train and validation out of one split, by the hash of the texts; equal texts stay together."""
+
+    def side(split: str, kept: NDArray[np.bool_]) -> LabelledSplit:
+        if not kept.any():
+            raise CorpusError(
+                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} split "
+                f"without an example, out of {len(whole)}; give validation data, or another validation_fraction than "
+                f"{data.validation_fraction}"
+            )
+        return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
+
+    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad_records=0)
+
+
+def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
+    if labels.classes is None:
+        return
+    for split in (TRAIN, VALIDATION):
+        if len(found := np.unique(splits[split].labels)) == 1:
+            name = labels.classes[int(found[0])]
+            log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
+    present = set(splits[TRAIN].labels.tolist())
+    if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
+        log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))

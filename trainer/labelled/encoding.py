@@ -1,0 +1,194 @@
+"""A labelled data set to its published, encoded form, unless that is in the store already."""
+
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import ArtifactError
+from trainer.common.progress import Progress
+from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.corpus.raw_bytes import forgetting_changed
+from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.labelled.data import LabelledSet, open_labelled
+from trainer.labelled.encoded import (
+    ENDING,
+    KIND,
+    EncodedSet,
+    EncodedSplit,
+    open_encoded,
+    tokenizer_paths,
+    unlabelled,
+    write_split,
+)
+from trainer.labelled.sources import LabelledSource, find_labelled
+from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.pretrained.finding import find_model
+from trainer.records.holds import hold_reused
+from trainer.records.origins import without_test
+from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.store.storage import Store
+
+__all__ = [
+    "EncodedSet", "EncodedSplit", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths",
+]  # fmt: skip
+
+log = logging.getLogger(__name__)
+
+FORMAT = 4
+
+
+class Recipe(NamedTuple):
+    """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content.
+
+    `trained` names what training depends on: the same without the test split.
+    """
+
+    source: LabelledSource
+    encoder: TextEncoder
+    key: str
+    trained: str
+    options: dict[str, Any]
+
+    def refer(self, size: int, reused: bool = False) -> ArtifactRef:
+        """The reference to the published set, by which a run is named after what it trains on."""
+        return ArtifactRef(key=self.key, fingerprint=self.trained, size=size, reused=reused)
+
+
+def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
+    """Publish the job's encoded data set, or find it published and intact."""
+    store = Store(job.store)
+    return prepare_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder, progress)
+
+
+def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
+    """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
+    return _find(store, job.data, locate_encoded(store, job, model_folder))
+
+
+def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
+    """Encode the data set with the model's tokenizer and publish it, or find it published and intact.
+
+    Raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
+    for a length beyond the model's positions, `StorageError` if the store refuses.
+    """
+    data, recipe = job.data, locate_encoded(store, job, model_folder)
+    if found := _find(store, data, recipe):
+        return found
+    store.sweep()
+    encoder = recipe.encoder
+    if encoder.pad_is_end:
+        log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
+    if encoder.divider is not None:
+        log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
+    with (
+        forgetting_changed(store),
+        open_labelled(data, recipe.source, progress) as labelled,
+        store.staging(key=recipe.key) as folder,
+    ):
+        _warn_of_unlabelled(data, labelled)
+        encoder.save(folder)
+        total = sum(map(len, labelled.splits.values()))
+        with progress.bar(f"encode {data.name}", total, "example") as bar:
+            figures = {
+                split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance)
+                for split, examples in labelled.splits.items()
+            }
+        details = _describe(data, labelled, encoder, figures)
+        details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
+        paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
+        told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
+        details["source"] = {"identity": recipe.source.identity, **told}
+        manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
+    log.info("%s: %s", data.name, describe_columns(details))
+    return recipe.refer(manifest.size())
+
+
+def describe_columns(details: dict[str, Any]) -> str:
+    """What became of the data set's columns, in one line."""
+    texts, dropped = " and ".join(details["text_columns"]), ", ".join(details["dropped_columns"]) or "none"
+    return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
+
+
+def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> Recipe:
+    """Where the job's encoded set belongs, and what it is made from; raises as `prepare_encoded` does for missing input."""
+    data = job.data
+    encoder = load_text_encoder(model_folder, data)
+    source = find_labelled(store, data)
+    places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
+    options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
+    cut = data.validation_fraction if source.cut else None
+    name, trained = (
+        fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length])
+        for identity in (source.identity, without_test(source.identity))
+    )
+    told = {**options, "format": FORMAT, "quoting": data.quoting, "validation_fraction": cut, "max_length": encoder.max_length}
+    return Recipe(source, encoder, f"encoded/{data.name}-{name}", trained, {**told, "tokenizer": encoder.digest})
+
+
+def _find(store: Store, data: LabelledDataConfig, recipe: Recipe) -> ArtifactRef | None:
+    key = recipe.key
+    try:
+        manifest = read_manifest(store, key, KIND)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
+    if manifest is None:
+        return None
+    if any(split["bad_records"] > data.max_bad_records for split in manifest.details["splits"].values()):
+        return None  # making it anew names the record that may no longer be passed over
+    for file, problem in (damage := find_damage(store, key, manifest)).items():
+        log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
+    if damage or not hold_reused(store, key, manifest.created):
+        return None
+    return recipe.refer(manifest.size(), reused=True)
+
+
+def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:
+    for split, found in labelled.splits.items():
+        if 0 < (known := int((~unlabelled(found.labels)).sum())) < len(found):
+            log.warning(
+                "data set %s: only %d of %d examples of the %s split are labelled, so it is predicted but not scored",
+                data.name, known, len(found), split,
+            )  # fmt: skip
+
+
+def _describe(
+    data: LabelledDataConfig, labelled: LabelledSet, encoder: TextEncoder, figures: dict[str, dict[str, int]]
+) -> dict[str, Any]:
+    """The manifest's details: everything that a report needs."""
+    return {
+        "name": data.name,
+        "task": data.task,
+        "classes": labelled.classes,
+        "text_columns": data.text_columns,
+        "label_column": data.label_column,
+        "dropped_columns": labelled.dropped,
+        "max_length": encoder.max_length,
+        "pad_token": encoder.pad_token,
+        "pad_id": encoder.pad_id,
+        "pad_is_end": encoder.pad_is_end,
+        "divider": encoder.divider,
+        "vocab_size": encoder.vocab_size,
+        "duplicates_across": labelled.duplicates,
+        "splits": {
+            split: {**figures[split], "bad_records": found.bad_records, **_count_labels(found.labels, labelled.classes)}
+            for split, found in labelled.splits.items()
+        },
+    }
+
+
+def _count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
+    """How many examples are labelled; how many of each class, or the numbers' mean and range."""
+    known = labels[~unlabelled(labels)]
+    if classes is not None:
+        counts = np.bincount(known, minlength=len(classes))
+        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
+    if not len(known):
+        return {"labelled": 0, "target": None}
+    return {
+        "labelled": len(known),
+        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
+    }

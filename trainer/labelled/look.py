@@ -1,0 +1,67 @@
+"""A look at labelled data before long work: at all of it where that takes seconds, else at the beginning of every file."""
+
+from typing import NamedTuple
+
+import fsspec
+
+from trainer.common.formats import count, plural
+from trainer.common.progress import Progress
+from trainer.config.finetuning import LabelledDataConfig
+from trainer.labelled.checks import check_columns
+from trainer.labelled.data import open_labelled, read_labels
+from trainer.labelled.labels import find_labels, refuse_fractions
+from trainer.labelled.rows import Part
+from trainer.labelled.scan import scan_rows
+from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.store.storage import Store
+
+WHOLE_BYTES = 64 * 2**20
+"""Data that takes no more than this, as it is stored, is looked at as a whole: that takes some seconds."""
+
+HEAD_ROWS = 10_000
+"""Rows of each file that are looked at where there is more."""
+
+
+class Look(NamedTuple):
+    """What a look at data has shown; `classes` and `splits` are None where they are not known before all of it is read.
+
+    `splits` are the numbers of examples, `told` says what was looked at.
+    """
+
+    classes: list[str] | None
+    splits: dict[str, int] | None
+    told: str
+
+
+def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress) -> Look:
+    """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
+    source = find_labelled(store, data)
+    parts = [part for each in source.parts.values() for part in each]
+    if sum(map(_stored_bytes, parts)) > WHOLE_BYTES:
+        return _look_at_heads(data, source, progress, len(parts))
+    with open_labelled(data, source, progress) as found:
+        sizes = {split: len(examples) for split, examples in found.splits.items()}
+        return Look(found.classes, sizes, f"all of it, {plural(sum(sizes.values()), 'example')}")
+
+
+def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: Progress, files: int) -> Look:
+    """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
+    _, named = check_columns(data, source.parts)
+    classes = data.classes or named
+    known = data.task == "regression" or classes is not None
+    with progress.bar(f"look at {data.name}", None, "row") as bar:
+        for split, parts in source.parts.items():
+            for part in parts:
+                scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
+                if known:
+                    read_labels(data, find_labels(data, scan.values, named, HEAD_ROWS), split, scan)
+                elif split == TRAIN:
+                    refuse_fractions(data, scan.values, None)
+    return Look(classes, None, f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}")
+
+
+def _stored_bytes(part: Part) -> int:
+    if part.loaded is not None:
+        return int(part.loaded.data.nbytes)
+    fs, path = fsspec.url_to_fs(part.path)
+    return int(fs.size(path) or 0)

@@ -1,0 +1,196 @@
+"""Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
+
+Whole texts are encoded without special tokens, cut, and then framed as the tokenizer frames them. The ids are those of
+`tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two lengths.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.config.finetuning import LabelledDataConfig
+from trainer.corpus.taken_tokenizer import PLAIN_CLASS, save_flat
+from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
+from trainer.pretrained.model_files import check_settings
+from trainer.store.manifest import digest_file, fingerprint
+
+UNSET_LENGTH = 10**20
+"""From here on, a tokenizer's `model_max_length` means that nobody set it."""
+
+POSITIONS_AFTER_PADDING = frozenset(
+    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
+)  # fmt: skip
+"""Families that number positions from the padding id + 1 on, so that their tables hold as many more than can be used."""
+
+
+class Encoding(NamedTuple):
+    """One example: ids and their types, of shape [T], and whether tokens were cut off."""
+
+    input_ids: NDArray[np.int32]
+    token_type_ids: NDArray[np.int8]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer made ready for a data set.
+
+    `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
+    `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
+    token types; `digest` names the files that `save` writes.
+    """
+
+    tokenizer: Any
+    frame: Frame
+    max_length: int
+    vocab_size: int
+    pad_is_end: bool
+    divider: str | None
+    has_types: bool
+    digest: str
+
+    @property
+    def pad_token(self) -> str:
+        return str(self.tokenizer.pad_token)
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `AutoTokenizer.from_pretrained` reads, to give the same ids as `encode`."""
+        _save(self.tokenizer, self.divider, folder)
+
+    def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
+        """The examples, each a text or the two of a pair, cut to `max_length`."""
+        backend: Tokenizer = self.tokenizer.backend_tokenizer
+        members = [
+            [np.array(found.ids, dtype=np.int32) for found in backend.encode_batch_fast(list(each), add_special_tokens=False)]
+            for each in zip(*texts, strict=True)
+        ]
+        return [self._framed(ids) for ids in zip(*members, strict=True)]
+
+    def _framed(self, ids: tuple[NDArray[np.int32], ...]) -> Encoding:
+        frame, keeps_end = self.frame, self.tokenizer.truncation_side == "left"
+        lengths = cut_lengths([len(each) for each in ids], self.max_length - frame.size)
+        cut = [each[len(each) - n :] if keeps_end else each[:n] for each, n in zip(ids, lengths, strict=True)]
+        types = [np.full(len(each), kind, dtype=np.int8) for each, kind in zip(cut, frame.text_types, strict=True)]
+        return Encoding(
+            input_ids=np.concatenate([frame.tokens[0], cut[0], frame.tokens[1], *cut[1:], frame.tokens[2]]),
+            token_type_ids=np.concatenate([frame.types[0], types[0], frame.types[1], *types[1:], frame.types[2]]),
+            truncated=sum(lengths) < sum(map(len, ids)),
+        )
+
+
+def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncoder:
+    """The tokenizer of a model folder or a pretrained name, made ready for a data set.
+
+    Raises `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
+    """
+    name = str(model)
+    config, tokenizer = _load(name)
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    # As when pretraining: a text that holds a special token's spelling does not become that token.
+    backend.encode_special_tokens = True
+    pad_is_end = _choose_padding(tokenizer, name)
+    frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
+    length = resolve_length(data, tokenizer, config, name)
+    if frame.size >= length:
+        raise ConfigError(f"data.max_length is {length}, but the tokenizer of {name!r} adds {frame.size} tokens of its own")
+    # Not every tokenizer that gives types belongs to a model that knows them: GPT-2 would look them up as token ids.
+    has_types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", 0) or 0) > 1
+    inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
+    settings = {
+        "model_input_names": inputs, "model_max_length": length, "padding_side": "right", "split_special_tokens": True,
+    }  # fmt: skip
+    for key, value in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
+        setattr(tokenizer, key, value)
+        tokenizer.init_kwargs[key] = value
+    vocab_size = max(backend.get_vocab(True).values()) + 1
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        _save(tokenizer, divider, Path(folder))
+        digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
+    return TextEncoder(tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest)
+
+
+def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: str) -> int:
+    """Tokens an example at most: as given, else the lesser of what the tokenizer says and the model's positions.
+
+    Raises `ConfigError` if that is beyond the model's positions, or nothing says it.
+    """
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    if positions is not None and config.model_type in POSITIONS_AFTER_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    known = positions if positions is not None and positions > 0 else None
+    if data.max_length is not None:
+        if known is not None and data.max_length > known:
+            raise ConfigError(f"data.max_length is {data.max_length}, but the model {name!r} has {known} positions")
+        return data.max_length
+    said = [length for length in (tokenizer.model_max_length, known) if length is not None and length < UNSET_LENGTH]
+    if not said:
+        raise ConfigError(f"neither the model {name!r} nor its tokenizer says how long a text may be; set data.max_length")
+    return int(min(said))
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    """The model's text configuration and its tokenizer."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    check_settings(name)
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
+        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
+    if not tokenizer.is_fast:
+        raise TokenizerError(f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
+    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none
+        raise TokenizerError(f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it")
+    return config.get_text_config(), tokenizer
+
+
+def _choose_padding(tokenizer: Any, name: str) -> bool:
+    """Pad with the end token where there is no padding token; returns whether that is so."""
+    if tokenizer.pad_token is not None:
+        return False
+    if tokenizer.eos_token is None:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} has neither a padding token nor an end token to pad with; name one in its "
+            "tokenizer_config.json"
+        )
+    tokenizer.pad_token = tokenizer.eos_token
+    return True
+
+
+def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:
+    """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put there."""
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    frame = find_frame(backend, members)
+    if members == 1 or frame.divides:
+        return frame, None
+    token = tokenizer.sep_token or tokenizer.eos_token
+    if token is None:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} puts nothing between the texts of a pair, and has no separator or end token that could "
+            "stand there; name one in its tokenizer_config.json"
+        )
+    put_between(backend, str(token))
+    return find_frame(backend, members), str(token)
+
+
+def _save(tokenizer: Any, divider: str | None, folder: Path) -> None:
+    # Some families build what stands around texts by themselves; the plain class takes it from tokenizer.json.
+    save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if divider is not None else {}))

@@ -1,0 +1,160 @@
+"""Models: any causal language model that `transformers` knows, new or pretrained."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import logging as transformers_logging
+from transformers.activations import NewGELUActivation
+
+from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.taken_tokenizer import TOKENIZER_FILE, read_vocabulary
+from trainer.corpus.tokenizer import TokenizerInfo, vocabulary
+from trainer.models.new import new_config
+from trainer.pretrained.hub import NO_NAME, is_hub_name
+from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.weights import check_weights
+
+transformers_logging.disable_progress_bar()
+
+
+def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int) -> PretrainedConfig:
+    """The model's full configuration, checked against the tokenizer and the window length.
+
+    Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
+    """
+    config = _pretrained_config(options.pretrained) if options.pretrained is not None else new_config(options, tokenizer)
+    vocab_size = config.get_text_config().vocab_size
+    if tokenizer.vocab_size > vocab_size:
+        raise TokenizerError(
+            f"the tokenizer's largest id is {tokenizer.max_id}, but the model has {vocab_size} embeddings; "
+            "use the model's own tokenizer, or a new model"
+        )
+    check_positions(config, context, "training.context")
+    return config
+
+
+def check_positions(config: PretrainedConfig, context: int, setting: str) -> None:
+    """Raise `ConfigError` if a window is longer than the positions that the model knows."""
+    positions = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and 0 <= positions < context:  # XLNet says -1 for any number
+        raise ConfigError(f"{setting} is {context}, but the model has {positions} positions")
+
+
+def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
+    """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
+    with torch.device("meta"):
+        model = _from_config(config, attention, kind)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
+    torch.manual_seed(seed)
+    if options.pretrained is not None:
+        return load_model(options.pretrained, options.attention)
+    return _made_ready(_from_config(config, options.attention, AutoModelForCausalLM))
+
+
+def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
+    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
+    check_settings(str(path))
+    check_weights(str(path))
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
+        )
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
+    return _made_ready(keep_fixed(model))
+
+
+def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
+    try:
+        model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
+    except Exception as error:  # architectures check their settings each in their own way
+        raise ConfigError(f"a {config.model_type!r} model cannot be built from this configuration: {brief(error)}") from error
+    return model
+
+
+def _made_ready(model: PreTrainedModel) -> PreTrainedModel:
+    return fuse_activations(let_padding_learn(model))
+
+
+def keep_fixed(model: PreTrainedModel) -> PreTrainedModel:
+    """Keep fixed what an architecture does not train (positions made of sines, biases that choose experts).
+
+    Loading forgets that of a parameter, and a run that goes on would train what it did not before.
+    """
+    with torch.device("meta"):
+        built = type(model)(model.config)
+    fixed = {name for name, parameter in built.named_parameters() if not parameter.requires_grad}
+    for name in fixed:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def let_padding_learn(model: PreTrainedModel) -> PreTrainedModel:
+    """Let the embedding of a padding token learn as any other.
+
+    Pretraining has no padding: where that token stands in the data (as the end of documents, often), it is a real one. The
+    padding number of embedded positions says how these are counted, and stays.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Embedding) and "Position" not in type(module).__name__:
+            module.padding_idx = None
+    return model
+
+
+def checkpoint_activations(model: PreTrainedModel) -> None:
+    """Have the model recompute its activations in the backward pass instead of keeping them."""
+    # transformers 5.23 warns of the method's old name; 5.0 has no other.
+    enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
+    enable({"use_reentrant": False})
+
+
+def fuse_activations(model: PreTrainedModel) -> PreTrainedModel:
+    """Replace the tanh form of GELU that is spelt out in eight operations by the one operation that computes the same."""
+    for module in model.modules():
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
+    return model
+
+
+def _pretrained_config(name: str) -> PretrainedConfig:
+    if not Path(name).is_dir() and not is_hub_name(name):
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
+    if Path(name).is_dir() and not Path(name, "config.json").is_file():
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder")
+    check_settings(name)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {brief(error)}") from error
+    check_weights(name)
+    return config
+
+
+def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
+    """Raise `TokenizerError` unless the ids of data and model mean the same, as far as their tokenizers tell."""
+    path = Path(pretrained, TOKENIZER_FILE)
+    remedy = f"set data.tokenizer.path to {str(path if path.is_file() else pretrained)!r}"
+    if not tokenizer.json:
+        raise TokenizerError(
+            f"the data's tokenizer is still to be trained, so it is not that of the pretrained model {pretrained!r}; {remedy}"
+        )
+    try:
+        own = read_vocabulary(pretrained)
+    except TokenizerError as error:
+        raise TokenizerError(
+            f"nothing tells whether the data's tokenizer is that of the pretrained model {pretrained!r}: {error}; put the "
+            "files of the model's tokenizer into its folder"
+        ) from error
+    if own != vocabulary(tokenizer.json):
+        raise TokenizerError(
+            f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; {remedy}"
+        )

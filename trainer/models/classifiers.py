@@ -1,0 +1,134 @@
+"""Models for labelled data: any sequence-classification model of `transformers`, from a pretrained one of any kind."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import logging as transformers_logging
+
+from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.config.finetuning import FinetuneJob
+from trainer.models.causal import fuse_activations, keep_fixed
+from trainer.pretrained.finding import find_model
+from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.weights import check_weights
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None) -> PreTrainedModel:
+    """A float32 model with a head for the data's labels: from a checkpoint, else from what the job starts with.
+
+    `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed, and
+    said so. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its embeddings.
+    """
+    source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
+    config = classifier_config(source, data)
+    check_weights(source)
+    torch.manual_seed(job.training.seed)
+    model, report = _load(source, config, job.model.attention, ignore_mismatched_sizes=checkpoint is None)
+    made = _not_loaded(report)
+    if checkpoint is not None and made:
+        raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
+    body = f"{model.base_model_prefix}."
+    if lacking := [name for name in made if name.startswith(body) and not name.startswith(f"{body}pooler.")]:
+        raise ConfigError(
+            f"model {source!r} lacks {len(lacking)} weights of its own configuration, or has them in another size: "
+            f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+        )
+    if made:
+        log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
+    return fuse_activations(model)
+
+
+def load_finished(source: str, pad_id: int) -> PreTrainedModel:
+    """A float32 model whose head is trained, with its own classes; it is told which id pads.
+
+    Raises `ConfigError` if it cannot be loaded, has no such head, or gives an example several classes at once.
+    """
+    config = _read_config(source)
+    if config.problem_type == "multi_label_classification":
+        raise ConfigError(f"model {source!r} gives a text several classes at once, which is not supported")
+    config.get_text_config().pad_token_id = config.pad_token_id = pad_id
+    check_weights(source)
+    model, report = _load(source, config, None, ignore_mismatched_sizes=False)
+    if lacking := _not_loaded(report):
+        raise ConfigError(
+            f"model {source!r} is no finished classifier: it lacks {', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; "
+            "fine-tune it on labelled data first"
+        )
+    return fuse_activations(model)
+
+
+def classes_of(config: PretrainedConfig) -> list[str] | None:
+    """The names of a classifier's classes; None if it predicts a number."""
+    names: dict[Any, str] = config.id2label or {}
+    return None if config.problem_type == "regression" or len(names) == 1 else [names[number] for number in sorted(names)]
+
+
+def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
+    """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
+    config = _read_config(source)
+    classes = data["classes"] or ["value"]
+    config.problem_type = "single_label_classification" if data["classes"] else "regression"
+    config.id2label = dict(enumerate(classes))
+    config.label2id = {name: number for number, name in enumerate(classes)}
+    text = config.get_text_config()
+    text.pad_token_id = config.pad_token_id = data["pad_id"]
+    if data["vocab_size"] > text.vocab_size:
+        raise TokenizerError(
+            f"the data holds ids up to {data['vocab_size'] - 1}, but {source!r} has {text.vocab_size} embeddings; "
+            "its tokenizer is not its own"
+        )
+    return config
+
+
+def _read_config(source: str) -> PretrainedConfig:
+    check_settings(source)
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except Exception as error:  # hub, file system and format errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded: {brief(error)}") from error
+    return config
+
+
+def _load(
+    source: str, config: PretrainedConfig, attention: str | None, ignore_mismatched_sizes: bool
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """The model, and what transformers tells of its loading."""
+    try:
+        with _quiet():
+            model, report = AutoModelForSequenceClassification.from_pretrained(
+                source,
+                config=config,
+                dtype=torch.float32,
+                attn_implementation=attention,
+                ignore_mismatched_sizes=ignore_mismatched_sizes,
+                output_loading_info=True,
+                use_safetensors=True,
+                trust_remote_code=False,
+            )
+    except Exception as error:  # hub, file system, format and architecture errors alike
+        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {brief(error)}") from error
+    return keep_fixed(model), report
+
+
+def _not_loaded(report: dict[str, Any]) -> list[str]:
+    """The weights that the files lack, or hold in another size."""
+    return sorted({*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])})
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from telling of the new head in its own way: it is said once, by us."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

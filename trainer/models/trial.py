@@ -1,0 +1,110 @@
+"""A trial of a language model before it is trained: it runs on token ids, repeats itself, and does not see what it predicts."""
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+from trainer.common.errors import ConfigError, brief
+from trainer.config.jobs import ModelConfig
+from trainer.models.losses import CausalLMLoss
+from trainer.models.new import padding_hint
+
+LENGTH = 64
+"""Tokens that a model is tried with, or the job's context if that is less: enough to pass a few chunks of small models."""
+
+CUTS = 4
+"""Places, one a row, from which on the tokens are changed."""
+
+ROUNDING = 3e-5
+"""Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more."""
+
+
+def tried_objective(model: PreTrainedModel, options: ModelConfig, context: int) -> CausalLMLoss:
+    """The model with its loss, after a trial. Raises `ConfigError` if it cannot be trained to predict the next token."""
+    check_causal(model, context)
+    try:
+        objective = CausalLMLoss(model)
+    except ConfigError:
+        raise
+    except Exception as error:  # architectures fail each in their own way
+        raise ConfigError(f"a {model.config.model_type!r} model cannot be run in training: {brief(error)}") from error
+    asked = getattr(model.config.get_text_config(), "output_router_logits", False)
+    if options.config is not None and asked and not objective.adds:
+        raise ConfigError(
+            f"model.config: output_router_logits is true, but transformers adds no loss of its routers to that of a "
+            f"{model.config.model_type!r} model, so nothing would be trained by it; leave it out"
+        )
+    return objective
+
+
+@torch.no_grad()
+def check_causal(model: PreTrainedModel, context: int) -> None:
+    """Raise `ConfigError` unless earlier logits stay as they are, to rounding, when later tokens change.
+
+    A model that reads in both directions sees the token that it is to predict: its loss falls, and it learns nothing. So it
+    is tried, where the model lies, in two passes over a few short rows.
+    """
+    ids_BT, changed_BT, may_change_BT = _rows(model.config, min(context, LENGTH))
+    was_training = model.training
+    model.eval()
+    try:
+        logits, changed = _logits(model, ids_BT), _logits(model, changed_BT)
+
+        def leaks(other: torch.Tensor) -> bool:
+            return bool((other - logits).abs()[~may_change_BT].max() > ROUNDING * logits.std())
+
+        if leaks(changed):
+            raise ConfigError(_repeats_not(model) if leaks(_logits(model, ids_BT)) else _sees_ahead(model))
+    finally:
+        model.train(was_training)
+
+
+def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Random tokens, the same with others from each row's cut on, and where those others may be seen; of shape [B, T]."""
+    text = config.get_text_config()
+    special = {value for each in (config, text) for name, value in vars(each).items() if "_token" in name and _is_id(value)}
+    ordinary = torch.tensor([number for number in range(text.vocab_size) if number not in special])
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(ordinary), (CUTS, length), generator=generator)
+    shifts = torch.randint(1, max(2, len(ordinary)), (CUTS, length), generator=generator)
+    cuts = torch.linspace(1, length - 1, CUTS).round().long()
+    after = torch.arange(length) >= cuts[:, None]
+    return ordinary[places], ordinary[(places + shifts * after) % len(ordinary)], after
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _logits(model: PreTrainedModel, ids_BT: torch.Tensor) -> torch.Tensor:
+    """Logits in float32, of shape [B, T, V]."""
+    kind = model.config.model_type
+    try:
+        logits: torch.Tensor = model(input_ids=ids_BT.to(model.device), use_cache=False).logits.float().cpu()
+    except Exception as error:  # architectures fail each in their own way
+        hint = padding_hint(kind, model.config.get_text_config().pad_token_id)
+        raise ConfigError(f"a {kind!r} model cannot be run on token ids alone: {brief(error)}{hint}") from error
+    if logits.shape[:-1] != ids_BT.shape:
+        raise ConfigError(
+            f"a {kind!r} model gives logits of shape {tuple(logits.shape)} for tokens of shape {tuple(ids_BT.shape)}; "
+            "expected is one row of them for each token"
+        )
+    if not torch.isfinite(logits).all():
+        raise ConfigError(f"the {kind!r} model's logits are not finite before any training; its weights are of no use")
+    return logits
+
+
+def _sees_ahead(model: PreTrainedModel) -> str:
+    config = model.config
+    setting = next((name for name in ("is_decoder", "causal") if getattr(config, name, None) is False), None)
+    advice = f"set {setting} to true in its configuration, or " if setting else ""
+    return (
+        f"a {config.model_type!r} model as configured sees the tokens that it is to predict: changing a later token changes "
+        f"earlier logits; {advice}take a model that reads from left to right, such as gpt2, llama or mamba"
+    )
+
+
+def _repeats_not(model: PreTrainedModel) -> str:
+    return (
+        f"a {model.config.model_type!r} model as configured gives other logits each time for the same tokens, so that no "
+        "result could be repeated; switch off what it draws at random outside of training, or take another model"
+    )

@@ -1,0 +1,1 @@
+"""From a sample's number to its data, and from the data's size to the number of steps. Corpora are mixed in `mixing.py`."""

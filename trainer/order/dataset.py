@@ -1,0 +1,85 @@
+"""What training reads: windows over the shards of every corpus, in their order, and the held-out windows."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from trainer.common.errors import ConfigError
+from trainer.config.jobs import TrainingConfig
+from trainer.corpus.preparation import PreparedData
+from trainer.corpus.shards import ShardSet, open_shards
+from trainer.corpus.windows import Windows
+from trainer.order.batches import READ_AHEAD, Batch
+from trainer.order.corpus_order import CorpusOrder
+from trainer.order.held_out import HeldOut, open_held_out
+from trainer.order.mixing import DataOrder
+from trainer.records.plans import StepPlan
+from trainer.store.storage import Store
+
+
+class Dataset(NamedTuple):
+    """Training windows by corpus, their order, and held-out windows."""
+
+    windows: list[Windows]
+    order: DataOrder
+    held_out: list[HeldOut]
+
+    def close(self) -> None:
+        """Let go of every shard."""
+        for shards in [*(w.shards for w in self.windows), *(h.shards for h in self.held_out)]:
+            shards.use(())
+
+
+def open_dataset(
+    store: Store, data: PreparedData, training: TrainingConfig, plan: StepPlan, max_held_out: int | None
+) -> Dataset:
+    """Open the shards; `max_held_out` limits the held-out windows a corpus.
+
+    Raises `ConfigError` if what training reads at a time does not fit into the machine's cache of a remote store.
+    """
+    sets = [open_shards(store, ref.key) for ref in data.shards]
+    windows = [Windows(s.train, training.context, training.stride or training.context) for s in sets]
+    _check_cache(store, sets, windows, training, plan)
+    orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
+    order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
+    held_out = [open_held_out(store, s, training.context, max_held_out) for s in sets]
+    return Dataset(windows, order, held_out)
+
+
+def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: list[Windows], rank: int) -> Batch:
+    """This rank's share of global batch `number`: samples [number * global_batch, (number + 1) * global_batch)."""
+    share = plan.global_batch // plan.ranks
+    first = number * plan.global_batch + rank * share
+    corpora, places = order.samples(first, share)
+    for corpus, ahead in order.shards(first, share).items():
+        windows[corpus].prepare(places[corpora == corpus], ahead)
+    tokens_BT = np.stack([windows[corpus].read(int(place)) for corpus, place in zip(corpora, places, strict=True)])
+    targets = plan.global_batch * (tokens_BT.shape[1] - 1)
+    parts = torch.from_numpy(tokens_BT).split(plan.micro_batch)
+    return Batch([{"input_ids": part} for part in parts], targets, plan.tokens_per_step)
+
+
+def _check_cache(
+    store: Store, sets: Sequence[ShardSet], windows: Sequence[Windows], training: TrainingConfig, plan: StepPlan
+) -> None:
+    if store.cache_bytes is None:
+        return
+    needed = sum(s.validation.largest(None) for s in sets)
+    for shards, cut, corpus in zip(sets, windows, plan.corpora, strict=True):
+        count = None
+        if training.locality is not None:
+            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that comes
+            # next; a group is taken for one of the usual size.
+            samples = (READ_AHEAD + 2) * training.global_batch * corpus.probability
+            group = training.locality * len(cut) / len(cut.counts)
+            count = training.locality * (math.ceil(samples / group) + 2)
+        needed += shards.train.largest(count)
+    if needed > store.cache_bytes:
+        advice = f"lower training.locality ({training.locality})" if training.locality else "set training.locality"
+        raise ConfigError(
+            f"the shards that training reads at a time take up to {needed:,} bytes, the machine's cache has "
+            f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"
+        )

@@ -1,0 +1,1 @@
+"""The look at everything before long work starts: inputs, devices, model, batches, memory, disk."""

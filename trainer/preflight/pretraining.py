@@ -1,0 +1,139 @@
+"""The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
+
+import os
+from contextlib import suppress
+
+import torch
+
+from trainer.common.process import return_freed_memory
+from trainer.common.progress import Progress
+from trainer.common.stopping import check_stop
+from trainer.config.jobs import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.corpus.preparation import STARTED, PreparedData, find_prepared, shard_manifests
+from trainer.corpus.shards import BYTES_PER_TOKEN
+from trainer.corpus.sources import SourceFile, find_sources
+from trainer.corpus.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
+from trainer.corpus.unpacked import unpacked_bytes
+from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, resolve_config
+from trainer.models.trial import tried_objective
+from trainer.order.plan import check_patience, divide_batch, make_plan
+from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
+from trainer.records.results import CorpusPreview, Preflight
+from trainer.runs.run import check_origin, identify_run
+from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
+from trainer.training.runtime import check_devices, planned_ranks
+from trainer.training.step import make_schedule
+
+TRIED_AT_ONCE = 150_000_000
+"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
+
+
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    store, training = Store(job.store), job.training
+    store.check_writable()
+    store.sweep()
+    check_stop()
+    check_origin(store, job)
+    ranks = check_optimization(training)
+    sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
+    data = find_prepared(job.preparation())
+    published = data.tokenizer if data else find_tokenizer(store, job.data)
+    tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
+    config = resolve_config(job.model, tokenizer, training.context)
+    if job.model.pretrained is not None:
+        check_same_vocabulary(job.model.pretrained, tokenizer)
+    check_stop()
+    parameters = count_parameters(config, job.model.attention)
+    kept = guess_activations(config, training)
+    if parameters <= TRIED_AT_ONCE:
+        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+        with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
+            kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
+        del objective
+        return_freed_memory()
+    memory = estimate_memory(training, config, ranks, parameters, kept, library_bytes())
+    check_stop()
+    manifests = shard_manifests(store, data) if data else []
+    plan = make_plan(training, manifests, ranks) if data else None
+    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
+    windows = plan.windows if plan else _guess_windows(previews, training)
+    steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
+    epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
+    needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
+    require_checkpoint_room(store, checkpoint_bytes(parameters))
+    return Preflight(
+        corpora=previews,
+        vocab_size=tokenizer.vocab_size,
+        parameters=parameters,
+        ranks=ranks,
+        plan=plan,
+        about_windows=windows,
+        about_steps=steps,
+        about_memory_bytes=memory.device,
+        about_host_bytes=memory.host,
+        about_disk_bytes=sum(needs.values()),
+        free_disk_bytes=store.free_bytes(),
+    )
+
+
+def check_optimization(training: OptimizationConfig) -> int:
+    """Check devices, batches and schedule, without the data; returns the number of ranks."""
+    check_devices(training.precision, training.processes, training.device)
+    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
+    divide_batch(training, ranks)
+    if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
+        check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
+    make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
+    return ranks
+
+
+def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), None)
+    return CorpusPreview(
+        name=corpus.name,
+        files=len(files),
+        raw_bytes=unpacked_bytes(corpus, files),
+        documents=counts and counts["documents"] + counts["validation_documents"],
+        tokens=counts and counts["tokens"] + counts["validation_tokens"],
+    )
+
+
+def _tokens(previews: list[CorpusPreview]) -> int:
+    return sum(c.raw_bytes // BYTES_PER_TOKEN if c.tokens is None else c.tokens for c in previews)
+
+
+def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:
+    return max(1, _tokens(previews) // (training.stride or training.context))
+
+
+def checkpoint_bytes(parameters: int) -> int:
+    """A checkpoint: weights and Adam's two means in float32."""
+    return 12 * parameters
+
+
+def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
+    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
+    model, its weights in float32.
+    """
+    of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
+    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(parameters) + 4 * parameters
+
+
+def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:
+    """What an earlier start of this job has left of its shards, finished or in the making, or of its run."""
+    if folder == "runs":
+        return store.used_bytes(identify_run(job, data).key) if data else 0
+    if data is not None:
+        return sum(ref.size for ref in data.shards)
+    sets = [(name, f"shards/{name}") for name in store.names("shards")]
+    names = {corpus.name for corpus in job.data.corpora}
+    making = [key for name, key in sets if name.rpartition("-")[0] in names and store.exists(f"{key}/{STARTED}")]
+    return sum(map(store.used_bytes, making))
+
+
+def _shard_bytes(previews: list[CorpusPreview], tokenizer: TokenizerInfo) -> int:
+    return _tokens(previews) * (2 if tokenizer.max_id < 2**16 else 4)

@@ -1,0 +1,111 @@
+"""Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model."""
+
+import posixpath
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.pretrained.hub import hub_reason, is_hub_name
+from trainer.pretrained.weights import CONVERT
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import read_sealed
+from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
+from trainer.store.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.store.plain_names import is_plain_key
+from trainer.store.storage import Store
+
+HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
+"""What libraries load of a model. Older weights, pytorch_model.bin, are pickled, and are neither fetched nor loaded."""
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its origin."""
+
+    folder: str
+    files: dict[str, str]
+    key: str | None
+    origin: Literal["store", "folder", "hub"]
+
+
+def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
+    """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained folder.
+
+    With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.
+    Raises `ArtifactError` if there is no such model or it is damaged.
+    """
+    named = posixpath.normpath(name)
+    candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, named))]
+    is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
+    if is_pointer and (target := read_pointer(store, named)):
+        candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")
+    champion = _champion(store, named)
+    if champion is not None:
+        candidates.insert(0, f"{champion['run']}/{FINAL}")
+    for key in candidates:
+        kind = FINAL_KIND if key.endswith(f"/{FINAL}") else CHECKPOINT_KIND
+        if is_plain_key(key) and (manifest := read_manifest(store, key, kind)):
+            if champion is not None and champion["fingerprint"] != manifest.fingerprint:
+                raise ArtifactError(f"{store.path(key)} holds another model than the one that became {name}; promote one anew")
+            require_intact(store, key, manifest, content=store.local is not None)  # else it is compared when it is fetched
+            # The model card tells of an evaluation, so it must not make that evaluation another one.
+            files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
+            return Checkpoint(str(fetch_files(store, key, manifest)), files, key, "store")
+    if Path(name, "config.json").is_file():
+        return Checkpoint(name, digest_files(Path(name)), None, "folder")
+    if hub and is_hub_name(name) and not Path(name).exists():
+        folder = _fetch_from_hub(store, name)
+        return Checkpoint(str(folder), digest_files(folder), None, "hub")
+    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
+
+
+def _champion(store: Store, name: str) -> dict[str, Any] | None:
+    """The last move of a champion's history, if the name is that of one."""
+    is_champion = re.fullmatch(rf"models/[^/]+/{CHAMPION}", name) is not None and is_plain_key(name)
+    found = read_sealed(store, name) if is_champion else None
+    return found["moves"][-1] if found else None
+
+
+def digest_files(folder: Path) -> dict[str, str]:
+    """The digests of a model folder's files, by name: of those that libraries load, not of what is told about them.
+
+    What has not changed since the last time is not read again.
+    """
+    loaded = sorted({path for pattern in HUB_FILES for path in folder.glob(pattern)})
+    found = {path.name: path.stat() for path in loaded if path.is_file() and path.name != MANIFEST}
+    return {name: _digest(folder / name, status.st_size, status.st_mtime_ns) for name, status in found.items()}
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, size: int, modified: int) -> str:
+    return digest_file(path).sha256
+
+
+def _fetch_from_hub(store: Store, name: str) -> Path:
+    """The files of a model of the hub in its local cache: of the newest revision, or, without network, of the cached one."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        # The card says the model's license.
+        folder = Path(snapshot_download(name, allow_patterns=[*HUB_FILES, CARD], ignore_patterns=["*/*"]))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ArtifactError(
+            f"no checkpoint {name!r}: {_not_here(store)}; and the Hugging Face hub does not give it: {hub_reason(error)}"
+        ) from error
+    if not any(folder.glob("*.safetensors")):
+        raise ArtifactError(f"model {name!r} of the Hugging Face hub has no weights in safetensors; {CONVERT}")
+    return folder
+
+
+def _not_here(store: Store) -> str:
+    return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
+
+
+def runs_of(store: Store, job: str) -> list[str]:
+    """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
+    runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
+    if len(runs) > 1:
+        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one is meant")
+    return runs

@@ -1,0 +1,70 @@
+"""The weights of a pretrained folder, looked at by the headers of its safetensors files, which are not read whole."""
+
+import json
+from pathlib import Path
+
+from trainer.common.errors import ConfigError
+from trainer.pretrained.tensor_files import Tensor, read_header
+from trainer.store.plain_names import plain_name
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
+
+CONVERT = (
+    "convert it where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes model.safetensors, "
+    "and the tokenizer's files go beside it"
+)
+
+
+def check_weights(name: str) -> None:
+    """Raise `ConfigError` if a local folder holds no weights, or files of them are missing, cut short or damaged."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    if (folder / WEIGHTS).is_file():
+        _check_file(name, WEIGHTS)
+    elif (folder / INDEX).is_file():
+        for file, tensors in _read_index(name).items():
+            found = _check_file(name, file)
+            if lacking := [tensor for tensor in tensors if tensor not in found]:
+                raise ConfigError(f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds")
+    else:
+        old = sorted(path.name for path in folder.glob("*.bin"))
+        raise ConfigError(
+            f"pretrained model {name!r} has no weights: expected {WEIGHTS} or {INDEX} beside its config.json"
+            + (f". {old[0]} is pickled and is not loaded; {CONVERT}" if old else "")
+        )
+
+
+def _check_file(name: str, file: str) -> dict[str, Tensor]:
+    """The tensors of one file. Raises `ConfigError` if it is missing, cut short or damaged."""
+    path = Path(name, file)
+    try:
+        with open(path, "rb") as opened:
+
+            def read(start: int, end: int) -> bytes:
+                opened.seek(start)
+                return opened.read(end - start)
+
+            return read_header(path.stat().st_size, read)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"pretrained model {name!r}: {file} is missing or damaged ({error}); copy or download it again"
+        ) from error
+
+
+def _read_index(name: str) -> dict[str, list[str]]:
+    """The names of the tensors that each file of a sharded model holds, by file. Raises `ConfigError`."""
+    try:
+        placed = json.loads(Path(name, INDEX).read_text(encoding="utf-8"))["weight_map"]
+        files: dict[str, list[str]] = {}
+        for tensor, file in placed.items():
+            if not plain_name(str(file)).endswith(".safetensors"):
+                raise ValueError(f"{file!r} is no safetensors file")
+            files.setdefault(file, []).append(tensor)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"pretrained model {name!r}: {INDEX} is damaged ({type(error).__name__}: {error}); copy or download it again"
+        ) from error
+    return files

@@ -1,0 +1,118 @@
+"""Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
+
+`python -m trainer.lineage STORE MODEL` shows it, with all that is behind it: see trainer/lineage.py.
+"""
+
+from typing import Any
+
+from trainer.corpus.preparation import SOURCES
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.corpus.tokenizer import KIND as TOKENIZER
+from trainer.labelled.encoded import KIND as ENCODED
+from trainer.records.seals import read_listed
+from trainer.runs.facts import RunFacts, Source
+from trainer.store.manifest import FileRecord
+from trainer.store.places import CONFIG, EVALUATION, FINAL
+from trainer.store.storage import Store
+
+FORMAT = 2
+EVALUATED = ("shards", "context", "encoded", "predictions")
+"""What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+
+
+def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
+    """The record that lineage.json holds, but for the report's own part. Reads each corpus's list of sources."""
+    return {
+        "format": FORMAT,
+        "run": {
+            "key": facts.key,
+            "fingerprint": facts.config["fingerprint"],
+            "config": f"{facts.key}/{CONFIG}",
+            "config_sha256": facts.config_sha256,
+        },
+        **_describe_origins(store, facts),
+        "environment": facts.environment,
+        "model": {
+            "key": f"{facts.key}/{FINAL}",
+            "fingerprint": facts.final.fingerprint,
+            "created": facts.final.created,
+            "files": describe_files(facts.final.files),
+        },
+        "evaluation": _describe_evaluation(facts),
+    }
+
+
+def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
+    """Names, sizes in bytes and checksums."""
+    return [record.model_dump() for record in files]
+
+
+def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
+    """The data, and what else the model was made from."""
+    if encoded := facts.made_from(ENCODED):
+        return {"encoded": _describe_encoded(encoded[0]), "pretrained": _describe_pretrained(facts)}
+    (tokenizer,) = facts.made_from(TOKENIZER)
+    return {
+        "shards": [_describe_shards(store, source) for source in facts.made_from(SHARDS)],
+        "tokenizer": _describe_tokenizer(tokenizer),
+    }
+
+
+def _describe(source: Source) -> dict[str, Any]:
+    manifest = source.manifest
+    return {
+        "key": source.key,
+        "fingerprint": manifest.fingerprint,
+        "manifest_sha256": source.sha256,
+        "created": manifest.created,
+        "headrace": manifest.headrace,
+    }
+
+
+def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
+    """A corpus, with a pointer to the list of its raw files: that list holds each one's path and checksum."""
+    key = f"{source.key}/{SOURCES}"
+    listed = source.manifest.digests().get(SOURCES)
+    pieces = read_listed(store, key, listed) or []
+    return {
+        **_describe(source),
+        "corpus": source.manifest.details["corpus"],
+        "source_files": len({piece["path"] for piece in pieces}),
+        "source_pieces": len(pieces),
+        "sources": key,
+        "sources_sha256": listed,
+        "totals": source.manifest.details["totals"],
+    }
+
+
+def _describe_tokenizer(source: Source) -> dict[str, Any]:
+    """The tokenizer, with the pieces of raw files that it was trained on, or the place that it was taken from."""
+    details = source.manifest.details
+    return {
+        **_describe(source),
+        "vocab_size": details["vocab_size"],
+        "trained_on": details.get("trained_on"),
+        "taken_from": details.get("taken_from"),
+    }
+
+
+def _describe_encoded(source: Source) -> dict[str, Any]:
+    """A labelled set: all that its manifest says of its making, and the digests of its splits and its tokenizer."""
+    return {**_describe(source), "details": source.manifest.details, "files": describe_files(source.manifest.files)}
+
+
+def _describe_pretrained(facts: RunFacts) -> dict[str, Any]:
+    """The model that training started from: its name, where that was found, and its files' digests."""
+    return {
+        "name": facts.job["model"]["pretrained"],
+        **facts.config["start"],
+        "files": facts.config["identity"]["model"],
+    }
+
+
+def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
+    """The evaluation of the final model, and what it read and wrote."""
+    if facts.evaluation is None:
+        return None
+    told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
+    return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}

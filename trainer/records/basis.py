@@ -1,0 +1,130 @@
+"""What figures were measured on, and whether two of them can be compared; free of heavy imports."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.records.origins import without_test
+from trainer.store.manifest import fingerprint
+
+BITS_PER_BYTE = "bits_per_byte"
+
+KEPT = 0.999
+"""The share of a text's bytes that its tokens must stand for, so that they are said to tell all of it."""
+
+
+class Basis(BaseModel):
+    """Frozen, and refuses fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TextBasis(Basis):
+    """Of a language model's figures: the held-out text, a digest by corpus, and how the model read it.
+
+    `tokenizer` is the SHA-256 of its tokenizer.json, `keeps_text` whether its tokens stand for all of the text, `shards` names
+    the sets that were read.
+    """
+
+    held_out: dict[str, str]
+    shards: list[str]
+    max_windows: int | None = None
+    tokenizer: str
+    keeps_text: bool
+    context: int
+    precision: str
+
+
+class ExamplesBasis(Basis):
+    """Of a fine-tuned model's figures: a name of the validation examples with their labels, and how figures were made."""
+
+    examples: str
+    metrics: list[str]
+    precision: str
+
+
+def text_basis(
+    shards: Sequence[str],
+    details: Sequence[Mapping[str, Any]],
+    context: int,
+    max_windows: int | None,
+    precision: str,
+) -> TextBasis | None:
+    """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not record it.
+
+    All must have been made with the same tokenizer.
+    """
+    if any("validation_digest" not in each for each in details):
+        return None
+    totals = [each["totals"] for each in details]
+    return TextBasis(
+        held_out={each["corpus"]: each["validation_digest"] for each in details},
+        shards=sorted(shards),
+        max_windows=max_windows,
+        tokenizer=details[0]["tokenizer_sha256"],
+        keeps_text=all(each["keeps_text"] for each in details)
+        and all(each["validation_token_bytes"] >= KEPT * each["validation_bytes"] for each in totals),
+        context=context,
+        precision=precision,
+    )
+
+
+def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
+    """What tells the labelled examples of a split from any others, whatever the tokenizer and wherever they lie.
+
+    `details` are those of the encoded set's manifest, `data` is the job's section on its data.
+    """
+    source, found = details["source"], details["splits"][split]
+    read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
+    told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
+    cut = source["validation_cut"] and split != "test"
+    content = source["identity"] if split == "test" else without_test(source["identity"])
+    if isinstance(content, dict):
+        content = content["train" if cut else split]
+    return [*told, content, data["validation_fraction"] if cut else None]
+
+
+def examples_basis(
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, metrics: list[str], precision: str
+) -> ExamplesBasis:
+    """What is measured on a labelled split; the arguments are those of `split_content`."""
+    return ExamplesBasis(examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision)
+
+
+def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
+    """What must be the same, by name, for a figure to be compared with another.
+
+    The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it is, and
+    so is its context. A choice of windows is one of tokens, and stands for other text in other shards.
+    """
+    if isinstance(basis, ExamplesBasis):
+        facts = {"validation examples": basis.examples, "precision": basis.precision}
+        return facts if figure == "loss" else {**facts, "metrics": basis.metrics}
+    text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
+    if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
+        return text
+    read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
+    chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"
+    return {**text, "choice": chosen, **read}
+
+
+def find_differences(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:
+    """Why a figure cannot be compared with another, as `context: 32 here, 64 there`; nothing if it can."""
+    if one is None or other is None:
+        return ["what it was measured on is not recorded"]
+    return list(_tell(facts_of(figure, one), facts_of(figure, other)))
+
+
+def _tell(one: dict[str, Any], other: dict[str, Any]) -> Iterator[str]:
+    for name in dict.fromkeys([*one, *other]):
+        if one.get(name) != other.get(name):
+            yield f"{name}: {_short(one.get(name))} here, {_short(other.get(name))} there"
+
+
+def _short(value: Any) -> str:
+    """A value as text, digests by their first digits."""
+    if value is None:
+        return "none"
+    return f"{value[:12]}…" if isinstance(value, str) and re.fullmatch("[0-9a-f]{17,}", value) else str(value)

@@ -1,0 +1,69 @@
+"""What differs between nested values: the fields alone that are not the same in all, by their dotted paths."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from trainer.common.formats import NOTHING
+
+ABSENT = object()
+"""The value of a field where there is none; not null, which is a value."""
+
+
+class Difference(NamedTuple):
+    """A field, and its value in each run."""
+
+    path: str
+    values: tuple[Any, ...]
+
+    def row(self) -> list[str]:
+        """The field as a row of text."""
+        return [printable(self.path), *map(show, self.values)]
+
+
+def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
+    """The leaves that are not the same in all, sorted by path. Lists of named things are compared by name."""
+    flat = [flatten(each) for each in nested]
+    paths = sorted({path for each in flat for path in each})
+    found = (Difference(path, tuple(each.get(path, ABSENT) for each in flat)) for path in paths)
+    return [each for each in found if not all_same(each.values)]
+
+
+def flatten(value: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """The leaves of a nested value by path: `training.max_steps`, `data.corpora.code.format`."""
+    flat: dict[str, Any] = {}
+    for key, each in value.items():
+        here = f"{path}{key}"
+        if isinstance(each, dict):
+            flat |= flatten(each, f"{here}.")
+        elif names := _names(each):
+            flat[here] = names
+            flat |= flatten({name: {**one, "name": ABSENT} for name, one in zip(names, each, strict=True)}, f"{here}.")
+        else:
+            flat[here] = each
+    return {place: each for place, each in flat.items() if each is not ABSENT}
+
+
+def all_same(values: Iterable[Any]) -> bool:
+    """Whether all values are equal, and of one type: true is not 1."""
+    return len({json.dumps(value, sort_keys=True) if value is not ABSENT else "" for value in values}) == 1
+
+
+def show(value: Any) -> str:
+    """A value as text on one line."""
+    if value is ABSENT:
+        return NOTHING
+    return printable(value) if isinstance(value, str) else printable(json.dumps(value, ensure_ascii=False, sort_keys=True))
+
+
+def printable(text: str) -> str:
+    """A text without what would move a terminal's cursor or change its colours."""
+    return text if text.isprintable() else json.dumps(text)
+
+
+def _names(value: Any) -> list[str]:
+    """The names of a list of named things; of any other list, none."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) and "name" in each for each in value):
+        return []
+    names = [each["name"] for each in value]
+    return names if len(set(names)) == len(names) else []

@@ -1,0 +1,116 @@
+"""Holds: what stays in a store for a time, because somebody is about to use it, or waits for a person's word on it.
+
+    pins/holds/runs/X@20260501T120000-0123abcd-4567cdef    …    one empty file for each hold
+
+Its name says until when it counts, in UTC, and ends with a checksum of what it says.
+
+Removal says that it is under way before it looks for the last time at what is held and pinned: an artifact has no manifest any
+more, and the lease of a run says so. Whoever holds or pins something writes that first, and then looks whether it is being
+removed. So of the two at least one sees the other.
+"""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from trainer.common.errors import ArtifactError, RunError, StorageError
+from trainer.records.lease import is_being_removed as is_run_being_removed
+from trainer.store.manifest import MANIFEST, fingerprint
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+HOLDS = "pins/holds"
+TIME = "%Y%m%dT%H%M%S"
+SHORT, LONG, YOUNG = timedelta(hours=1), timedelta(days=7), timedelta(hours=12)
+"""For what is done at once, for a run that waits for its turn, and the age below which an artifact needs no hold."""
+
+
+class Hold(NamedTuple):
+    """A hold: the key of its file, what is held, and until when."""
+
+    file: str
+    key: str
+    until: datetime
+
+
+def held(store: Store) -> set[str]:
+    """The keys of all that is held now. Raises `RunError` if the name of a hold is damaged: it may have held anything."""
+    holds, damaged = _all(store)
+    if damaged:
+        raise RunError(
+            f"what {store.path(damaged[0])} holds is not known, as its name is damaged, so nothing is removed; delete it if "
+            f"nothing runs in this store, or after {LONG.days + 1} days"
+        )
+    return {hold.key for hold in holds if hold.until >= datetime.now(UTC)}
+
+
+@contextmanager
+def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None]:
+    """Hold a run for the length of a block, or, if this process is killed, for so long; what is in the block looks at it anew.
+
+    Raises `ArtifactError` if the run is being removed.
+    """
+    name = _hold(store, run, lasting)
+    try:
+        if is_being_removed(store, run):
+            raise ArtifactError(f"{store.path(run)} is just being removed")
+        yield
+    finally:
+        store.delete(name)
+
+
+def hold_reused(store: Store, key: str, created: str) -> bool:
+    """Hold an artifact that was made long ago and is used again, until a run says so; returns whether it is still there.
+
+    What is young, or is held for most of that time, costs nothing, or a listing. A store that cannot be written is only read.
+    """
+    now = datetime.now(UTC)
+    if now - datetime.fromisoformat(created) < YOUNG:
+        return True
+    try:
+        if not any(hold.key == key and hold.until > now + LONG - YOUNG for hold in _all(store)[0]):
+            _hold(store, key, LONG)
+    except StorageError as error:
+        log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)
+        return True
+    return not is_being_removed(store, key)
+
+
+def is_being_removed(store: Store, key: str) -> bool:
+    """Whether something is being removed, or, of an artifact, is gone."""
+    return is_run_being_removed(store, key) if key.startswith("runs/") else not store.exists(f"{key}/{MANIFEST}")
+
+
+def forget_ended(store: Store) -> None:
+    """Delete the holds that do not count any more."""
+    for hold in _all(store)[0]:
+        if hold.until < datetime.now(UTC):
+            store.delete(hold.file)
+
+
+def _hold(store: Store, key: str, lasting: timedelta) -> str:
+    said = f"{key}@{datetime.now(UTC) + lasting:{TIME}}-{uuid.uuid4().hex[:8]}"
+    name = f"{HOLDS}/{said}-{_checksum(said)}"
+    store.write_bytes(name, b"")
+    return name
+
+
+def _checksum(said: str) -> str:
+    return fingerprint(said)[:8]
+
+
+def _all(store: Store) -> tuple[list[Hold], list[str]]:
+    """All holds, and the keys of those whose names are damaged."""
+    holds, damaged = list[Hold](), list[str]()
+    for file in (f"{HOLDS}/{kind}/{name}" for kind in store.names(HOLDS) for name in store.names(f"{HOLDS}/{kind}")):
+        said, _, checksum = file.removeprefix(f"{HOLDS}/").rpartition("-")
+        if checksum == _checksum(said):
+            key, _, ends = said.rpartition("@")
+            holds.append(Hold(file, key, datetime.strptime(ends[:15], TIME).replace(tzinfo=UTC)))
+        else:
+            damaged.append(file)
+    return holds, damaged

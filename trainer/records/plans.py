@@ -1,0 +1,56 @@
+"""Step plans as a run's plan.json holds them."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class CorpusPlan(BaseModel):
+    """A corpus's part in the run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    documents: int
+    tokens: int
+    unused_tokens: int
+    validation_tokens: int
+    windows: int
+    probability: float
+    passes: float
+
+
+class Plan(BaseModel):
+    """What every training loop needs to know of its length."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    global_batch: int = Field(ge=1)
+    ranks: int = Field(ge=1)
+    micro_batch: int = Field(ge=1)
+    accumulation: int = Field(ge=1)
+    steps_per_epoch: int = Field(ge=1)
+    total_steps: int = Field(ge=1)
+    warmup_steps: int = Field(ge=0)
+
+
+class StepPlan(Plan):
+    """Pretraining: everything that follows from the data's size and the training settings."""
+
+    corpora: list[CorpusPlan]
+    windows: int
+    tokens_per_step: int
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is held-out text to evaluate on."""
+        return any(corpus.validation_tokens > 1 for corpus in self.corpora)
+
+    @property
+    def total_tokens(self) -> int:
+        return self.total_steps * self.tokens_per_step
+
+
+class FinetunePlan(Plan):
+    """Fine-tuning: the same for a labelled set, but for its test split, which is no part of the run."""
+
+    examples: int
+    validation_examples: int

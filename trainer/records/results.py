@@ -1,0 +1,199 @@
+"""What stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.store.plain_names import Count, Figure, Share
+
+
+class Result(BaseModel):
+    """Frozen, and refuses fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusPreview(Result):
+    """A corpus's raw files, with about the bytes that they hold unpacked, and its counts if it is tokenized already."""
+
+    name: str
+    files: int
+    raw_bytes: int
+    documents: int | None
+    tokens: int | None
+
+
+class Preflight(Result):
+    """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
+
+    The memory is a rank's: of its device, and of the host, which is the same without a GPU.
+    """
+
+    corpora: list[CorpusPreview]
+    vocab_size: int
+    parameters: int
+    ranks: int
+    plan: StepPlan | None
+    about_windows: int
+    about_steps: int
+    about_memory_bytes: int
+    about_host_bytes: int
+    about_disk_bytes: int
+    free_disk_bytes: int | None
+
+
+class CorpusScore(Result):
+    """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
+
+    `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
+    """
+
+    loss: Figure
+    perplexity: Figure
+    tokens: Count
+    windows: Count
+    bits_per_byte: Figure | None = None
+    text_bytes: Count | None = None
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
+        return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
+
+
+class Scores(Result):
+    """Scores by corpus, and over all their tokens."""
+
+    corpora: dict[str, CorpusScore]
+    total: CorpusScore
+
+
+class Sample(Result):
+    """A prompt and what the model made of it."""
+
+    prompt: str
+    continuation: str
+
+
+class Evaluation(Result):
+    """What was measured, on what, and the result."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    shards: list[str]
+    context: int
+    scores: Scores
+    samples: list[Sample]
+    measured_on: TextBasis | None = None
+    """None for shards that do not record their held-out text."""
+    model: str | None = None
+    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
+    reused: bool = False
+
+
+class ClassScore(Result):
+    """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
+
+    name: str
+    precision: Share
+    recall: Share
+    f1: Share
+    support: Count
+
+
+class Classification(Result):
+    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
+
+    confusion: list[list[Count]]
+    classes: list[ClassScore]
+
+
+class FinetuneEvaluation(Result):
+    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    encoded: str
+    scores: dict[str, dict[str, Figure]]
+    classification: dict[str, Classification]
+    predictions: dict[str, str]
+    measured_on: ExamplesBasis | None = None
+    positive: dict[str, str] = {}
+    """The figures that are of one class of two, and that class's name."""
+    model: str | None = None
+    """The key that was found under `checkpoint`; None in a run's own record."""
+    reused: bool = False
+
+    def label(self, figure: str) -> str:
+        """A figure's name for people: it says of which class it is, if it is of one."""
+        return label_figure(figure, self.positive)
+
+
+def label_figure(figure: str, positive: dict[str, str]) -> str:
+    """A figure's name with the class that it is of, if it is among those that are of one."""
+    return f"{figure} of {positive[figure]!r}" if figure in positive else figure
+
+
+class PredictedTexts(Result):
+    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number."""
+
+    key: str
+    fingerprint: str
+    size: int
+    model: str
+    texts: int
+    bad_records: int
+    truncated: int
+    predicted: dict[str, float]
+    reused: bool = False
+
+
+class FinetunePreflight(Result):
+    """What a fine-tuning job will do. `splits` and `plan` are None where the data is too large to be looked at as a whole."""
+
+    model: str
+    parameters: int
+    ranks: int
+    metrics: list[str]
+    looked_at: str
+    splits: dict[str, int] | None
+    plan: FinetunePlan | None
+
+
+class Verdict(Result):
+    """What a gate says of a model, in words, and whether it passes."""
+
+    passed: bool
+    reason: str
+
+
+class Remeasured(Result):
+    """The figures of a champion's model, measured anew on what a run was measured on, or why that cannot be done."""
+
+    run: str
+    fingerprint: str
+    scores: dict[str, float] = {}
+    measured_on: TextBasis | ExamplesBasis | None = None
+    problem: str = ""
+
+
+class Outcome(Result):
+    """What the whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's verdict."""
+
+    run: str
+    evaluation: Evaluation | None
+    report: str
+    promotion: Verdict | None = None
+
+
+class FinetuneOutcome(Result):
+    """What fine-tuning made: the run, its evaluation, its report, and the gate's verdict."""
+
+    run: str
+    evaluation: FinetuneEvaluation
+    report: str
+    promotion: Verdict | None = None

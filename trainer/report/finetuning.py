@@ -1,0 +1,231 @@
+"""What a report says of fine-tuning: labelled examples by split, and the metrics of the job."""
+
+from typing import Any
+
+from trainer.common.formats import count, plural, score, short
+from trainer.labelled.encoded import KIND as ENCODED
+from trainer.labelled.sources import TEST
+from trainer.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.records.plans import FinetunePlan
+from trainer.records.results import FinetuneEvaluation, label_figure
+from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.card_metadata import hub_metric, index_entry
+from trainer.report.curves import standard_curves
+from trainer.report.finetuning_data import describe_data, in_order
+from trainer.report.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
+from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
+from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
+from trainer.report.tables import Pairs
+from trainer.runs.facts import RunFacts
+from trainer.store.places import FINAL
+
+RECORD_FIELDS = {"kind", "step", "examples"}
+"""What an evaluation's record holds besides its figures."""
+
+TOLD = 3
+"""Figures that have a tile."""
+
+USE = """\
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+
+inputs = tokenizer({texts}, truncation=True, max_length={length}, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+print({answer})"""
+
+
+def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
+    """The account of a fine-tuning run."""
+    (encoded,) = facts.made_from(ENCODED)
+    details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
+    evaluation = _read_evaluation(facts)
+    figures = _figures(facts, evaluation)
+    labels = _label_recorded(facts, evaluation, figures, details)
+    unit = "nats an example" if details["classes"] else "squared error"
+    return Account(
+        verdict=_verdict(facts, labels, unit),
+        evaluated=_describe_evaluation(evaluation, figures, details),
+        tiles=_tiles(facts, plan, evaluation, figures, details),
+        curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
+        results=[Section("Results by split", _results(facts, evaluation, labels, unit, details)), *_classes(evaluation)],
+        samples=[],
+        data=describe_data(facts, details),
+        plan=_plan(facts, plan, details),
+        model=_model(facts, encoded.key, details),
+        checkpoints=checkpoint_table(facts, labels, score),
+        card=_card(facts, plan, evaluation, figures, details),
+    )
+
+
+def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:
+    if facts.evaluation is None:
+        return None
+    by_split = {field: in_order(facts.evaluation[field]) for field in ("scores", "classification")}
+    return FinetuneEvaluation(**{**facts.evaluation, **by_split})
+
+
+def _figures(facts: RunFacts, evaluation: FinetuneEvaluation | None) -> list[str]:
+    """The names of the validation figures: the one that decides which checkpoint is best, then the loss, then the others."""
+    records = facts.of_kind("evaluation")
+    found = [name for name in records[-1] if name not in RECORD_FIELDS] if records else []
+    scores = evaluation.scores["validation"] if evaluation else {}
+    named = dict.fromkeys([facts.job["evaluation"]["best_by"], "loss", *found, *scores])
+    return [name for name in named if name in scores or name in found]
+
+
+def _label_recorded(
+    facts: RunFacts, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> dict[str, str]:
+    """The figures in the run's records, with their names for people: those of one class are of the one that training named."""
+    classes = details["classes"] or []
+    wanted = facts.job["evaluation"].get("positive_class")
+    trained = classes[positive_class(wanted, classes, list(OF_ONE_CLASS))] if len(classes) == 2 else ""
+    positive = dict.fromkeys(evaluation.positive if evaluation else (), trained)
+    return {figure: label_figure(figure, positive) for figure in figures}
+
+
+def _verdict(facts: RunFacts, labels: dict[str, str], unit: str) -> str:
+    """One line: what training did to the two first figures."""
+    compared = find_comparison(facts)
+    if compared is None:
+        return verdict_unmeasured(facts, unit)
+    before, after = compared
+    first = list(labels.items())[:2]
+    changes = [f"{label} {score(before.get(figure))} → {score(after.get(figure))}" for figure, label in first]
+    return f"Validation {', '.join(changes)} {tell_length(facts)}."
+
+
+def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]) -> str:
+    """One line: how the finished model was measured."""
+    if evaluation is None:
+        return "The finished model has not been evaluated: there is no evaluation in the store."
+    measured = [
+        f"{count(details['splits'][split]['examples'])} {split} examples: "
+        + ", ".join(f"{evaluation.label(figure)} {score(scores.get(figure))}" for figure in figures)
+        for split, scores in evaluation.scores.items()
+    ]
+    return f"Finished model on {'; on '.join(measured)}."
+
+
+def _tiles(
+    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> list[Tile]:
+    compared = find_comparison(facts)
+    scores = evaluation.scores["validation"] if evaluation else {}
+    before = compared.before if compared else {}
+    test = f", {count(details['splits'][TEST]['examples'])} test" if TEST in details["splits"] else ""
+    return [
+        *(
+            Tile(
+                f"Validation {evaluation.label(name) if evaluation else name}",
+                score(scores.get(name)),
+                _note(before.get(name), evaluation),
+            )
+            for name in figures[:TOLD]
+        ),
+        *size_tiles(facts),
+        Tile("Training examples", count(plan.examples), f"{count(plan.validation_examples)} validation{test}"),
+        *speed_tiles(facts),
+    ]
+
+
+def _note(before: float | None, evaluation: FinetuneEvaluation | None) -> str:
+    return f"{score(before)} before training" if evaluation else "not evaluated"
+
+
+def _results(
+    facts: RunFacts, evaluation: FinetuneEvaluation | None, labels: dict[str, str], unit: str, details: dict[str, Any]
+) -> list[Block]:
+    """The finished model's figures by split and where its predictions are, and validation figures before and after."""
+    blocks = [Block("There is no evaluation of the finished model in the store.")]
+    if evaluation is not None:
+        files = " and ".join(evaluation.predictions)
+        examples = {split: each["examples"] for split, each in details["splits"].items() if split != "train"}
+        note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
+        blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
+    if compared := find_comparison(facts):
+        steps = f"steps {count(compared.before['step'])} and {count(compared.after['step'])}"
+        examples_seen = plural(compared.after["examples"], "validation example")
+        blocks.append(Block(f"Before and after training ({steps}), on {examples_seen}.", change_table(compared, labels)))
+    return blocks
+
+
+def _classes(evaluation: FinetuneEvaluation | None) -> list[Section]:
+    """Which class was taken for which, and how well each is told: a section for every split that is labelled."""
+    sections = []
+    for split, found in (evaluation.classification if evaluation else {}).items():
+        few = len(found.classes) <= MOST_CLASSES
+        note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
+        blocks = [Block(note, confusion_table(found)), Block("How well each class is told.", class_table(found))]
+        sections.append(Section(f"Classes: {split}", blocks))
+    return sections
+
+
+def _plan(facts: RunFacts, plan: FinetunePlan, details: dict[str, Any]) -> Pairs:
+    job = facts.job
+    order = "batches of about the same length" if job["training"]["group_by_length"] else "shuffled"
+    patience = job["training"]["early_stopping"]
+    stop = f"; training ends after {plural(patience, 'evaluation')} without a better one" if patience else ""
+    own = [
+        ("Tokens an epoch", count(details["splits"]["train"]["tokens"])),
+        ("Best checkpoint", f"by {job['evaluation']['best_by']}{stop}"),
+    ]
+    return plan_pairs(facts, "example", f"{count(plan.examples)}, {order}", own)
+
+
+def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
+    origin = f"{facts.job['model']['pretrained']}, fine-tuned"
+    classes: list[str] = details["classes"] or []
+    named = ", ".join(f"{number} {name}" for number, name in enumerate(classes[:MOST_CLASSES]))
+    more = f" and {count(len(classes) - MOST_CLASSES)} more" if len(classes) > MOST_CLASSES else ""
+    output = ("Classes", named + more) if classes else ("Output", "one number")
+    return [*model_pairs(facts, origin, details["vocab_size"], encoded), output]
+
+
+def _card(
+    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
+) -> Card:
+    job, start = facts.job, facts.job["model"]["pretrained"]
+    what = "text classification" if details["classes"] else "text regression"
+    summary = (
+        f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(sum(facts.parameters.values()))} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
+        f"{plural(facts.steps, 'optimizer step')}"
+    )
+    metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
+    matter = {
+        **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
+        **({"metrics": metrics} if metrics else {}),
+    }
+    use = USE.format(
+        folder=f"{facts.key}/{FINAL}",
+        texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
+        length=details["max_length"],
+        answer=(
+            "{model.config.id2label[i]: p for i, p in enumerate(logits.softmax(-1).tolist())}" if details["classes"]
+            else "logits.item()"
+        ),
+    )  # fmt: skip
+    return Card("text-classification", what.replace(" ", "-"), matter, _index(facts, evaluation, details), summary, use)
+
+
+def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:
+    """The finished model's figures on each labelled split."""
+    if evaluation is None:
+        return []
+    data = facts.job["data"]
+    of_hub = data["source"] == "hub"
+    named = {"name": details["name"], "type": data["path"] if of_hub else details["name"], "config": data["subset"]}
+    return [
+        index_entry(
+            "text-classification",
+            {**named, "split": split},
+            {figure: (evaluation.label(figure), value) for figure, value in scores.items() if figure != "loss"},
+        )
+        for split, scores in evaluation.scores.items()
+    ]

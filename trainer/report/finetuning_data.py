@@ -1,0 +1,88 @@
+"""What a report says of a labelled data set: its splits, its classes, and what became of its columns."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from trainer.common.formats import count, number, percent, plural, significant
+from trainer.labelled.sources import TEST, TRAIN, VALIDATION
+from trainer.report.account import Block, Section
+from trainer.report.tables import Pairs, Table
+from trainer.runs.facts import RunFacts
+
+Value = TypeVar("Value")
+
+
+def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
+    """What is known of some splits, in the order in which one reads of them; JSON files have them by name."""
+    return {split: splits[split] for split in (TRAIN, VALIDATION, TEST) if split in splits}
+
+
+def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
+    """The section on an encoded set, whose manifest has these details."""
+    blocks = [Block(_note(facts, details), _split_table(details))]
+    if details["classes"]:
+        blocks.append(Block("Examples of each class, and their share of those that are labelled.", _balance_table(details)))
+    return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
+
+
+def _note(facts: RunFacts, details: dict[str, Any]) -> str:
+    """Where the data comes from, how it was split and cut, and what casts doubt on its validation."""
+    data, across = facts.job["data"], details["duplicates_across"]
+    if data["source"] == "hub":
+        origin = f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
+    else:
+        origin = f"data set {details['name']}, {'from ' + data['path'] if data['path'] else data['source'] + ' files'}"
+    notes = [f"{details['task'].capitalize()}: {origin}."]
+    if details["source"]["validation_cut"]:
+        fraction = f"{data['validation_fraction']:g}"
+        notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
+    if across:
+        held_out = plural(details["splits"]["validation"]["examples"], "validation example")
+        notes.append(f"{count(across)} of {held_out} are in train as well, so the validation figures flatter.")
+    return " ".join(notes)
+
+
+def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
+    length = f", at most {count(details['max_length'])} tokens" if details["max_length"] else ""
+    pair = "a pair" if len(details["text_columns"]) > 1 else "a text"
+    name, kind = facts.job["data"]["id_column"], "ids of classes" if details["classes"] else "numbers"
+    divider = f"; {details['divider']!r} between its texts" if details["divider"] else ""
+    return [
+        ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}{divider}"),
+        ("Padding", f"{details['pad_token']!r}{', its end token: it has no other' if details['pad_is_end'] else ''}"),
+        ("Label", f"{details['label_column']} → labels: {kind}"),
+        ("Id", f"{name} → id" if name else "the number of the row → id"),
+        ("Dropped", ", ".join(details["dropped_columns"]) or "none"),
+    ]
+
+
+def _split_table(details: dict[str, Any]) -> Table:
+    """What each split of an encoded set holds."""
+    columns = ["Split", "Examples", "Labelled", "Tokens", "Mean", "Longest", "Truncated", "Share truncated", "Bad records"]
+    numbers = ("mean", "min", "max") if details["task"] == "regression" else ()
+    rows = []
+    for name, split in details["splits"].items():
+        examples, tokens = split["examples"], split["tokens"]
+        target = split.get("target") or {}
+        rows.append(
+            [
+                name, count(examples), count(split["labelled"]), count(tokens), number(tokens / examples, 1),
+                count(split["longest"]), count(split["truncated"]), percent(split["truncated"] / examples),
+                count(split["bad_records"]), *(significant(target.get(each), 4) for each in numbers),
+            ]
+        )  # fmt: skip
+    return Table([*columns, *(f"Target's {each}" for each in numbers)], rows)
+
+
+def _balance_table(details: dict[str, Any]) -> Table:
+    """How many examples of each class a split has, and their share of its labelled ones."""
+    splits = {name: split for name, split in details["splits"].items() if split["labelled"]}
+    rows = [
+        [name, *(cell for split in splits.values() for cell in _with_share(split["class_counts"][name], split["labelled"]))]
+        for name in details["classes"]
+    ]
+    return Table(["Class", *(column for name in splits for column in (name, "Share"))], rows)
+
+
+def _with_share(part: int, whole: int) -> list[str]:
+    return [count(part), percent(part / whole)]

@@ -1,0 +1,224 @@
+"""What a report says of pretraining: text by corpus, loss in nats a token."""
+
+from typing import Any
+
+from trainer.common.formats import count, number, perplexity, plural, short
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.corpus.tokenizer import KIND as TOKENIZER
+from trainer.records.basis import BITS_PER_BYTE
+from trainer.records.plans import StepPlan
+from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.card_metadata import index_entry
+from trainer.report.curves import standard_curves
+from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
+from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
+from trainer.report.tables import Pairs, Table
+from trainer.runs.facts import RunFacts
+from trainer.store.places import FINAL
+
+UNIT = "nats a token"
+
+USE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)
+
+inputs = tokenizer("Once", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=40)[0]))"""
+
+
+def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
+    """The account of a pretraining run."""
+    return Account(
+        verdict=_verdict(facts),
+        evaluated=_describe_evaluation(facts),
+        tiles=_tiles(facts, plan),
+        curves=standard_curves(UNIT, [BITS_PER_BYTE]),
+        results=[Section("Results by corpus", _results(facts, plan))],
+        samples=[Section("Samples", [_samples(facts)])],
+        data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan))]),
+        plan=_plan(facts, plan),
+        model=_model(facts),
+        checkpoints=checkpoint_table(facts, {"loss": "loss", BITS_PER_BYTE: "bits per byte"}, number),
+        card=_card(facts, plan),
+    )
+
+
+def _verdict(facts: RunFacts) -> str:
+    """One line: what training did to the loss on held-out text."""
+    compared = find_comparison(facts)
+    if compared is None:
+        return verdict_unmeasured(facts, UNIT)
+    before, after = compared.before["loss"], compared.after["loss"]
+    return (
+        f"Validation loss {number(before)} → {number(after)} {UNIT} {tell_length(facts)} "
+        f"(perplexity {perplexity(before)} → {perplexity(after)})."
+    )
+
+
+def _describe_evaluation(facts: RunFacts) -> str:
+    """One line: how the finished model was measured."""
+    if facts.evaluation is None:
+        return "The finished model has not been evaluated: there is no evaluation in the store."
+    total = facts.evaluation["scores"]["total"]
+    bits = f", {number(total[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in total else ""
+    return (
+        f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} {UNIT}, "
+        f"perplexity {perplexity(total['loss'])}{bits}."
+    )
+
+
+def _tiles(facts: RunFacts, plan: StepPlan) -> list[Tile]:
+    corpora = plural(len(plan.corpora), "corpus", "corpora")
+    tokens = sum(corpus.tokens for corpus in plan.corpora)
+    return [
+        *_loss_tiles(facts),
+        *size_tiles(facts),
+        Tile("Tokens trained on", short(facts.steps * plan.tokens_per_step), f"{count(plan.tokens_per_step)} a step"),
+        Tile("Training data", f"{short(tokens)}", f"tokens in {corpora}"),
+        *speed_tiles(facts),
+    ]
+
+
+def _loss_tiles(facts: RunFacts) -> list[Tile]:
+    if facts.evaluation is not None:
+        total = facts.evaluation["scores"]["total"]
+        tiles = [Tile("Validation loss", number(total["loss"]), f"perplexity {perplexity(total['loss'])}")]
+        if BITS_PER_BYTE in total:
+            text = f"of {short(total['text_bytes'])} held-out bytes, whatever the tokenizer"
+            tiles.append(Tile("Bits a byte", number(total[BITS_PER_BYTE]), text))
+    else:
+        tiles = [Tile("Validation loss", number(None), "not evaluated")]
+    if compared := find_comparison(facts):
+        start, end = compared.before["step"], compared.after["step"]
+        tiles.append(
+            Tile(
+                "Change in training",
+                _signed(compared.after["loss"] - compared.before["loss"]),
+                f"nats, step {start} to {count(end)}",
+            )
+        )
+    return tiles
+
+
+def _signed(change: float | None) -> str:
+    return f"{'+' if change is not None and change > 0 else ''}{number(change)}"
+
+
+def _results(facts: RunFacts, plan: StepPlan) -> list[Block]:
+    """The finished model's scores, and the loss before and after by corpus, if there is anything to compare."""
+    blocks = [Block("There is no evaluation of the finished model in the store.")]
+    if facts.evaluation is not None:
+        windows = f"The finished model on held-out text, in windows of {count(facts.evaluation['context'])} tokens."
+        blocks = [Block(windows, _results_table(facts.evaluation["scores"], plan))]
+    if compared := find_comparison(facts):
+        before, after = compared
+        steps = f"(steps {count(before['step'])} and {count(after['step'])})"
+        tokens = f"on the same {count(after['tokens'])} held-out tokens that were evaluated on the way"
+        blocks.append(Block(f"Before and after training {steps}, {tokens}.", _comparison_table(before, after)))
+    return blocks
+
+
+def _results_table(scores: dict[str, Any], plan: StepPlan) -> Table:
+    def row(name: str, score: dict[str, Any]) -> list[str]:
+        figures = [number(score["loss"]), perplexity(score["loss"]), number(score.get(BITS_PER_BYTE))]
+        return [name, *figures, count(score["tokens"]), count(score.get("text_bytes")), count(score["windows"])]
+
+    order = {corpus.name: place for place, corpus in enumerate(plan.corpora)}
+    names = sorted(scores["corpora"], key=lambda name: (order.get(name, len(order)), name))
+    rows = [row(name, scores["corpora"][name]) for name in names]
+    columns = ["Corpus", "Loss (nats a token)", "Perplexity", "Bits a byte", "Tokens", "Bytes of text", "Windows"]
+    return Table(columns, rows, row("All", scores["total"]))
+
+
+def _comparison_table(before: dict[str, Any], after: dict[str, Any]) -> Table:
+    def row(name: str, first: float | None, last: float, bits: list[float | None]) -> list[str]:
+        change = None if first is None else last - first
+        return [name, number(first), number(last), _signed(change), perplexity(first), perplexity(last), *map(number, bits)]
+
+    by_corpus = [each.get("corpora_bits_per_byte", {}) for each in (before, after)]
+    rows = [
+        row(name, before["corpora"].get(name), loss, [each.get(name) for each in by_corpus])
+        for name, loss in after["corpora"].items()
+    ]
+    columns = ["Corpus", "Loss before", "Loss after", "Change", "Perplexity before", "Perplexity after"]
+    bits = [each.get(BITS_PER_BYTE) for each in (before, after)]
+    return Table([*columns, "Bits a byte before", "Bits a byte after"], rows, row("All", before["loss"], after["loss"], bits))
+
+
+def _samples(facts: RunFacts) -> Block:
+    samples = (facts.evaluation or {}).get("samples")
+    if not samples:
+        return Block("No prompts were continued.")
+    texts = tuple((sample["prompt"], sample["continuation"]) for sample in samples)
+    return Block("Each prompt in bold, then the model's continuation.", samples=texts)
+
+
+def _data_note(facts: RunFacts) -> str:
+    fraction = facts.job["data"]["validation_fraction"]
+    return (
+        f"Corpora are mixed with p ~ tokens ^ {facts.job['training']['alpha']:g}; a share of {fraction:g} of the documents is "
+        "held out by a hash of their content, so that exact copies of a document are on one side."
+    )
+
+
+def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
+    """What each corpus holds, and its part in training."""
+    details = {source.manifest.details["corpus"]: source.manifest.details for source in facts.made_from(SHARDS)}
+    rows, sums = [], [0] * 8
+    for corpus in plan.corpora:
+        totals, shards = details[corpus.name]["totals"], details[corpus.name]["num_shards"]
+        counts = [
+            corpus.documents, corpus.tokens, totals["validation_documents"], corpus.validation_tokens, corpus.windows,
+            shards, totals["bad_records"], corpus.unused_tokens,
+        ]  # fmt: skip
+        sums = [total + value for total, value in zip(sums, counts, strict=True)]
+        cells = [count(value) for value in counts]
+        rows.append([corpus.name, *cells[:4], f"{number(100 * corpus.probability, 1)} %", number(corpus.passes), *cells[4:]])
+    cells = [count(value) for value in sums]
+    columns = [
+        "Corpus", "Documents", "Tokens", "Held-out documents", "Held-out tokens", "Share of the mixture", "Passes", "Windows",
+        "Shards", "Bad records", "Unused tokens",
+    ]  # fmt: skip
+    return Table(columns, rows, ["All", *cells[:4], "100.0 %", "", *cells[4:]])
+
+
+def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
+    training = facts.job["training"]
+    stride = training["stride"] or training["context"]
+    windows = f"{count(plan.windows)} of {count(training['context'])} tokens, one every {plural(stride, 'token')}"
+    tokens = [
+        ("Tokens a step", count(plan.tokens_per_step)),
+        ("Tokens trained on", count(facts.steps * plan.tokens_per_step)),
+    ]
+    return plan_pairs(facts, "window", windows, tokens)
+
+
+def _model(facts: RunFacts) -> Pairs:
+    (tokenizer,) = facts.made_from(TOKENIZER)
+    start = facts.job["model"]["pretrained"]
+    origin = f"pretrained {start}" if start else f"seed {facts.job['training']['seed']}"
+    return model_pairs(facts, origin, tokenizer.manifest.details["vocab_size"], tokenizer.key)
+
+
+def _card(facts: RunFacts, plan: StepPlan) -> Card:
+    start = facts.job["model"]["pretrained"]
+    summary = (
+        f"A causal language model ({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(sum(facts.parameters.values()))} parameters, trained {f'further from {start}' if start else 'from scratch'} "
+        f"on {count(facts.steps * plan.tokens_per_step)} tokens in {plural(facts.steps, 'optimizer step')}"
+    )
+    return Card("text-generation", "causal-lm", {}, _index(facts, plan), summary, USE.format(folder=f"{facts.key}/{FINAL}"))
+
+
+def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
+    """The finished model's figures on all held-out text."""
+    if facts.evaluation is None:
+        return []
+    corpora = ", ".join(corpus.name for corpus in plan.corpora)
+    dataset = {"name": f"held-out text of {corpora}", "type": corpora, "split": "validation"}
+    total = facts.evaluation["scores"]["total"]
+    figures = {"loss": (f"loss ({UNIT})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
+    return [index_entry("text-generation", dataset, figures)]

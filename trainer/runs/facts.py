@@ -1,0 +1,195 @@
+"""What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
+
+Nothing here needs the libraries that train, so that a report is made in about a second.
+"""
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from trainer.common.errors import ArtifactError, RunError, in_one_line
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.corpus.tokenizer import KIND as TOKENIZER
+from trainer.labelled.encoded import KIND as ENCODED
+from trainer.pretrained.tensor_files import read_tensors
+from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import read_listed, read_sealed, remedy_of
+from trainer.runs.evaluation import read_evaluation
+from trainer.runs.records import read_records
+from trainer.runs.run import final_manifest
+from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
+from trainer.store.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
+from trainer.store.storage import Store
+
+
+class Source(NamedTuple):
+    """An artifact that the run was made from: where it is, its manifest, and the digest of that."""
+
+    key: str
+    manifest: Manifest
+    sha256: str
+
+
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint in the store, its validation figures by name, and why it is kept: `last`, `best`, `epoch 3`."""
+
+    name: str
+    step: int
+    scores: dict[str, float]
+    size: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
+
+    `sources` are a tokenizer and shards, or one encoded labelled set.
+    """
+
+    key: str
+    config: dict[str, Any]
+    config_sha256: str
+    plan: StepPlan | FinetunePlan
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    final: Manifest
+    card: FileRecord | None
+    model_config: dict[str, Any]
+    parameters: dict[str, int]
+    sources: list[Source]
+    checkpoints: list[KeptCheckpoint]
+
+    @property
+    def name(self) -> str:
+        return self.key.rsplit("/", 1)[-1]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job as it was run, every default filled in."""
+        job: dict[str, Any] = self.config["job"]
+        return job
+
+    @property
+    def steps(self) -> int:
+        """The steps that were made: fewer than planned if training stopped early."""
+        return max((record["step"] for record in self.records), default=self.plan.total_steps)
+
+    @property
+    def best_step(self) -> int | None:
+        """The step that the final model is of if it is the best checkpoint, or None if it is the last."""
+        step: int | None = self.final.details.get("step")
+        return step
+
+    def made_from(self, kind: str) -> list[Source]:
+        """The artifacts of one kind that the run was made from."""
+        return [source for source in self.sources if source.manifest.kind == kind]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in order of their steps."""
+        return [record for record in self.records if record["kind"] == kind]
+
+    def fingerprint(self, recipe: Any) -> str:
+        """A name of everything above and of the `recipe` that turns it into a report."""
+        return fingerprint(
+            [
+                recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
+                self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
+            ]
+        )  # fmt: skip
+
+
+def read_facts(store: Store, run_key: str) -> RunFacts:
+    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is gone."""
+    config = read_sealed(store, f"{run_key}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name")
+    require_job(store, run_key, config)
+    final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
+    if final is None or plan is None:
+        missing = FINAL if final is None else PLAN
+        raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
+    return RunFacts(
+        key=run_key,
+        config=config,
+        config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
+        plan=StepPlan(**plan) if "shards" in config["data"] else FinetunePlan(**plan),
+        environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
+        records=read_records(store, run_key),
+        evaluation=read_evaluation(store, run_key, config),
+        final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
+        card=next((record for record in final.files if record.name == CARD), None),
+        model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
+        parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
+        sources=_read_sources(store, config["data"]),
+        checkpoints=_find_checkpoints(store, run_key),
+    )
+
+
+def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
+    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand beside."""
+    try:
+        schema = PipelineJob if "shards" in config["data"] else FinetuneJob
+        schema.model_validate(config["job"], extra="ignore")
+    except ValidationError as error:
+        key = f"{run_key}/{CONFIG}"
+        raise ArtifactError(f"{store.path(key)} is damaged: job.{in_one_line(error)}; {remedy_of(key)}") from error
+
+
+def _read_sources(store: Store, data: dict[str, Any]) -> list[Source]:
+    """What a run's config.json names as its data: a tokenizer and shards, or one encoded labelled set."""
+    if "shards" not in data:
+        return [_read_source(store, data["key"], ENCODED)]
+    shards = [_read_source(store, ref["key"], SHARDS) for ref in data["shards"]]
+    return [_read_source(store, data["tokenizer"]["key"], TOKENIZER), *shards]
+
+
+def _read_source(store: Store, key: str, kind: str) -> Source:
+    manifest = read_manifest(store, key, kind)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back")
+    return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
+
+
+def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
+    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count, once."""
+    counts: dict[str, int] = {}
+    for record in final.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        try:
+            tensors = read_tensors(store, f"{key}/{record.name}", record.size)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; train the run again") from error
+        for tensor in tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+    return counts
+
+
+def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
+    """The committed checkpoints, by step. One with a bad manifest is left out: resuming would pass it over too."""
+    reasons: dict[str, list[str]] = {}
+    for pointer in [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run_key}/{EPOCHS}"))]:
+        if target := read_pointer(store, f"{run_key}/{pointer}"):
+            epoch = re.match(rf"{EPOCHS}/epoch-(\d+)-", pointer)
+            reason = f"epoch {int(epoch[1])}" if epoch else pointer.removeprefix("checkpoint-")
+            reasons.setdefault(target.checkpoint, []).append(reason)
+    found = []
+    for folder in store.names(f"{run_key}/{CHECKPOINTS}"):
+        name = f"{CHECKPOINTS}/{folder}"
+        try:
+            manifest = read_manifest(store, f"{run_key}/{name}", CHECKPOINT_KIND)
+        except ArtifactError:
+            continue
+        if manifest is not None:
+            step, scores = manifest.details["step"], manifest.details["scores"] or {}
+            found.append(KeptCheckpoint(name, step, scores, manifest.size(), tuple(reasons.get(name, ()))))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)

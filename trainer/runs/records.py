@@ -1,0 +1,107 @@
+"""The records of a run, as its metrics.jsonl holds them, a line each. Readable without the libraries that wrote them."""
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+from trainer.common.errors import ArtifactError
+from trainer.common.formats import plural
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import sealed_number, unseal_line
+from trainer.records.shapes import require_record
+from trainer.store.manifest import MANIFEST
+from trainer.store.places import FINAL, LAST, METRICS
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+ENDED = "end"
+"""The kind of the last record of a run that was trained to its end."""
+
+SCHEDULE = "schedule"
+"""The kind of the record of the learning rates that a run plans: its `rates` are pairs of a step and the rate after it."""
+
+NAMED = 5
+"""Damaged and missing lines that are named."""
+
+
+def read_records(store: Store, run: str) -> list[dict[str, Any]]:
+    """All intact records of a run, in order; damaged and missing ones are warned of."""
+    try:
+        content = store.read_bytes(f"{run}/{METRICS}")
+    except FileNotFoundError:
+        content = b""
+    lines = intact_lines(store, run, content)
+    records = [record for line in lines.values() if (record := open_line(store, run, line)) is not None]
+    if not records or records[-1]["kind"] != ENDED:
+        _tell_cut(store, run, max((record["step"] for record in records), default=0))
+    return records
+
+
+def _tell_cut(store: Store, run: str, last: int) -> None:
+    """Warn of records that end with a step before the end of a run that is finished, or before a step that is saved."""
+    place = store.path(f"{run}/{METRICS}")
+    if store.exists(f"{run}/{FINAL}/{MANIFEST}"):
+        log.warning("%s ends with step %d, before the end of its run, which is finished: records are missing", place, last)
+        return
+    with suppress(ArtifactError):  # a damaged pointer is told of by who goes where it leads
+        pointer = read_pointer(store, f"{run}/{LAST}")
+        if pointer is not None and pointer.step > last:
+            log.warning("%s ends with step %d, before step %d, which is saved: records are missing", place, last, pointer.step)
+
+
+def open_line(store: Store, run: str, line: bytes) -> dict[str, Any] | None:
+    """What an intact line says; None, with a warning, if that is none of the records that are written."""
+    record = unseal_line(line)
+    try:
+        require_record(record)
+    except ValueError as error:
+        log.warning("%s: a record is left out, as it cannot be one: %s", store.path(f"{run}/{METRICS}"), error)
+        return None
+    return record
+
+
+def intact_lines(store: Store, run: str, content: bytes) -> dict[int, bytes]:
+    """The lines of a run's records that match their checksums, without their ends, by the numbers that were written with them.
+
+    They are in the order of those numbers; of two with the same number the later one counts. What is damaged is told of by its
+    place in the file, what is missing by the number of the record after it. A last line that a kill or a power loss cut short
+    is left out without a word.
+    """
+    key = f"{run}/{METRICS}"
+    *lines, rest = content.split(b"\n")
+    lines += [last for last in (rest, rest[:-1]) if sealed_number(key, last)]  # only its end is missing, or another character
+    numbers = [sealed_number(key, line) for line in lines]
+    if damaged := [str(place) for place, number in enumerate(numbers, start=1) if number is None]:
+        log.warning(
+            "%s: %s left out, as not matching the checksum: %s",
+            store.path(key), plural(len(damaged), "record"), _name("line", damaged),
+        )  # fmt: skip
+    _tell_missing(store.path(key), numbers)
+    found = {number: line for number, line in zip(numbers, lines, strict=True) if number is not None}
+    if others := {number for number, line in zip(numbers, lines, strict=True) if number and line != found[number]}:
+        log.warning(
+            "%s: %s left out, as there is another of the same number",
+            store.path(key),
+            _name("record", [str(each) for each in sorted(others)]),
+        )
+    return dict(sorted(found.items()))
+
+
+def _tell_missing(place: str, numbers: list[int | None]) -> None:
+    """Warn of gaps between the numbers of lines that are larger than the damaged lines in them, None, explain."""
+    damaged_after: Counter[int] = Counter()
+    before = 0
+    for number in numbers:
+        before = before if number is None else number
+        damaged_after[before] += number is None
+    intact = sorted({0, *filter(None, numbers)})
+    gaps = [str(after) for before, after in pairwise(intact) if after - before - 1 > damaged_after[before]]
+    if gaps:
+        log.warning("%s: records are missing, before %s", place, _name("record", gaps))
+
+
+def _name(noun: str, names: list[str]) -> str:
+    return f"{noun}{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{', ...' if len(names) > NAMED else ''}"

@@ -1,0 +1,265 @@
+"""A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ArtifactError, RunError
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import ModelConfig, PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.metrics.measures import metric_identity
+from trainer.order.epoch_order import FORMAT as EPOCH_ORDER
+from trainer.pretrained.finding import Checkpoint, digest_files, find_model
+from trainer.records.holds import is_being_removed
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.runs.base_model import describe_base
+from trainer.runs.evaluation import encoded_in
+from trainer.runs.references import run_at
+from trainer.store.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.store.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+FORMAT = 5
+
+TrainingJob = PipelineJob | FinetuneJob
+TrainingData = PreparedData | ArtifactRef
+"""What a job trains on: a tokenizer and shards, or an encoded labelled set."""
+
+OPERATIONAL = {
+    "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch", "compile",
+    "gradient_checkpointing", "deterministic",
+}  # fmt: skip
+"""Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
+
+
+class Run(NamedTuple):
+    """Where a run lives and what decides its outcome."""
+
+    key: str
+    fingerprint: str
+    identity: dict[str, Any]
+    origin: str | None = None
+    """The run that this one is a fork of."""
+    start: dict[str, Any] | None = None
+    """Where the pretrained model that is fine-tuned was found."""
+    base: dict[str, Any] | None = None
+    """The pretrained model as the model card tells of it."""
+
+
+def identify_run(job: TrainingJob, data: TrainingData) -> Run:
+    """The run that a job and its data make."""
+    training, start, base = job.training, None, None
+    settings = training.model_dump(exclude=OPERATIONAL)
+    settings["schedule_options"] = _one_spelling(settings["schedule_options"])
+    if settings.get("locality", 0) is None:
+        del settings["locality"]  # the order that there was before there was a choice
+    identity: dict[str, Any] = {"format": FORMAT, "training": settings}
+    if isinstance(job, FinetuneJob):
+        found = find_model(Store(job.store), job.model.pretrained, hub=True)
+        start = {"origin": found.origin, "key": found.key}
+        base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
+        identity |= _finetuning(job, data, found)
+    else:
+        if (name := job.model.pretrained) is not None:
+            base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
+        identity |= _pretraining(job, data)
+    if training.early_stopping is not None or training.final == "best":
+        identity["selection"] = {"evaluate_every": training.evaluate_every, **_measurement(job)}
+    name = fingerprint(identity)
+    key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
+    run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
+    return run._replace(start=start, base=base)
+
+
+def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
+    """The run itself if its settings are those, else one beside it that starts from its weights, or has started already."""
+    fork = Run(f"{key}-fork-{name[:8]}", name, identity, origin=key)
+    if store.exists(f"{fork.key}/{CONFIG}"):
+        return fork  # which needs the other one no more
+    earlier = read_sealed(store, f"{key}/{CONFIG}")
+    if earlier is None:
+        raise _nothing_to_fork(store, key)
+    if earlier["fingerprint"] == name:
+        return Run(key, name, identity)
+    fixed = ("model", "tokenizer")
+    before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
+    if before != now:
+        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(difference(before, now))}")
+    return fork
+
+
+def check_origin(store: Store, job: TrainingJob) -> None:
+    """Raise `RunError` if a job is to fork a run that is not there: before its data is prepared, which may take long."""
+    if job.resume != "fork":
+        return
+    if not any(name == job.run or name.startswith(f"{job.run}-fork-") for name in store.names("runs")):
+        raise _nothing_to_fork(store, f"runs/{job.run}")
+
+
+def _nothing_to_fork(store: Store, key: str) -> RunError:
+    return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
+
+
+def claim_run(
+    store: Store, run: Run, job: TrainingJob, data: TrainingData, find_fork: Callable[[], dict[str, str] | None] = lambda: None
+) -> None:
+    """Write the run's config.json, or check that it is this run's. `find_fork` says where a new run takes its weights from.
+
+    Raises `RunError` with the differences if the folder holds a run of other settings or data.
+    """
+    earlier = read_sealed(store, f"{run.key}/{CONFIG}")
+    if earlier is not None and earlier["fingerprint"] != run.fingerprint:
+        differences = "; ".join(difference(earlier["identity"], run.identity)) or "its format"
+        raise RunError(
+            f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
+            "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
+        )
+    fork = earlier["fork"] if earlier else find_fork()
+    write_sealed(store, f"{run.key}/{CONFIG}", describe_run(run, job, data, fork))
+
+
+def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str, str] | None) -> dict[str, Any]:
+    """What a run's config.json holds; `fork` says where a fork takes its weights from."""
+    return {
+        "fingerprint": run.fingerprint,
+        "identity": run.identity,
+        "job": job.model_dump(mode="json"),
+        "data": _without_reused(data.model_dump()),
+        "fork": fork,
+        "start": run.start,
+        "base": run.base,
+    }
+
+
+def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+    """Write into a finished run's config.json what the job says now of what is not trained on: the card and the test split.
+
+    What was measured on another test split is left: it counts no more, but does again once that is asked for again. Raises
+    `ArtifactError` if the run or the data is removed at the same time.
+    """
+    earlier = read_sealed(store, f"{run.key}/{CONFIG}")
+    if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
+        return
+    write_sealed(store, f"{run.key}/{CONFIG}", config)
+    check_begun(store, run, job, data)
+
+
+def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData) -> dict[str, Any]:
+    """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
+    said = job.model_dump(mode="json")
+    noted = {**config, "job": {**config["job"], "card": said["card"]}}
+    if isinstance(data, ArtifactRef) and encoded_in(config) != data.key:
+        noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
+    return noted
+
+
+def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+    """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
+
+    Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
+    `ArtifactError` if something of that was removed at the same time.
+    """
+    read = [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
+    named = job.model.pretrained
+    place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
+    for key in (*read, place and run_at(store, place), run.origin, run.key):
+        if key and is_being_removed(store, key):
+            raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
+
+
+def finished_run(store: Store, run: Run) -> ArtifactRef | None:
+    """The run's final model, if it is published and intact."""
+    try:
+        manifest = final_manifest(store, run.key)
+    except ArtifactError as error:
+        log.warning("%s: the final model is to be published anew", error)
+        return None
+    if manifest is None or manifest.details["run"] != run.fingerprint:
+        return None
+    if find_damage(store, f"{run.key}/{FINAL}", manifest):
+        return None
+    return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size(), reused=True)
+
+
+def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bool:
+    """Whether a finished run's records can all be read and say what the job says now; else training it again sees to them."""
+    pointers = [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run.key}/{EPOCHS}"))]
+    try:
+        config, plan = read_sealed(store, f"{run.key}/{CONFIG}"), read_sealed(store, f"{run.key}/{PLAN}")
+        for pointer in pointers:
+            read_pointer(store, f"{run.key}/{pointer}")
+    except ArtifactError:
+        return False
+    return config is not None and plan is not None and _with_untrained(config, job, data) == config
+
+
+def final_manifest(store: Store, run_key: str) -> Manifest | None:
+    """The manifest of a run's final model, or None."""
+    return read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
+
+
+def difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+    """The leaves that differ, as `training.max_steps: 300 -> 400`."""
+    found = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += difference(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append(f"{path}{key}: {old} -> {new}")
+    return found
+
+
+def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
+    assert isinstance(data, PreparedData)
+    return {
+        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
+        "tokenizer": data.tokenizer.fingerprint,
+        "model": _model_identity(job.model),
+    }
+
+
+def _finetuning(job: FinetuneJob, data: TrainingData, found: Checkpoint) -> dict[str, Any]:
+    assert isinstance(data, ArtifactRef)
+    return {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER}
+
+
+def _measurement(job: TrainingJob) -> dict[str, Any]:
+    """The evaluation's settings, with the contents of metric files in place of their paths."""
+    settings = job.evaluation.model_dump()
+    if isinstance(job, FinetuneJob) and job.evaluation.metrics:
+        settings["metrics"] = [metric_identity(name) for name in job.evaluation.metrics]
+    return settings
+
+
+def _without_reused(values: Any) -> Any:
+    """References without the mark that says whether they were made just now: that is no part of the run."""
+    if isinstance(values, dict):
+        return {key: _without_reused(value) for key, value in values.items() if key != "reused"}
+    return [_without_reused(value) for value in values] if isinstance(values, list) else values
+
+
+def _model_identity(model: ModelConfig) -> dict[str, Any]:
+    """The model's settings, with the contents of local files in place of their names."""
+    identity = model.model_dump(exclude={"attention"})
+    for key in ("config", "pretrained"):
+        value = identity[key]
+        if isinstance(value, str) and Path(value).is_file():
+            identity[key] = digest_file(Path(value)).sha256
+        elif isinstance(value, str) and Path(value).is_dir():
+            identity[key] = digest_files(Path(value))
+    return {**identity, "config": _one_spelling(identity["config"])}
+
+
+def _one_spelling(value: Any) -> Any:
+    """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is meant."""
+    if isinstance(value, dict):
+        return {key: _one_spelling(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_one_spelling(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

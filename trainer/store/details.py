@@ -1,0 +1,113 @@
+"""What the manifests of each kind of artifact say of it, as far as later work reads it.
+
+A checksum says that a manifest is the one that was written there, not that whoever wrote it did so rightly.
+"""
+
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from trainer.store.plain_names import Count, Digest, Key
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class Details(BaseModel):
+    """Typed where it is looked at; other keys may stand beside."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Totals(Details):
+    """Counts over all shards of a set."""
+
+    raw_bytes: Count
+    documents: Count
+    tokens: Count
+    text_bytes: Count
+    validation_documents: Count
+    validation_tokens: Count
+    validation_bytes: Count
+    validation_token_bytes: Count
+    bad_records: Count
+
+
+class ShardsDetails(Details):
+    """A tokenized corpus."""
+
+    corpus: str
+    dtype: Literal["<u2", "<u4"]
+    block_bytes: Literal[32768]
+    eos_id: Count
+    vocab_size: Count
+    tokenizer: Key
+    tokenizer_sha256: Digest
+    num_shards: Count
+    shard_tokens: list[Count]
+    totals: Totals
+    keeps_text: bool
+    validation_digest: str
+
+
+class SplitDetails(Details):
+    """A split of a labelled set."""
+
+    examples: Count
+    bad_records: Count
+    labelled: Count
+
+
+class EncodedDetails(Details):
+    """A labelled set."""
+
+    task: Literal["classification", "regression"]
+    classes: list[str] | None
+    text_columns: list[str]
+    label_column: str
+    pad_id: Count
+    vocab_size: Count
+    tokenizer_sha256: Digest
+    splits: dict[str, SplitDetails]
+    source: dict[str, Any]
+
+
+class TokenizerDetails(Details):
+    """A tokenizer."""
+
+    eos_token: str
+    vocab_size: Count
+
+
+class CheckpointDetails(Details):
+    """A checkpoint of a run."""
+
+    step: Count
+    scores: dict[str, float] | None
+    run: str
+
+
+class ModelDetails(Details):
+    """A run's final model."""
+
+    run: str
+    step: Count | None = None
+    context: Count | None = None
+    shards: list[Key] = []
+
+
+KINDS: dict[str, type[Details]] = {
+    "shards": ShardsDetails, "encoded": EncodedDetails, "tokenizer": TokenizerDetails, "checkpoint": CheckpointDetails,
+    "model": ModelDetails,
+}  # fmt: skip
+
+
+def require_details(kind: str, details: dict[str, Any]) -> None:
+    """Raise pydantic's `ValidationError` if an artifact of a kind is not described as later work takes it."""
+    if kind in KINDS:
+        _adapter(KINDS[kind]).validate_python(details)
+
+
+@cache
+def _adapter(kind: type[Details]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -1,0 +1,225 @@
+"""A store in a local folder. Files are renamed or linked into place when they are whole and synced.
+
+The root, and the folders right in it (runs, say), may be symbolic links: that is how whoever owns the store puts a part of it
+on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put them there.
+"""
+
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+from trainer.common.errors import StorageError
+from trainer.store.plain_names import plain_key, plain_name
+from trainer.store.private_folders import STAGING
+from trainer.store.stored import Stored
+from trainer.store.verified import require_content
+
+
+class LocalFiles:
+    """Files below one folder, by key: the way from the folder, with forward slashes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def exists(self, key: str) -> bool:
+        return self.at(key).exists()
+
+    def names(self, key: str) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.at(key)) if not key or name != STAGING)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def size(self, key: str) -> int:
+        return self.at(key).stat().st_size
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            with open(self.at(key), "rb") as file:
+                file.seek(start)
+                return file.read(-1 if end is None else end - start)
+        except NotADirectoryError as error:  # a stray file among folders holds no file
+            raise FileNotFoundError(*error.args) from error
+
+    def put(self, path: Path, key: str) -> None:
+        """Move a file of the same file system into place."""
+        target = self._place(key)
+        sync_file(path)
+        os.replace(path, target)
+        sync_folder(target.parent)
+
+    def put_folder(self, folder: Path, key: str, last: str) -> None:
+        """Move a folder into the place of an older one, which loses its file named `last` first."""
+        self.delete(key, first=last)
+        target = self._place(key)
+        for path in folder.iterdir():
+            sync_file(path)
+        sync_folder(folder)
+        os.rename(folder, target)
+        sync_folder(target.parent)
+
+    def copy(self, source: str, key: str) -> None:
+        """The two share their bytes where the file system can: published files never change."""
+        target = self._place(key)
+        target.unlink(missing_ok=True)
+        original = self.at(source)
+        try:
+            os.link(original, target)
+        except OSError:
+            shutil.copyfile(original, target)
+            sync_file(target)
+        sync_folder(target.parent)
+
+    def create(self, path: Path, key: str) -> bool:
+        """Link a file into place unless there is one."""
+        target = self._place(key)
+        sync_file(path)
+        try:
+            os.link(path, target)
+        except FileExistsError:
+            return False
+        sync_folder(target.parent)
+        return True
+
+    def swap(self, path: Path, key: str, expected: bytes) -> bool:
+        """Move a file into the place of one that holds the expected bytes. A process that dies lets others go on."""
+        with suppress(FileNotFoundError), alone(self.at(key)):
+            if self.read(key) == expected:
+                self.put(path, key)
+                return True
+        return False
+
+    def rename(self, key: str, new: str) -> None:
+        target = self._entry(new)
+        os.rename(self._entry(key), target)
+        sync_folder(target.parent)
+
+    def delete(self, key: str, first: str | None = None) -> None:
+        path = self._entry(key)
+        if first is not None and not path.is_symlink() and (path / first).exists():
+            (path / first).unlink()
+            sync_folder(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
+        path = self.at(key)
+        if sha256 is not None:
+            require_content(path, sha256, check)
+        return path
+
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.at(key)
+
+    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(lambda name: self.fetch(f"{key}/{name}", digests[name]), digests))
+        return self.at(key)
+
+    def release(self, key: str) -> None:
+        """Nothing to do: what `fetch` gives is the file itself."""
+
+    def trim(self) -> None:
+        """Nothing to do: there are no copies."""
+
+    def room_beyond(self) -> int | None:
+        return None
+
+    def walk(self, key: str = "") -> Iterator[Stored]:
+        roots = [self.at(key)] if key else [self.root, *linked_folders(self.root)]
+        for path in (path for root in roots for path in root.rglob("*")):
+            if STAGING in path.relative_to(self.root).parts[1:]:
+                continue  # what is about to be moved into a folder on another disk
+            with suppress(FileNotFoundError):
+                state = path.lstat()
+                if stat.S_ISREG(state.st_mode):
+                    modified = datetime.fromtimestamp(state.st_mtime, UTC)
+                    name = path.relative_to(self.root).as_posix()
+                    yield Stored(name, state.st_size, modified, inode=state.st_ino, links=state.st_nlink)
+
+    def unfinished_uploads(self) -> list[Stored]:
+        return []
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        """There are none."""
+
+    def at(self, key: str) -> Path:
+        """The place of a key, or of the store for none. Raises `StorageError` if it leads out, by its spelling or by a link."""
+        if not key:
+            return self.root
+        try:
+            plain_key(key)
+        except ValueError as error:
+            raise StorageError(f"{self.root}: {error}") from error
+        place = f"{self.root}/{key}"
+        end = place.find("/", len(f"{self.root}/"))  # of the folder right in the root
+        while end != -1:
+            end = place.find("/", end + 1)
+            _refuse_link(place if end == -1 else place[:end])
+        return Path(place)
+
+    def _entry(self, key: str) -> Path:
+        """The place of a key that may itself be a link, which is then what is renamed, replaced or removed."""
+        folder, _, name = key.rpartition("/")
+        try:
+            return (self.at(folder) if folder else self.root) / plain_name(name)
+        except ValueError as error:
+            raise StorageError(f"{self.root}: {error}") from error
+
+    def _place(self, key: str) -> Path:
+        target = self._entry(key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target
+
+
+def linked_folders(root: Path | None) -> list[Path]:
+    """The folders right in a local store that are links, as to another disk."""
+    entries = os.scandir(root) if root is not None and root.is_dir() else ()
+    return sorted(root / entry.name for entry in entries if entry.is_symlink() and entry.is_dir()) if root else []
+
+
+def _refuse_link(path: str) -> None:
+    """Raise `StorageError` for a symbolic link. One look at the entry itself: resolving each path would take many."""
+    try:
+        is_link = stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError:
+        return  # it is not there, or cannot be reached: whoever uses it says so
+    if is_link:
+        raise StorageError(
+            f"{path} is a symbolic link to {os.readlink(path)}: links inside a store are not followed. Put what it leads to in "
+            "its place; a folder right in the store's root may be a link, to have it on another disk"
+        )
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keep other processes out of the same block for files of the same folder; one that dies lets go."""
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes survive a power cut."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Make a folder's entries survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

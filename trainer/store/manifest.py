@@ -1,0 +1,297 @@
+"""Manifests: the last file written of every artifact, which lists all others with their size and checksum.
+
+A folder without its manifest does not exist. Fingerprints name what an artifact's bytes depend on.
+"""
+
+import hashlib
+import json
+import posixpath
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from trainer import __version__
+from trainer.common.errors import ArtifactError, WrongContent, in_one_line
+from trainer.store.details import require_details
+from trainer.store.digests import digest_stream
+from trainer.store.places import CARD, CHECKPOINT_KIND, FINAL_KIND
+from trainer.store.plain_names import Count, Digest, FileName, Key
+from trainer.store.storage import Store
+
+MANIFEST = "manifest.json"
+REPAIR = "; prepare the data again: it is made anew from the raw files"
+"""What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in which
+damage was found."""
+
+FORMAT = 1
+NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded")
+"""Kinds whose keys end with what they were made from."""
+
+LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
+"""Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache."""
+
+
+def _time(text: str) -> str:
+    if datetime.fromisoformat(text).tzinfo is None:
+        raise ValueError(f"{text!r} is a time without its zone")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_time)]
+"""When something was, in ISO 8601, with its zone."""
+
+
+class FileRecord(BaseModel):
+    """One file of an artifact."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: FileName
+    size: Count
+    sha256: Digest
+
+
+class Manifest(BaseModel):
+    """What an artifact consists of, and what it was made from. Figures that are no numbers are written as they are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
+
+    format: int
+    kind: str
+    fingerprint: str
+    headrace: str
+    created: Time
+    files: list[FileRecord]
+    details: dict[str, Any]
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file, by name."""
+        return {record.name: record.sha256 for record in self.files}
+
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(record.size for record in self.files)
+
+
+class ArtifactRef(BaseModel):
+    """What tasks hand to each other: where an artifact is and what it holds, never its data.
+
+    `fingerprint` is what names a run that is made from it: of an encoded set, that of all but its test split.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: Key
+    fingerprint: str
+    size: Count
+    reused: bool = False
+
+
+def fingerprint(value: Any) -> str:
+    """A 16-digit name of a JSON-like value: equal values, and only they, have equal names."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def seal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
+    """The values with a checksum of them, for a JSON file that no other file lists; `place` is where only they may stand."""
+    return {**values, "checksum": _checksum(values, place)}
+
+
+def unseal(values: dict[str, Any], place: str | None = None) -> dict[str, Any]:
+    """The values without their checksum. Raises `ValueError` if there is none, or it does not match them or the place."""
+    rest = {key: value for key, value in values.items() if key != "checksum"}
+    if "checksum" not in values:
+        raise ValueError("it has no checksum: another program wrote it, or another version of headrace")
+    if values["checksum"] != _checksum(rest, place):
+        other = "" if place is None else ", or is of another place"
+        raise ValueError(f"it does not match its own checksum: it was changed{other}")
+    return rest
+
+
+def _checksum(values: dict[str, Any], place: str | None) -> str:
+    return fingerprint(values if place is None else [posixpath.normpath(place), values])
+
+
+def digest_file(path: Path, name: str | None = None) -> FileRecord:
+    """A file's size and SHA-256."""
+    with open(path, "rb") as file:
+        sha256 = digest_stream(file)
+        return FileRecord(name=name or path.name, size=file.tell(), sha256=sha256)
+
+
+def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: dict[str, Any]) -> Manifest:
+    """The manifest of an artifact whose fingerprint is `name`."""
+    return Manifest(
+        format=FORMAT,
+        kind=kind,
+        fingerprint=name,
+        headrace=__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        files=sorted(files, key=lambda record: record.name),
+        details=details,
+    )
+
+
+def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, details: dict[str, Any]) -> Manifest:
+    """Publish a staged folder of finished files as an artifact; its manifest appears last."""
+    files = [digest_file(path) for path in folder.iterdir()]
+    manifest = make_manifest(kind, name, files, details)
+    (folder / MANIFEST).write_bytes(_sealed(manifest))
+    store.put_folder(folder, key, last=MANIFEST)
+    return manifest
+
+
+def write_manifest(store: Store, key: str, manifest: Manifest) -> None:
+    """Commit an artifact whose files are already in place."""
+    store.write_bytes(f"{key}/{MANIFEST}", _sealed(manifest))
+
+
+def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
+    """The manifest of the artifact under a key, or None if there is none.
+
+    Raises `ArtifactError` if it is damaged, of another kind or format, or of another artifact.
+    """
+    try:
+        raw = store.read_bytes(f"{key}/{MANIFEST}")
+    except FileNotFoundError:
+        return None
+    with _told(store, key):
+        manifest = parse_manifest(raw)
+    if manifest.kind != kind or manifest.format != FORMAT:
+        raise ArtifactError(
+            f"{store.path(key)} holds {manifest.kind!r} in format {manifest.format}; expected {kind!r} in format {FORMAT}"
+        )
+    if kind in NAMED_BY_FINGERPRINT and not key.endswith(f"-{manifest.fingerprint}"):
+        raise ArtifactError(
+            f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put back "
+            "the folder's own, or delete the folder to have it made anew"
+        )
+    with _told(store, key):
+        require_details(kind, manifest.details)
+    return manifest
+
+
+@contextmanager
+def _told(store: Store, key: str) -> Iterator[None]:
+    """Say of a manifest that cannot be one where it is."""
+    try:
+        yield
+    except (ValueError, RecursionError) as error:
+        problem = in_one_line(error) if isinstance(error, ValidationError) else str(error)
+        raise ArtifactError(f"{store.path(key)}/{MANIFEST} is damaged or of another version of headrace: {problem}") from error
+
+
+def parse_manifest(raw: bytes) -> Manifest:
+    """The manifest that a file holds. Raises `ValueError` if it is damaged, `RecursionError` if it is nested too deeply."""
+    values = json.loads(raw)
+    return Manifest.model_validate(unseal(values) if isinstance(values, dict) else values)
+
+
+def find_damage(
+    store: Store,
+    key: str,
+    manifest: Manifest,
+    only: Iterable[str] | None = None,
+    content: bool = True,
+    anew: bool = True,
+) -> dict[str, str]:
+    """Read the artifact's files again; return what is wrong by file name. `only` limits it to some names.
+
+    What was compared before is compared `anew`, or only if it has changed since. Without `content`, files are only looked
+    for, with their sizes: enough where content is compared when it is fetched or read.
+    """
+    wanted = None if only is None else set(only)
+    records = [record for record in manifest.files if wanted is None or record.name in wanted]
+    beyond = manifest.kind in LOADED_WHOLE
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(lambda record: _damage(store, f"{key}/{record.name}", record, content, anew, beyond), records)
+        return {record.name: damage for record, damage in zip(records, found, strict=True) if damage}
+
+
+def fetch_artifact(store: Store, key: str, kind: str) -> Path:
+    """A local folder with the artifact's files: its own folder, or verified copies. Raises `ArtifactError` if there is none."""
+    manifest = read_manifest(store, key, kind)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} holds no published {kind}")
+    return fetch_files(store, key, manifest)
+
+
+def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
+    """A local folder with the files that an artifact's manifest lists.
+
+    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it.
+    """
+    if store.local is not None:
+        for name in store.names(key):
+            if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith("."):
+                raise ArtifactError(f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere")
+    return store.fetch_folder(key, manifest.digests())
+
+
+def require_intact(
+    store: Store, key: str, manifest: Manifest, remedy: str = "", content: bool = True, anew: bool = False
+) -> None:
+    """Raise `ArtifactError` naming the first damaged file, if any, of those that `find_damage` finds."""
+    for name, damage in find_damage(store, key, manifest, content=content, anew=anew).items():
+        raise ArtifactError(f"{store.path(key)}/{name} {damage}{remedy}")
+
+
+def fetch_made(store: Store, key: str, name: str, sha256: str, check: bool = False) -> Path:
+    """A local path of a file that was made from raw files. Raises `ArtifactError`, with what repairs it, if it is damaged.
+
+    `check` looks at it anew, as `Store.fetch` does.
+    """
+    with _repaired_by_preparing(store, f"{key}/{name}"):
+        return store.fetch(f"{key}/{name}", sha256, check)
+
+
+def locate_made(store: Store, key: str, record: FileRecord) -> Path:
+    """The same for who compares what it reads by itself, as `Store.locate` does."""
+    with _repaired_by_preparing(store, f"{key}/{record.name}"):
+        return store.locate(f"{key}/{record.name}", record.sha256)
+
+
+def read_made(store: Store, key: str, record: FileRecord) -> bytes:
+    """The bytes of such a file, a small one. Raises `ArtifactError`, with what repairs it, if it is damaged."""
+    with _repaired_by_preparing(store, f"{key}/{record.name}"):
+        raw = store.read_bytes(f"{key}/{record.name}")
+        if hashlib.sha256(raw).hexdigest() != record.sha256:
+            raise WrongContent(f"{store.path(f'{key}/{record.name}')} does not match its checksum")
+    return raw
+
+
+@contextmanager
+def _repaired_by_preparing(store: Store, key: str) -> Iterator[None]:
+    """Say of a file that is missing or damaged what repairs it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{store.path(key)} is missing{REPAIR}") from error
+    except WrongContent as error:
+        raise ArtifactError(f"{error}{REPAIR}") from error
+
+
+def _sealed(manifest: Manifest) -> bytes:
+    return (json.dumps(seal(manifest.model_dump(mode="json")), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def _damage(store: Store, key: str, record: FileRecord, content: bool, anew: bool, beyond: bool) -> str | None:
+    try:
+        # A remote file that is fetched is not asked for its size as well: each question is a request.
+        size = record.size if content and not store.local else store.size(key)
+        if size != record.size:
+            return f"has {size} bytes, its manifest says {record.size}"
+        if content:
+            store.fetch(key, record.sha256, check=anew, beyond=beyond)
+            store.release(key)
+    except FileNotFoundError:
+        return "is missing"
+    except WrongContent as error:
+        return str(error).removeprefix(f"{store.path(key)} ")
+    return None

@@ -1,0 +1,280 @@
+"""A store in a bucket, or on any other file system that fsspec knows: objects appear whole, or not at all.
+
+Nothing here relies on a rename or on a listing that may be old; files are found by the manifests that name them. On S3 the
+bytes are checked on their way there (botocore sends checksums), and `create` and `swap` are conditional writes.
+"""
+
+import atexit
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import aiohttp
+import fsspec
+from botocore.exceptions import BotoCoreError, ClientError
+
+from trainer.common.errors import StorageError
+from trainer.store.blob_cache import BlobCache
+from trainer.store.plain_names import plain_key
+from trainer.store.private_folders import PrivateFolder
+from trainer.store.stored import Stored
+
+REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
+"""How a file system says no."""
+
+UPLOADS = 8
+"""Files that are sent at the same time; s3fs sends the parts of a large one at the same time as well."""
+
+S3_OPTIONS = {
+    "use_listings_cache": False,
+    "config_kwargs": {"retries": {"mode": "standard", "max_attempts": 4}, "connect_timeout": 10, "read_timeout": 15},
+}
+ROUNDS = 3
+"""How often s3fs has botocore make its attempts, and how often it begins to read anew: answers that break off are noticed
+there alone. What is refused each time is given up within about a minute, what is never answered after some ten."""
+
+
+class RemoteObjects:
+    """Objects below one URL, by key."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.fs: Any
+        self.fs, self.root = fsspec.url_to_fs(url, **(S3_OPTIONS if url.startswith("s3://") else {}))
+        self._s3 = url.startswith("s3://")
+        if self._s3:
+            self.fs.retries = ROUNDS
+        self.cache = BlobCache.of_this_machine()
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object of this name. On S3 one request, and no listing."""
+        if not self._s3:
+            return bool(self.fs.exists(self._full(key)))
+        try:
+            self._head(key)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def names(self, key: str) -> list[str]:
+        try:
+            entries = self.fs.ls(self._full(key), detail=False, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        paths = [str(entry).rstrip("/") for entry in entries]  # of an emptied folder some servers list the folder itself
+        return sorted(path.rsplit("/", 1)[-1] for path in paths if path != self._full(key))
+
+    def size(self, key: str) -> int:
+        return self._facts(key)[0]
+
+    def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        whole = {"max_concurrency": 1} if self._s3 else {}  # s3fs asks for the size first where it may read in parts
+        return bytes(self.fs.cat_file(self._full(key), start=start or None, end=end, **whole))
+
+    def put(self, path: Path, key: str) -> None:
+        self.fs.put_file(str(path), self._full(key))
+        if self._s3 and (size := self._head(key)["ContentLength"]) != path.stat().st_size:
+            raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
+
+    def put_folder(self, folder: Path, key: str, last: str) -> None:
+        """Send the files at the same time, and the one named `last` when the others have arrived."""
+        self.delete(key, first=last)
+        paths = sorted(path for path in folder.iterdir() if path.name != last)
+        with ThreadPoolExecutor(UPLOADS) as pool:
+            list(pool.map(lambda path: self.put(path, f"{key}/{path.name}"), paths))
+        self.put(folder / last, f"{key}/{last}")
+
+    def copy(self, source: str, key: str) -> None:
+        self.fs.cp_file(self._full(source), self._full(key))
+
+    def create(self, path: Path, key: str) -> bool:
+        return _is_first(FileExistsError, lambda: self.fs.pipe_file(self._full(key), path.read_bytes(), mode="create"))
+
+    def swap(self, path: Path, key: str, expected: bytes) -> bool:
+        """Replace an object that holds the expected bytes: on S3 only if it is still that one, elsewhere without such proof."""
+        if not self._s3:
+            if not self.fs.exists(self._full(key)) or self.read(key) != expected:
+                return False
+            self.put(path, key)
+            return True
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        try:
+            etag = self._head(key)["ETag"]
+            if self.read(key) != expected:
+                return False
+        except FileNotFoundError:
+            return False
+        write = partial(self.fs.call_s3, "put_object", Bucket=bucket, Key=name, Body=path.read_bytes(), IfMatch=etag)
+        return _is_first(FileNotFoundError, write)
+
+    def rename(self, key: str, new: str) -> None:
+        """Copy a file, or the files directly in a folder, then delete: whoever finds the old name still there does it again."""
+        if self.exists(key):
+            self.copy(key, new)
+        for name in self.names(key):
+            self.copy(f"{key}/{name}", f"{new}/{name}")
+        self.delete(key)
+
+    def delete(self, key: str, first: str | None = None) -> None:
+        full = self._full(key)
+        if first is not None and self.exists(f"{key}/{first}"):
+            self.fs.rm_file(f"{full}/{first}")
+        if self.fs.exists(full):
+            self.fs.rm(full, recursive=True)
+
+    def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
+        """A local copy for this process: of one that all processes of this machine share, if the digest is known.
+
+        `check` looks at that one's content first; it may go `beyond` the cache's limit.
+        """
+        path = self._own(key)
+        fresh = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}")
+        if sha256 is None:
+            self._download(key)(fresh)
+        else:
+            size, version = self._facts(key)
+            while not _linked(self.cache.get(sha256, version, size, self._download(key), check, beyond), fresh):
+                pass  # another process made room with it
+        os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
+        return path
+
+    def locate(self, key: str, sha256: str) -> Path:
+        return self.fetch(key, sha256)
+
+    def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
+        """A local folder of this process with copies of these files."""
+        for name, sha256 in digests.items():
+            self.fetch(f"{key}/{name}", sha256, beyond=True)
+        return self._own(f"{key}/any").parent
+
+    def release(self, key: str) -> None:
+        path = self._own(key)
+        if path.is_dir():
+            shutil.rmtree(path)
+            self.cache.trim()
+        else:
+            path.unlink(missing_ok=True)
+
+    def trim(self) -> None:
+        self.cache.trim()
+
+    def room_beyond(self) -> int | None:
+        return self.cache.room_beyond()
+
+    def walk(self, key: str = "") -> Iterator[Stored]:
+        for path, entry in self.fs.find(self._full(key) if key else self.root, detail=True).items():
+            if entry["type"] != "file":
+                continue  # what some servers keep of a folder that has become empty
+            modified = next(entry[name] for name in ("LastModified", "created", "mtime") if name in entry)
+            if isinstance(modified, float):
+                modified = datetime.fromtimestamp(modified, UTC)
+            yield Stored(str(path).removeprefix(self.root).lstrip("/"), int(entry["size"] or 0), modified)
+
+    def unfinished_uploads(self) -> list[Stored]:
+        if not self._s3:
+            return []
+        bucket, prefix, _ = self.fs.split_path(self.root)
+        prefix = f"{prefix}/" if prefix else ""
+        page: dict[str, Any] = {"IsTruncated": True, "NextKeyMarker": "", "NextUploadIdMarker": ""}
+        found = []
+        while page["IsTruncated"]:
+            page = self.fs.call_s3(
+                "list_multipart_uploads", Bucket=bucket, Prefix=prefix,
+                KeyMarker=page["NextKeyMarker"], UploadIdMarker=page["NextUploadIdMarker"],
+            )  # fmt: skip
+            for upload in page.get("Uploads", ()):
+                key, number = upload["Key"], upload["UploadId"]
+                with suppress(FileNotFoundError):  # completed since
+                    parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=key, UploadId=number).get("Parts", ())
+                    size = sum(part["Size"] for part in parts)
+                    found.append(Stored(key.removeprefix(prefix), size, upload["Initiated"], number))
+        return found
+
+    def abort_upload(self, key: str, upload: str) -> None:
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        with suppress(FileNotFoundError):
+            self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
+
+    def _download(self, key: str) -> Callable[[Path], None]:
+        return lambda path: self.fs.get_file(self._full(key), str(path))
+
+    def _facts(self, key: str) -> tuple[int, str]:
+        """Size, and what changes when the object is replaced."""
+        if not self._s3:
+            return int(self.fs.size(self._full(key))), str(self.fs.ukey(self._full(key)))
+        head = self._head(key)
+        return int(head["ContentLength"]), str(head["ETag"])
+
+    def _head(self, key: str) -> dict[str, Any]:
+        bucket, name, _ = self.fs.split_path(self._full(key))
+        found: dict[str, Any] = self.fs.call_s3("head_object", Bucket=bucket, Key=name)
+        return found
+
+    def _own(self, key: str) -> Path:
+        """A path in a folder of this process, removed when it ends."""
+        path = _own_folder(self.cache) / self.url.replace("/", "_") / self._checked(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _full(self, key: str) -> str:
+        return f"{self.root}/{self._checked(key)}"
+
+    def _checked(self, key: str) -> str:
+        """The key, which becomes a path on this machine; none is the root. Raises `StorageError` if it would lead elsewhere."""
+        try:
+            return key and plain_key(key)
+        except ValueError as error:
+            raise StorageError(f"{self.url}: {error}") from error
+
+
+_own_folders: dict[tuple[int, Path], PrivateFolder] = {}
+_turn = Lock()
+
+
+def _own_folder(cache: BlobCache) -> Path:
+    """A folder of this process: a forked child has its own, so that it releases nothing of its parent's."""
+    with _turn:
+        mine = os.getpid(), cache.work
+        if mine not in _own_folders:
+            _own_folders[mine] = folder = PrivateFolder(cache.work)
+            atexit.register(cache.trim)  # after the folder is removed: what is registered last comes first
+            atexit.register(folder.remove)
+        return _own_folders[mine].path
+
+
+def _linked(source: Path, target: Path) -> bool:
+    """Give a file a second name, or make a copy; returns whether it was still there."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another file system
+        try:
+            shutil.copyfile(source, target)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:
+    """Make a conditional write; returns whether it was made, and not refused because somebody else was first.
+
+    `beaten` is how fsspec says that where the server does not say it of the condition.
+    """
+    try:
+        write()
+    except OSError as error:
+        refused = "pre-condition" in str(error) or "ConditionalRequestConflict" in str(error)
+        if not (isinstance(error, beaten) or refused):
+            raise
+        return False
+    return True

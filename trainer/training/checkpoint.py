@@ -1,0 +1,238 @@
+"""Checkpoints: taken at a step boundary, committed by their manifest, found again and restored.
+
+    checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
+    checkpoint-last              names the newest committed one; moves only after the commit
+    checkpoint-best              names the one with the best validation figure: the loss, or what the job says
+    epochs/epoch-0001-step-00000100-loss-4.1234
+                                 names the one kept for an epoch
+
+The generator state of dropout is not in it: it follows from seed, attempt and rank. Nothing in it is unpickled.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+from trainer.common.errors import ArtifactError, StorageError, in_one_line
+from trainer.records.pointers import folder_name, read_pointer, write_pointer
+from trainer.records.seals import read_listed
+from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, read_manifest
+from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.store.plain_names import Count
+from trainer.store.storage import Store
+from trainer.training.saved_settings import OPTIMIZER, Computed, Settings, find_misfit, require_groups, require_schedule
+
+log = logging.getLogger(__name__)
+
+STATE = "state.json"
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
+"""Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
+
+
+class Criterion(NamedTuple):
+    """The validation figure that says which checkpoint is best."""
+
+    figure: str
+    greater_is_better: bool
+
+
+class TrainState(BaseModel):
+    """Where a run stands. `attempts` counts global batches taken, `step` those that changed the weights.
+
+    `scores` are the validation figures of this very step; `worse` counts the evaluations since the best one. An `unmeasured`
+    step was saved when its evaluation was broken off: it is made when training continues.
+    """
+
+    model_config = ConfigDict(extra="forbid", validate_assignment=True)
+
+    step: Count = 0
+    attempts: Count = 0
+    scores: dict[str, float] | None = None
+    best_figure: str | None = None
+    best_score: FiniteFloat | None = None
+    best_step: Count | None = None
+    worse: Count = 0
+    unmeasured: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """Its values as a checkpoint holds them: that this step is still to be measured is said only where it is so."""
+        return self.model_dump(exclude=None if self.unmeasured else {"unmeasured"})
+
+    def judge(self, scores: dict[str, float], criterion: Criterion) -> None:
+        """Take in the scores of this step. One that is not a number is never the best."""
+        self.scores = scores
+        if self.best_figure != criterion.figure:
+            self.best_figure, self.best_score, self.worse = criterion.figure, None, 0
+        score, sign = scores[criterion.figure], 1 if criterion.greater_is_better else -1
+        if math.isfinite(score) and (self.best_score is None or sign * score > sign * self.best_score):
+            self.best_score, self.best_step, self.worse = score, self.step, 0
+        else:
+            self.worse += 1
+
+
+class Saved(BaseModel):
+    """What state.json holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: TrainState
+    settings: Settings
+
+
+def read_computed(folder: Path) -> Computed | None:
+    """With how many threads and ranks a checkpoint was computed; None for one that does not say."""
+    return Saved(**_read_state(folder)).settings.computed
+
+
+def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model.
+
+    Raises `ArtifactError` if they are not those of this objective.
+    """
+    try:
+        return _restore(folder, objective, optimizer, schedule, scaler)
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
+        reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        raise ArtifactError(
+            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away to "
+            "continue from the checkpoint before it"
+        ) from error
+
+
+def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    saved = _read_state(folder)
+    checked = Saved(**saved)
+    require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
+    moments: dict[str, Any] = {}
+    for key, tensor in load_file(folder / OPTIMIZER).items():
+        name, _, moment = key.rpartition("/")
+        moments.setdefault(name, {})[moment] = tensor
+    groups = saved["settings"]["optimizer"]
+    if moments:
+        set_optimizer_state_dict(objective, optimizer, {"state": moments, "param_groups": groups}, options=FULL)
+    else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+        for group, settings in zip(optimizer.param_groups, groups, strict=True):
+            group.update({name: value for name, value in settings.items() if name != "params"})
+    schedule.load_state_dict(saved["settings"]["schedule"])
+    require_schedule(schedule, checked.state.step)
+    if scaler is not None:
+        scaler.load_state_dict(saved["settings"]["scaler"])
+    return checked.state
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    saved: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    return saved
+
+
+def find_checkpoint(store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
+    """The newest intact checkpoint of a run, or None if it never committed one.
+
+    Damaged ones, and those of a run with another `fingerprint` or fewer steps, are set aside, renamed and kept, with one
+    warning. Raises `ArtifactError` if none is intact.
+    """
+    found, damaged = look_for_checkpoint(store, run, fingerprint, total_steps)
+    if found is None and damaged:
+        raise ArtifactError(
+            f"no checkpoint of {store.path(run)} is intact: {'; '.join(damaged.values())}. Put back a copy of one, or choose "
+            "another name for `run` to start anew"
+        )
+    if found is not None and damaged:
+        _set_aside(store, run, damaged)
+        _point_back(store, run, found)
+        log.warning("%s: set aside; continuing from %s instead", "; ".join(damaged.values()), store.path(f"{run}/{found}"))
+    return found
+
+
+def look_for_checkpoint(
+    store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None
+) -> tuple[str | None, dict[str, str]]:
+    """The newest intact checkpoint, and what is wrong with those after it, by name; nothing is changed."""
+    names = sorted((name for name in store.names(f"{run}/{CHECKPOINTS}") if name.startswith("step-")), reverse=True)
+    last = _last_step(store, run)
+    damaged: dict[str, str] = {}
+    if last is not None and folder_name(last).rsplit("/", 1)[-1] not in names:
+        damaged[folder_name(last)] = f"{store.path(f'{run}/{folder_name(last)}')} is missing, which {LAST} names"
+    for name in names:
+        key = f"{CHECKPOINTS}/{name}"
+        if not store.exists(f"{run}/{key}/{MANIFEST}") and (last is None or key != folder_name(last)):
+            continue  # a save, or a deletion, that was interrupted
+        problem = _find_problem(store, f"{run}/{key}", fingerprint, total_steps)
+        if problem is None:
+            return key, damaged
+        damaged[key] = problem
+    return None, damaged
+
+
+def _find_problem(store: Store, key: str, fingerprint: str | None, total_steps: int | None) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    except ArtifactError as error:
+        return str(error)
+    if manifest is None:
+        return f"{store.path(key)}/{MANIFEST} is missing"
+    step = manifest.details.get("step")
+    if fingerprint not in (None, manifest.fingerprint) or type(step) is not int or not key.endswith(folder_name(step)):
+        return f"{store.path(key)} holds step {step} of the run with fingerprint {manifest.fingerprint}"
+    damage = find_damage(store, key, manifest)
+    if damage:
+        return "; ".join(f"{store.path(key)}/{file} {problem}" for file, problem in damage.items())
+    return _find_impossible(store, key, manifest, total_steps)
+
+
+def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: int | None) -> str | None:
+    """What a checkpoint holds that no training can have saved, whatever its checksums say, or None."""
+    place, details = f"{store.path(key)}/{STATE}", manifest.details
+    try:
+        saved = Saved.model_validate(read_listed(store, f"{key}/{STATE}", manifest.digests().get(STATE)))
+        misfit = find_misfit(store, key, manifest, saved.settings)
+    except ValidationError as error:
+        return f"{place} is damaged: {in_one_line(error)}"
+    except (ArtifactError, ValueError, RecursionError) as error:
+        return f"{place}: {error}"
+    state = saved.state
+    # By their spelling, as a figure that is no number is not equal to itself.
+    if fingerprint([state.step, state.scores]) != fingerprint([details["step"], details["scores"]]):
+        return f"{place} is of step {state.step} and scores {state.scores}; the manifest beside it says otherwise"
+    if state.attempts < state.step or (state.best_step or 0) > state.step:
+        return f"{place} is impossible: step {state.step} after {state.attempts} batches, the best at step {state.best_step}"
+    if total_steps is not None and state.step > total_steps:
+        return f"{place} is impossible: step {state.step} of {total_steps}"
+    return misfit
+
+
+def _last_step(store: Store, run: str) -> int | None:
+    """The step of the last commit as the pointer has it; None if there is none, or it cannot be read."""
+    try:
+        pointer = read_pointer(store, f"{run}/{LAST}")
+    except (ArtifactError, StorageError) as error:
+        log.warning("%s: looking at the checkpoints themselves", error)
+        return None
+    return pointer.step if pointer else None
+
+
+def _set_aside(store: Store, run: str, damaged: Iterable[str]) -> None:
+    for key in damaged:
+        folder, name = f"{run}/{key}".rsplit("/", 1)
+        number = sum(other.startswith(f"damaged-{name}") for other in store.names(folder))
+        store.rename(f"{run}/{key}", f"{folder}/damaged-{name}-{number}")
+
+
+def _point_back(store: Store, run: str, key: str) -> None:
+    """Let the pointer to the last commit name this one, as the one that it named is gone."""
+    manifest = read_manifest(store, f"{run}/{key}", CHECKPOINT_KIND)
+    assert manifest is not None
+    details = manifest.details
+    write_pointer(store, f"{run}/{LAST}", details["step"], details["scores"])

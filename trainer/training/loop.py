@@ -1,0 +1,240 @@
+"""The training loop."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.common.errors import Preempted
+from trainer.common.progress import Bar
+from trainer.common.stopping import StopRequested, finishing, stop_requested
+from trainer.config.jobs import OptimizationConfig
+from trainer.order.batches import Batch
+from trainer.records.plans import Plan
+from trainer.runs.records import ENDED, SCHEDULE
+from trainer.training.checkpoint import Criterion, TrainState
+from trainer.training.divergence import Divergence
+from trainer.training.runlog import RunLog
+from trainer.training.runtime import Runtime, seed_everything
+from trainer.training.saver import Commit, Saver
+from trainer.training.snapshot import take_snapshot
+from trainer.training.step import Outcome, planned_rates, train_step
+from trainer.training.threads import describe_threads
+from trainer.training.throughput import Meter
+
+log = logging.getLogger(__name__)
+
+
+class Measured(NamedTuple):
+    """Validation figures by name, `loss` among them, and what else a record of them says."""
+
+    scores: dict[str, float]
+    details: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Session:
+    """All that one process needs to train; `log` and `saver` are rank 0's alone."""
+
+    training: OptimizationConfig
+    plan: Plan
+    runtime: Runtime
+    model: PreTrainedModel
+    objective: nn.Module
+    optimizer: Any
+    schedule: Any
+    state: TrainState
+    measure: Callable[[], Measured | None]
+    criterion: Criterion
+    log: RunLog | None
+    saver: Saver | None
+    meter: Meter
+    bar: Bar
+    roll_back: Callable[["Session"], None]
+
+    @property
+    def bare_optimizer(self) -> Any:
+        """The optimizer that accelerate wraps: whose state is saved and restored."""
+        return getattr(self.optimizer, "optimizer", self.optimizer)
+
+
+def run_loop(session: Session, batches: Iterator[Batch]) -> None:
+    """Train to the plan's last step, evaluating and saving on the way.
+
+    Raises `Preempted` if this process, or that of another rank, is asked to stop: all ranks at the same step, which is saved.
+    """
+    plan, state = session.plan, session.state
+    session.objective.train()
+    if state.step == 0:
+        note_schedule(session)
+        evaluate_now(session)
+    elif state.unmeasured:
+        measure_and_save(session)
+    session.meter.reset()
+    with ExitStack() as unsaved:
+        if run_steps(session, batches, unsaved) != state.step:
+            save_now(session, None)
+        finish_saving(session)
+    if session.runtime.any(stop_requested()):
+        raise Preempted(f"asked to stop: saved at step {state.step} of {plan.total_steps}; run it again to continue")
+    if session.log is not None:
+        session.log.write(ENDED, state.step)
+
+
+def note_schedule(session: Session) -> None:
+    """Record the learning rates to come: records of steps may be too far apart to show the warm-up."""
+    if session.log is not None:
+        rates = planned_rates(session.schedule, session.plan.total_steps, session.plan.warmup_steps)
+        session.log.write(SCHEDULE, 0, rates=rates)
+
+
+def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) -> int:
+    """Take steps to the last, or until a rank is asked to stop; returns the step that was saved last.
+
+    From the first step on there is something to save: `unsaved` then keeps the process from being ended before that.
+    """
+    plan, state, training, meter = session.plan, session.state, session.training, session.meter
+    divergence = Divergence(plan.global_batch)
+    saved = first = state.step
+    while not (state.step >= plan.total_steps or stops_early(session)):
+        asked = time.perf_counter()
+        batch = next(batches)
+        session.runtime.wait_for_all()
+        waited = time.perf_counter() - asked
+        seed_everything(training.seed, state.attempts, session.runtime.rank)
+        outcome = train_step(
+            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime
+        )
+        state.attempts += 1
+        meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
+        if divergence.note(outcome.skipped, state):
+            log.warning("%s: going back to the last checkpoint, past them", divergence.describe())
+            session.roll_back(session)
+            meter.reset()
+            saved = state.step
+        if not outcome.skipped:
+            if state.step == first:
+                unsaved.enter_context(finishing())
+            try:
+                saved = state.step if end_step(session, outcome) else saved
+            except StopRequested:  # the evaluation was broken off
+                state.unmeasured = True
+                break
+        if divergence.skips == 0 and session.runtime.any(stop_requested()):
+            break  # not within a stretch of skipped steps, which are counted from its beginning
+    return saved
+
+
+def end_step(session: Session, outcome: Outcome) -> bool:
+    """Record, evaluate and save after a step that changed the weights, as far as each is due; returns whether it is saved."""
+    plan, state, training = session.plan, session.state, session.training
+    state.step += 1
+    state.scores, state.unmeasured = None, False
+    if state.step == plan.total_steps or state.step % training.log_every == 0:
+        record_step(session, outcome)
+    return measure_and_save(session)
+
+
+def measure_and_save(session: Session) -> bool:
+    """Evaluate and save where a step has led, as far as each is due; returns whether it is saved.
+
+    Where training continues at a step whose evaluation was broken off, that is made now, and saved in the step's place.
+    """
+    plan, state, training = session.plan, session.state, session.training
+    paused = time.perf_counter()
+    at_end, epoch_ends = state.step == plan.total_steps, ended_epoch(state.step, plan) is not None
+    saves = state.unmeasured
+    if at_end or epoch_ends or due(state.step, training.evaluate_every):
+        evaluate_now(session)
+        at_end = at_end or stops_early(session)
+    saves = saves or at_end or epoch_ends or due(state.step, training.save_every) or state.best_step == state.step
+    if saves:
+        save_now(session, ended_epoch(state.step, plan))
+    session.meter.pause(time.perf_counter() - paused)
+    return saves
+
+
+def finish_saving(session: Session) -> None:
+    """Wait, on every rank, for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
+    saver = session.saver
+    commit = session.runtime.on_first(lambda: saver.drain() if saver else None)
+    record_commit(session, commit)
+
+
+def stops_early(session: Session) -> bool:
+    """Whether too many evaluations in a row have found nothing better."""
+    patience = session.training.early_stopping
+    return patience is not None and session.state.worse >= patience
+
+
+def ended_epoch(step: int, plan: Plan) -> int | None:
+    """The epoch that ends with a step, counted from 1, if one does."""
+    epoch, rest = divmod(step, plan.steps_per_epoch)
+    return epoch if rest == 0 else None
+
+
+def due(step: int, every: int | None) -> bool:
+    """Whether something done every so many steps is done now."""
+    return every is not None and step % every == 0
+
+
+def record_step(session: Session, outcome: Outcome) -> None:
+    """Log the mean over the steps since the last record. Waits for the device."""
+    state, meter, runtime = session.state, session.meter, session.runtime
+    loss = float(runtime.sum(meter.loss.cpu())) / meter.steps
+    figures = meter.read()
+    rate = session.schedule.get_last_lr()[0]
+    if session.log is not None:
+        session.log.write(
+            "train", state.step, loss=loss, learning_rate=rate, grad_norm=float(outcome.grad_norm), **figures,
+            attempts=state.attempts,
+        )  # fmt: skip
+    session.bar.reach(state.step, f"loss {loss:.4f}, {figures['tokens_per_second']:,.0f} tokens/s")
+    meter.reset()
+
+
+def evaluate_now(session: Session) -> None:
+    """Measure the model on held-out data and note whether it is the best so far; untrained, it is only measured."""
+    state = session.state
+    measured = session.measure()
+    state.unmeasured = False
+    if measured is None:
+        return
+    if state.step > 0:
+        state.judge(measured.scores, session.criterion)
+    if session.log is not None:
+        session.log.write("evaluation", state.step, **measured.scores, **measured.details)
+        log.info("step %d: validation %s", state.step, ", ".join(f"{k} {v:.4f}" for k, v in measured.scores.items()))
+    if stops_early(session):
+        log.info("step %d: nothing better in %d evaluations, training ends early", state.step, state.worse)
+
+
+def save_now(session: Session, epoch: int | None) -> None:
+    """Take a snapshot and hand it to the background writer."""
+    if session.saver is None or session.log is None:
+        return
+    state = session.state
+    session.log.write("save", state.step)  # so that a run that goes on from here can tell whether it has all records up to here
+    session.log.publish()  # before the commit: what is continued from there begins with the records up to there
+    started = time.perf_counter()
+    committed = session.saver.save(partial(
+        take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
+        schedule=session.schedule, scaler=session.runtime.accelerator.scaler, epoch=epoch,
+        computed=describe_threads(session.runtime.device, session.runtime.ranks),
+    ))  # fmt: skip
+    stalled = time.perf_counter() - started
+    session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
+    record_commit(session, committed)
+    log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)
+
+
+def record_commit(session: Session, commit: Commit | None) -> None:
+    """Log how long a checkpoint took to be safe; it is known only once a later step has been reached."""
+    if commit is not None and session.log is not None:
+        session.log.write("commit", session.state.step, checkpoint=commit.step, seconds=commit.seconds)

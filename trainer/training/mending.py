@@ -1,0 +1,177 @@
+"""What a run's folder says of its checkpoints and its plan, found again where it was lost or damaged.
+
+A pointer only repeats what the training state (which checkpoint is best), the plan (which one ends an epoch) and the manifests
+of checkpoints say. So a checkpoint whose pointer is gone is not one that nobody needs.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+
+from trainer.common.errors import ArtifactError
+from trainer.records.plans import Plan
+from trainer.records.pointers import folder_name, read_pointer, write_pointer
+from trainer.records.seals import read_listed, read_sealed, write_sealed
+from trainer.store.manifest import MANIFEST, find_damage, read_manifest
+from trainer.store.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, PLAN
+from trainer.store.storage import Store
+from trainer.training.checkpoint import STATE, TrainState
+
+log = logging.getLogger(__name__)
+
+EPOCH = re.compile(r"epoch-\d+-step-(\d+)(-.*)?")
+
+EndedEpoch = Callable[[int], int | None]
+"""The epoch that ends with a step, counted from 1, if one does."""
+
+
+def epoch_pointer(epoch: int, step: int, figure: str, scores: dict[str, float] | None) -> str:
+    """The name of the pointer to an epoch's checkpoint; the job may name another figure than was measured then."""
+    value = (scores or {}).get(figure)
+    score = "" if value is None else f"-{figure}-{value:.4f}"
+    return f"{EPOCHS}/epoch-{epoch:04d}-step-{step:08d}{score}"
+
+
+def committed_steps(store: Store, run: str) -> list[int]:
+    """The steps of all checkpoints that have a manifest, in order."""
+    steps = sorted(int(name[5:]) for name in store.names(f"{run}/{CHECKPOINTS}") if re.fullmatch(r"step-\d+", name))
+    return [step for step in steps if store.exists(f"{run}/{folder_name(step)}/{MANIFEST}")]
+
+
+def drop_epochs(store: Store, run: str, keep: int) -> None:
+    """Remove the pointers to all epochs' checkpoints but the newest; what none names any more is deleted as others are."""
+    epochs = _epochs(store, run)
+    for name in sorted(epochs, key=lambda name: epochs[name], reverse=True)[keep:]:
+        store.delete(f"{run}/{EPOCHS}/{name}")
+
+
+def _epochs(store: Store, run: str) -> dict[str, int]:
+    """The pointers to epochs' checkpoints, by name, with their steps."""
+    return {name: int(found[1]) for name in store.names(f"{run}/{EPOCHS}") if (found := EPOCH.fullmatch(name))}
+
+
+def mend_pointers(
+    store: Store,
+    run: str,
+    steps: list[int],
+    state: TrainState,
+    ended: EndedEpoch,
+    figure: str,
+    keep_epochs: int | None = None,
+) -> set[int]:
+    """See to it that the pointers name what they should of the committed `steps`; returns all steps that pointers name.
+
+    Of epochs' ends it is the newest `keep_epochs`, or all. Raises `ArtifactError` for a damaged pointer if it is not known what
+    it named.
+    """
+    wanted = {LAST: steps[-1]} if steps else {}
+    if state.best_step is not None:
+        wanted[BEST] = state.best_step
+    epochs = _epochs(store, run)
+    wanted |= {f"{EPOCHS}/{name}": step for name, step in epochs.items()}
+    marked = {step for pointer, step in wanted.items() if pointer.startswith(EPOCHS)}
+    ends = sorted({*epochs.values(), *(step for step in steps if ended(step) is not None)}, reverse=True)[:keep_epochs]
+    for step in steps:
+        if (epoch := ended(step)) is not None and step in ends and step not in marked:
+            wanted[epoch_pointer(epoch, step, figure, _scores(store, run, step))] = step
+    pointers = dict.fromkeys([*wanted, BEST, *(f"{EPOCHS}/{name}" for name in epochs)])
+    named = {_mended(store, run, pointer, wanted.get(pointer), steps) for pointer in pointers}
+    return {step for step in named if step is not None}
+
+
+def find_best(store: Store, run: str, state: TrainState) -> int | None:
+    """The step of the run's best checkpoint, as the training state knows it; None if nothing was measured.
+
+    Its pointer is written anew if it is lost. Raises `ArtifactError` if the checkpoint is missing or damaged.
+    """
+    best, steps = state.best_step, committed_steps(store, run)
+    if best is None:
+        return None
+    place = store.path(f"{run}/{folder_name(best)}")
+    earlier = _mended(store, run, BEST, best if best in steps else None, steps)
+    if best not in steps and earlier is not None and earlier < best:
+        log.warning("%s, the best, could not be saved in its time: the best that was saved is step %d", place, earlier)
+        best = earlier
+    problem = _problem(store, f"{run}/{folder_name(best)}")
+    if problem is not None:
+        raise ArtifactError(
+            f"the best checkpoint of {store.path(run)}, of step {best}, {problem}. It is what training.final: best publishes: "
+            "put back a copy of it, or train anew under another name for `run`"
+        )
+    return best
+
+
+def mend_plan(store: Store, run: str, plan: Plan) -> None:
+    """Write a run's plan, which follows from its data and its job; a warning tells that it was damaged."""
+    try:
+        read_sealed(store, f"{run}/{PLAN}")
+    except ArtifactError as error:
+        log.warning("%s: written anew", error)
+    write_sealed(store, f"{run}/{PLAN}", plan.model_dump())
+
+
+def mend_finished(store: Store, run: str, make_plan: Callable[[], Plan], figure: str, keep_epochs: int | None = None) -> None:
+    """The same for a finished run, which no process trains: its plan, and the pointers to what is left of its checkpoints."""
+    try:
+        plan = read_sealed(store, f"{run}/{PLAN}")
+    except ArtifactError:
+        plan = None
+    if plan is None:
+        mend_plan(store, run, made := make_plan())
+        plan = made.model_dump()
+    steps, every = committed_steps(store, run), plan["steps_per_epoch"]
+    try:
+        state = _read_state(store, run, steps[-1]) if steps else None
+        if state is not None:
+
+            def ended(step: int) -> int | None:
+                return None if step % every else step // every
+
+            mend_pointers(store, run, steps, state, ended, figure, keep_epochs)
+    except ArtifactError as error:
+        log.warning("%s", error)  # the model is published; whoever reads that file refuses it
+
+
+def _mended(store: Store, run: str, pointer: str, step: int | None, steps: list[int]) -> int | None:
+    """The step that a pointer names, and that it should if that is a committed one; None if there is none."""
+    known = step is not None and step in steps
+    fault = f"{store.path(f'{run}/{pointer}')} is missing"
+    try:
+        target = read_pointer(store, f"{run}/{pointer}")
+        if target is not None:
+            fault = f"{store.path(f'{run}/{pointer}')} names step {target.step}"
+    except ArtifactError as error:
+        if not known:
+            raise
+        target, fault = None, str(error)
+    if step is None or not known:
+        return target.step if target else None
+    if target is None or target.step != step:
+        write_pointer(store, f"{run}/{pointer}", step, _scores(store, run, step))
+        log.warning("%s: written anew, for step %d", fault, step)
+    return step
+
+
+def _scores(store: Store, run: str, step: int) -> dict[str, float] | None:
+    manifest = read_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND)
+    scores: dict[str, float] | None = manifest.details["scores"] if manifest else None
+    return scores
+
+
+def _read_state(store: Store, run: str, step: int) -> TrainState | None:
+    """The training state of a checkpoint."""
+    manifest = read_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND)
+    saved = read_listed(store, f"{run}/{folder_name(step)}/{STATE}", manifest.digests().get(STATE) if manifest else None)
+    return TrainState(**saved["state"]) if saved else None
+
+
+def _problem(store: Store, key: str) -> str | None:
+    """What is wrong with a checkpoint, as the end of a sentence; None if it is whole."""
+    try:
+        manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    except ArtifactError as error:
+        return f"is damaged ({error})"
+    if manifest is None:
+        return "is missing"
+    damage = find_damage(store, key, manifest)
+    return f"is damaged ({'; '.join(f'{file} {problem}' for file, problem in damage.items())})" if damage else None

@@ -1,0 +1,206 @@
+"""Training a run, from its data or from its newest checkpoint to its published final model."""
+
+import logging
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from trainer.common.errors import RunError
+from trainer.common.outages import patiently
+from trainer.common.progress import Progress
+from trainer.common.stopping import heeding_stops
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, prepare
+from trainer.kinds.finetuning import Finetuning
+from trainer.kinds.pretraining import Pretraining
+from trainer.labelled.encoding import encode
+from trainer.models.causal import checkpoint_activations
+from trainer.order.batches import batches_from
+from trainer.pretrained.finding import find_model
+from trainer.records.lease import Lease, clear_dead_lease, is_held
+from trainer.records.plans import FinetunePlan, Plan, StepPlan
+from trainer.records.pointers import folder_name
+from trainer.records.seals import write_sealed
+from trainer.runs.logs import kept_log
+from trainer.runs.run import (
+    Run,
+    TrainingData,
+    TrainingJob,
+    check_begun,
+    claim_run,
+    difference,
+    finished_run,
+    identify_run,
+    note_untrained,
+)
+from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
+from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed, restore
+from trainer.training.compiling import compile_objective
+from trainer.training.config_repair import mend_config
+from trainer.training.environment import describe_environment
+from trainer.training.loop import Session, ended_epoch, run_loop
+from trainer.training.mending import find_best, mend_finished, mend_plan
+from trainer.training.recovery import find_fork, fork_weights, roll_back
+from trainer.training.runlog import RunLog
+from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
+from trainer.training.saver import Saver
+from trainer.training.step import make_optimizer, make_schedule, planned_rates
+from trainer.training.threads import keep_threads
+from trainer.training.throughput import Meter, peak_flops
+from trainer.training.workload import Workload
+
+log = logging.getLogger(__name__)
+
+
+def train(
+    job: PipelineJob | FinetuneJob,
+    progress: Progress,
+    data: PreparedData | ArtifactRef | None = None,
+    expected: StepPlan | FinetunePlan | None = None,
+) -> ArtifactRef:
+    """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
+
+    Called by every rank. `data` defaults to preparing it here, on rank 0; `expected` is a plan that must come out the same.
+    Raises `RunError` if the run's folder or the plan disagree with the job.
+    """
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    store = Store(job.store)
+    require_shared(store, runtime)
+    prepared = data or runtime.on_first(lambda: prepare_data(job, progress))
+    run = runtime.on_first(lambda: identify_run(job, prepared))
+    finished = runtime.on_first(lambda: finished_run(store, run))
+    if finished is not None:
+        runtime.on_first(lambda: _tidy(job, store, run, prepared, runtime.ranks))
+        runtime.on_first(lambda: note_untrained(store, run, job, prepared))
+        return finished
+    workload = patiently(lambda: _open(job, store, prepared, runtime.ranks))
+    if expected is not None and workload.plan != expected:
+        differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
+        raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
+    with ExitStack() as stack:
+        stack.callback(workload.close)
+        lease = Lease(store, run.key)
+        runtime.on_first(lambda: _hold(lease, stack))
+        stack.enter_context(store.explained_when_full(run.key))
+        runtime.on_first(lambda: _claim(store, run, job, prepared, workload))
+        stack.enter_context(kept_log(store, run.key, runtime.rank))
+        stack.enter_context(explained_algorithms(job.training.deterministic))
+        model, state = _train(job, store, run, workload, runtime, progress, lease)
+        return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
+
+
+def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+    """See to what a finished run's last process left behind, and to what was lost or damaged since."""
+
+    def make_plan() -> Plan:
+        with closing(_open(job, store, data, ranks)) as workload:
+            return workload.plan
+
+    clear_dead_lease(store, run.key)
+    if not is_held(store, run.key):
+        mend_config(store, run, job, data)
+        figure = job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss"
+        mend_finished(store, run.key, make_plan, figure, job.training.keep_epochs)
+
+
+def _hold(lease: Lease, stack: ExitStack) -> None:
+    stack.enter_context(lease)
+
+
+def prepare_data(job: TrainingJob, progress: Progress) -> TrainingData:
+    """What a job trains on, made unless it is published and intact. Called by one rank."""
+    return encode(job, progress) if isinstance(job, FinetuneJob) else prepare(job, progress)
+
+
+def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Workload:
+    if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
+        return Finetuning(job, store, data.key, ranks)
+    assert isinstance(job, PipelineJob) and isinstance(data, PreparedData)
+    return Pretraining(job, store, data, ranks)
+
+
+def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:
+    store.sweep()
+    mend_config(store, run, job, data)
+    claim_run(store, run, job, data, lambda: find_fork(store, run))
+    check_begun(store, run, job, data)
+    mend_plan(store, run.key, workload.plan)
+
+
+def _train(
+    job: TrainingJob, store: Store, run: Run, workload: Workload, runtime: Runtime, progress: Progress, lease: Lease
+) -> tuple[PreTrainedModel, TrainState]:
+    training, accelerator, plan = job.training, runtime.accelerator, workload.plan
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
+    folder = patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
+    if folder and (computed := read_computed(folder)):
+        keep_threads(computed, runtime)
+    environment = describe_environment(runtime.device, runtime.ranks, training.precision)
+    runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
+    model = workload.load_model(folder or fork_weights(store, run.key))
+    if training.gradient_checkpointing:
+        checkpoint_activations(model)
+    objective = wrap_objective(
+        workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
+    )
+    optimizer = make_optimizer(objective, training)
+    schedule = make_schedule(optimizer, training, plan.total_steps)
+    state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
+    if training.compile:
+        compile_objective(objective, model, runtime, workload.read_batch(state.attempts, runtime.rank))
+    if checkpoint:
+        store.release(f"{run.key}/{checkpoint}")
+        log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
+    batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
+    peak = peak_flops(runtime.device, training.precision) * runtime.ranks
+    with ExitStack() as stack:
+        stack.enter_context(heeding_stops())
+        runlog = saver = None
+        if runtime.rank == 0:
+            constant = _constant_curves(schedule, plan)
+            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant, lease.check))
+            saver = stack.enter_context(Saver(
+                store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
+                lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,
+            ))  # fmt: skip
+            if folder:
+                saver.complete(state)
+        bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
+        session = Session(
+            training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
+            lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
+            Meter(runtime.device, workload.flops_per_token(model), peak), bar,
+            partial(roll_back, store=store, run=run.key, workload=workload),
+        )  # fmt: skip
+        run_loop(session, batches)
+    return model, state
+
+
+def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
+    """The curves that show nothing: a learning rate that never changes."""
+    rates = {rate for _, rate in planned_rates(schedule, plan.total_steps, plan.warmup_steps)}
+    return {"train/learning_rate"} if len(rates) == 1 else set()
+
+
+def _publish(
+    job: TrainingJob, store: Store, run: Run, workload: Workload, model: PreTrainedModel, state: TrainState, lease: Lease
+) -> ArtifactRef:
+    """Publish the final model, as `from_pretrained` loads it: the last, or the best if the job says so and there is one."""
+    best = find_best(store, run.key, state) if job.training.final == "best" else None
+    if best is not None:
+        log.info("the final model is the best one, of step %d", best)
+        model = workload.load_model(Path(find_model(store, f"{run.key}/{folder_name(best)}").folder))
+    with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
+        model.save_pretrained(folder)
+        for path in workload.files:
+            (folder / path.name).write_bytes(path.read_bytes())
+        details = {"run": run.fingerprint, "step": best, **workload.details}
+        lease.check()
+        manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
+    return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

@@ -1,0 +1,136 @@
+"""The record of a run: metrics.jsonl, and the same figures for TensorBoard."""
+
+import errno
+import logging
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
+
+from trainer.common.errors import StorageError
+from trainer.common.outages import patiently
+from trainer.records.seals import seal_line
+from trainer.runs.board import Board
+from trainer.runs.records import ENDED, intact_lines, open_line
+from trainer.store.places import LOGS, METRICS, TENSORBOARD
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """Appends records to a run's metrics.jsonl, and shows their figures in TensorBoard, beside the `job`'s hyperparameters.
+
+    Records from after the step that a run resumes at are dropped first, and damaged ones; all of them if it begins anew. A save
+    is told before it begins. If that is not among them when a run resumes there, some are lost: then a number is left out, so
+    that every reader can tell. `constant` names curves that never change in this run: TensorBoard is not shown those.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        step: int,
+        job: Mapping[str, Any] | None = None,
+        constant: Collection[str] = (),
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check` is called before records are sent, and raises if this process may no longer write to the run."""
+        self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS}", check
+        self._keep(step, _read(store, self._key) if step else b"")
+        self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+        if not self._written:
+            store.delete(f"{run}/{TENSORBOARD}")
+            shutil.rmtree(self._events, ignore_errors=True)
+        self._board = Board(self._events, step, job, constant)
+
+    def write(self, kind: str, step: int, **values: Any) -> None:
+        """Append one record, whole."""
+        line = seal_line(self._key, self._written + 1, {"kind": kind, "step": step, **values})
+        patiently(lambda: self._append(line))
+        self._written += 1
+        self._board.show(kind, step, values)
+
+    def _append(self, line: bytes) -> None:
+        """Append a line, or nothing: what a full disk took of it is taken back."""
+        end = os.fstat(self._file.fileno()).st_size
+        with self._store.explained_when_full(self._key, needed=len(line)):
+            if self._file.write(line) < len(line):
+                self._file.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def rewind(self, step: int) -> None:
+        """Drop the records from after a step that training goes back to."""
+        self._file.close()
+        self._keep(step, self._path.read_bytes())
+        self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - open for the whole run
+        self._board.rewind(step)
+
+    def _keep(self, step: int, content: bytes) -> None:
+        """Keep the intact records up to a step. It is looked for from the end, so that the time hardly grows with the run."""
+        lines = intact_lines(self._store, self._run, content)
+        while lines:
+            number, line = lines.popitem()
+            record = open_line(self._store, self._run, line)
+            if record is not None and not _is_after(step, record):
+                lines[number] = line
+                break
+        self._written = max(lines, default=0)
+        if step and not self._tells_save(lines, step):
+            log.warning("%s ends before step %d was saved: records are missing", self._store.path(self._key), step)
+            self._written += 1
+        self._store.write_bytes(self._key, b"".join(line + b"\n" for line in lines.values()))
+        self._path = self._store.fetch(self._key)
+
+    def _tells_save(self, lines: dict[int, bytes], step: int) -> bool:
+        """Whether records end with the save of a step, which is told before it begins, and what else came of that step."""
+        for line in reversed(lines.values()):
+            record = open_line(self._store, self._run, line)
+            if record is None or record["step"] < step:
+                return False
+            if record["kind"] == "save":
+                return True
+        return False
+
+    def publish(self) -> None:
+        """Bring a remote store up to date; in a local one the files are already where they belong.
+
+        What fails is sent the next time; at the end of training it is sent once more, by the end of the block.
+        """
+        try:
+            self._send()
+        except StorageError as error:
+            log.warning("the run's records could not be sent: %s", error)
+
+    def _send(self) -> None:
+        if self._store.local is None:
+            self._check()
+            self._board.flush()
+            for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
+                self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
+
+    def __enter__(self) -> Self:
+        self._board.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._board.__exit__(kind, error, trace)
+        if error is None:
+            patiently(self._send)
+        else:
+            self.publish()
+
+
+def _is_after(step: int, record: dict[str, Any]) -> bool:
+    """Whether a record is of a later step, or of the training's end, which a run that goes on comes to again."""
+    return bool(record["step"] > step or record["kind"] == ENDED)
+
+
+def _read(store: Store, key: str) -> bytes:
+    try:
+        return store.read_bytes(key)
+    except FileNotFoundError:
+        return b""

@@ -1,0 +1,149 @@
+"""One optimizer step, in mathematical order: forward, scale, backward, unscale, clip, step, update, zero."""
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import nn
+from transformers import SchedulerType, get_scheduler
+from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+from trainer.common.errors import ConfigError, brief
+from trainer.config.jobs import OptimizationConfig
+from trainer.order.batches import Batch
+from trainer.training.runtime import Runtime
+
+
+class Outcome(NamedTuple):
+    """This rank's part of the step's mean loss (a sum over ranks gives it), the gradient's norm, and whether it counted."""
+
+    loss: torch.Tensor
+    grad_norm: torch.Tensor
+    skipped: bool
+
+
+OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]] = {
+    "adamw": lambda groups, t: torch.optim.AdamW(
+        groups, lr=t.learning_rate, betas=(t.beta1, t.beta2), eps=t.epsilon, fused=True
+    ),
+    "adafactor": lambda groups, t: torch.optim.Adafactor(groups, lr=t.learning_rate),
+    "sgd": lambda groups, t: torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.beta1),
+}
+
+
+STEPS = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
+"""What a schedule is given in any case."""
+
+PLANNED = 100
+"""Intervals of the warm-up, and as many of the rest, at whose ends the planned learning rate is noted."""
+
+STATE_SPACE = {"A_log", "D", "dt_bias"}
+"""Names of what governs the recurrence of state-space models: A = -exp(A_log), the skip D, the bias of the step dt."""
+
+
+def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
+    """The optimizer, which decays matrices only: biases, norms and what governs a recurrence are spared."""
+    spared = spared_from_decay(model)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p not in spared], "weight_decay": training.weight_decay},
+        {"params": [p for p in parameters if p in spared], "weight_decay": 0.0},
+    ]
+    return OPTIMIZERS[training.optimizer](groups, training)
+
+
+def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters that weight decay would pull away from where they belong, rather than keep small.
+
+    These are vectors, of whatever shape; biases and norms by name, as they are matrices where there is one for each expert
+    or head; the decay, skip and step of state-space models, as in their reference code (Gu & Dao, 2023), which marks them.
+    """
+    spared = set()
+    for module in model.modules():
+        is_norm = "norm" in type(module).__name__.lower() and not isinstance(module, nn.Embedding)
+        for name, parameter in module.named_parameters(recurse=False):
+            vector = parameter.dim() < 2 or (parameter.dim() > 2 and max(parameter.shape) == parameter.numel())
+            named = name in STATE_SPACE or "bias" in name or hasattr(parameter, "_no_weight_decay")
+            if vector or named or is_norm:
+                spared.add(parameter)
+    return spared
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, training: OptimizationConfig, total_steps: int) -> Any:
+    """The learning-rate schedule by its `transformers` name; advanced once a successful optimizer step.
+
+    Raises `ConfigError` if the schedule does not take its `schedule_options`, or needs others.
+    """
+    given, (taken, needed) = training.schedule_options, _options_of(training.schedule)
+    where = f"training.schedule_options do not fit the schedule {training.schedule!r}"
+    if unknown := [name for name in given if name not in taken]:
+        raise ConfigError(f"{where}: it does not take {unknown[0]!r}; it takes {', '.join(taken) or 'none'}")
+    if missing := [name for name in needed if name not in given]:
+        raise ConfigError(f"{where}: it needs {missing[0]!r}")
+    try:
+        schedule = get_scheduler(
+            training.schedule,
+            optimizer,
+            num_warmup_steps=training.warmup_steps,
+            num_training_steps=total_steps,
+            scheduler_specific_kwargs=dict(given),
+        )
+    except ValueError as error:  # of those that go together
+        raise ConfigError(f"{where}: {brief(error).replace('`lr_scheduler_kwargs`', 'schedule_options')}") from error
+    try:
+        for rate in schedule.lr_lambdas:
+            rate(training.warmup_steps)  # where most options are first used
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: a value in {given} is of the wrong kind") from error
+    return schedule
+
+
+def planned_rates(schedule: Any, total_steps: int, warmup_steps: int) -> list[tuple[int, float]]:
+    """The learning rate after each of some steps, as the schedule plans it: dense in the warm-up, then evenly spread."""
+
+    def spread(first: int, last: int) -> set[int]:
+        number = min(PLANNED, last - first) or 1
+        return {first + (last - first) * place // number for place in range(number + 1)}
+
+    (peak, *_), (factor, *_) = schedule.base_lrs, schedule.lr_lambdas
+    steps = spread(0, min(warmup_steps, total_steps)) | spread(min(warmup_steps, total_steps), total_steps)
+    return [(step, peak * factor(step)) for step in sorted(steps)]
+
+
+def _options_of(schedule: str) -> tuple[list[str], list[str]]:
+    """The options that a schedule takes beside the numbers of steps, and those of them that it must have."""
+    function = cast(Callable[..., Any], TYPE_TO_SCHEDULER_FUNCTION[SchedulerType(schedule)])
+    parameters = inspect.signature(function).parameters.values()
+    own = [each for each in parameters if each.name not in STEPS]
+    return [each.name for each in own], [each.name for each in own if each.default is inspect.Parameter.empty]
+
+
+def train_step(
+    objective: nn.Module, optimizer: Any, schedule: Any, batch: Batch, max_grad_norm: float | None, runtime: Runtime
+) -> Outcome:
+    """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
+
+    DDP averages gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor the number
+    of ranks changes the gradient.
+    """
+    accelerator, ranks = runtime.accelerator, runtime.ranks
+    loss = torch.zeros((), device=runtime.device)
+    last = len(batch.micro_batches) - 1
+    for number, inputs in enumerate(batch.micro_batches):
+        with accelerator.no_sync(objective) if number < last else nullcontext():
+            share = objective(**inputs) / batch.targets
+            accelerator.backward(share * ranks)
+        loss += share.detach()
+    limit = float("inf") if max_grad_norm is None else max_grad_norm
+    grad_norm = accelerator.clip_grad_norm_(objective.parameters(), limit)
+    # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to that.
+    skipped = not bool(torch.isfinite(grad_norm))
+    if not skipped or accelerator.scaler is not None:
+        optimizer.step()
+        skipped = skipped or bool(accelerator.optimizer_step_was_skipped)
+    if not skipped:
+        schedule.step()
+    optimizer.zero_grad(set_to_none=True)
+    return Outcome(loss, grad_norm.detach(), skipped)

@@ -1,0 +1,52 @@
+"""What a kind of job brings to the one training loop."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.order.batches import Batch
+from trainer.records.plans import Plan
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+
+
+class Workload(Protocol):
+    """Data in its order, a model, its loss and its measure. Every rank has one."""
+
+    @property
+    def plan(self) -> Plan:
+        """The length of the run."""
+
+    @property
+    def criterion(self) -> Criterion:
+        """What says which checkpoint is best."""
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Files to publish beside the model: its tokenizer."""
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """What the final model's manifest says of its making."""
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        """The model as the job starts it, or as a checkpoint's folder holds it."""
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        """The model with its loss: called with a micro-batch's inputs, it gives the sum over the targets."""
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        """A rank's share of global batch `number`: a pure function of its arguments."""
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        """Figures on held-out data, the same on every rank, or None if nothing is held out."""
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        """Arithmetic of training on one token."""
+
+    def close(self) -> None:
+        """Let go of the data; it is opened again if it is read again."""

@@ -1,0 +1,1 @@
+"""Champions, pins, and what nothing in a store reaches any more."""

@@ -1,0 +1,145 @@
+"""The gate to becoming champion: whether a model's figures are good enough, and can be compared with the champion's at all."""
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
+from trainer.config.jobs import TEXT_FIGURES, PromotionConfig
+from trainer.metrics.measures import greater_is_better
+from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, find_differences
+from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
+from trainer.store.plain_names import RunKey
+
+ALREADY = "it is the champion already"
+
+
+Basis = TextBasis | ExamplesBasis | None
+"""What scores were measured on, if that is known."""
+
+
+Measured = Evaluation | FinetuneEvaluation
+
+
+class Move(BaseModel):
+    """A run that became champion, by a promotion or because the one above it was taken away: when, and why.
+
+    Its scores are those that it was promoted with.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: Literal["promote", "roll back"]
+    run: RunKey
+    fingerprint: str
+    scores: dict[str, float]
+    time: str
+    reason: str
+    measured_on: Basis = None
+
+
+def judge(
+    gate: PromotionConfig,
+    run: str,
+    fingerprint: str,
+    scores: dict[str, float],
+    before: list[Move],
+    measured_on: Basis = None,
+    anew: Remeasured | None = None,
+) -> Verdict:
+    """Hold the scores of a run's model against the threshold and, if there is a champion, against its scores.
+
+    What was rolled back does not pass again by itself. `anew` holds the champion's scores of now, where those that it was
+    promoted with were measured on something else. Raises `RunError` if the metric was not measured.
+    """
+    standing = standing_champions(before)
+    champion = standing[-1] if standing else None
+    same = [move for move in before if (move.run, move.fingerprint) == (run, fingerprint)]
+    if champion is not None and champion in same:
+        return Verdict(passed=True, reason=ALREADY)
+    if same and not any(move in standing for move in same):
+        return Verdict(passed=False, reason="it was champion and was rolled back; only flows.promote makes it champion again")
+    if gate.metric not in scores:
+        raise RunError(f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}")
+    score, sign = scores[gate.metric], _sign(gate)
+    said = f"{gate.metric} {score:.4f}"
+    if not math.isfinite(score):
+        return Verdict(passed=False, reason=f"{said} is no number to compare")
+    if gate.threshold is not None:
+        side = "at least" if sign > 0 else "at most"
+        if not sign * score >= sign * gate.threshold:
+            return Verdict(passed=False, reason=f"{said} is not {side} {gate.threshold:g}")
+        said += f" is {side} {gate.threshold:g}"
+    if gate.better_by is None or champion is None:
+        return Verdict(passed=True, reason=said)
+    its = comparable_scores(gate.metric, measured_on, champion, anew)
+    if its is None:
+        return Verdict(passed=False, reason=f"{said}, but {_explain(gate.metric, measured_on, champion, anew)}")
+    ahead = sign * (score - its.scores[gate.metric])
+    said += f", {ahead:+.4f} on the champion's {its.scores[gate.metric]:.4f}{'' if its is champion else ', measured anew'}"
+    passed = ahead >= gate.better_by
+    return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
+
+
+def remeasure(champion: Move, measure: Callable[[], Measured]) -> Remeasured:
+    """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
+    named = {"run": champion.run, "fingerprint": champion.fingerprint}
+    try:
+        found = measure()
+    except (ArtifactError, ConfigError, TokenizerError) as error:
+        return Remeasured(**named, problem=str(error))
+    return Remeasured(**named, scores=figures(found), measured_on=found.measured_on)
+
+
+def figures(evaluation: Measured | None) -> dict[str, float]:
+    """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no evaluation."""
+    if evaluation is None:
+        return {}
+    if isinstance(evaluation, FinetuneEvaluation):
+        return evaluation.scores["validation"]
+    total = evaluation.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
+    return {name: total[name] for name in TEXT_FIGURES if name in total}
+
+
+def standing_champions(found: list[Move]) -> list[Move]:
+    """The champions that a rollback would come to, the present one last."""
+    standing: list[Move] = []
+    for move in found:
+        if move.action == "promote":
+            standing.append(move)
+        else:
+            standing.pop()
+    return standing
+
+
+def _sign(gate: PromotionConfig) -> int:
+    """1 if a greater score is better, else -1."""
+    return 1 if (greater_is_better(gate.metric) if gate.greater_is_better is None else gate.greater_is_better) else -1
+
+
+def comparable_scores(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> Move | Remeasured | None:
+    """The champion's scores that hold a figure which was measured on the same: those of its promotion, or those of now."""
+    known: list[Move | Remeasured] = [champion, anew] if anew is not None and _is_of(anew, champion) else [champion]
+    return next((each for each in known if not _differences(metric, measured_on, each)), None)
+
+
+def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> str:
+    """Why there is nothing to compare a score with, and what to do."""
+    found = "; ".join(_differences(metric, measured_on, champion))
+    why = f"that is not to be compared with the champion {champion.run} ({found})"
+    if anew is None or not _is_of(anew, champion):
+        return f"{why}; run it again, which measures the champion anew"
+    problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
+    other = isinstance(measured_on, TextBasis) and metric != BITS_PER_BYTE
+    advice = f"take promotion.metric: {BITS_PER_BYTE}, which tokenizers have in common, or " if other else ""
+    return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"
+
+
+def _is_of(anew: Remeasured, champion: Move) -> bool:
+    return (anew.run, anew.fingerprint) == (champion.run, champion.fingerprint)
+
+
+def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:
+    return find_differences(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]

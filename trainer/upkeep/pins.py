@@ -1,0 +1,69 @@
+"""Pins: what upkeep is to leave alone, with all that it was made from.
+
+pins/runs/X    pins/shards/X    …    one small sealed file for each thing that is pinned; its key says what that is
+"""
+
+import re
+from datetime import UTC, datetime
+
+from trainer.common.errors import ArtifactError, ConfigError, RunError
+from trainer.records.holds import HOLDS, is_being_removed
+from trainer.records.seals import read_sealed, sealed_bytes
+from trainer.runs.references import KINDS, RUNS
+from trainer.store.manifest import MANIFEST
+from trainer.store.places import CONFIG
+from trainer.store.plain_names import is_plain_key
+from trainer.store.storage import Store
+
+PINS = "pins"
+
+
+def pinned(store: Store) -> set[str]:
+    """The keys of all that is pinned, as the names of the pins say."""
+    return {f"{kind}/{name}" for kind in KINDS for name in store.names(f"{PINS}/{kind}")}
+
+
+def require_intact_pins(store: Store) -> None:
+    """Raise `RunError` for a pin that is not what was written under its name: what it pinned is not known."""
+    kinds = [kind for kind in store.names(PINS) if f"{PINS}/{kind}" != HOLDS]
+    for key in (f"{PINS}/{kind}/{name}" for kind in kinds for name in store.names(f"{PINS}/{kind}")):
+        try:
+            read_sealed(store, key)
+        except ArtifactError as error:
+            raise RunError(f"{error}; until then nothing is removed, as it is not known what it pinned") from error
+
+
+def pin(store: Store, name: str) -> str:
+    """Pin a run, by its name or key, or an artifact by its key; returns the key.
+
+    Raises `ConfigError` for what is no such key, `ArtifactError` if there is nothing there.
+    """
+    key = _key_of(name)
+    said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
+    made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
+    # After the pin is there: whatever removes something says so before it looks at the pins.
+    removing = is_being_removed(store, key)
+    if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUNS) else MANIFEST}"):
+        if made:
+            store.delete(f"{PINS}/{key}")
+        problem = "is gone, or just being removed" if removing else "is not there"
+        raise ArtifactError(
+            f"there is nothing to pin at {store.path(key)}: it {problem}; `python -m trainer.garbage {store.url}` lists keys"
+        )
+    return key
+
+
+def unpin(store: Store, name: str) -> str:
+    """Take a pin away; returns the key. Raises `ConfigError` if there is none."""
+    key = _key_of(name)
+    if not store.exists(f"{PINS}/{key}"):
+        raise ConfigError(f"{key} is not pinned; pinned are: {', '.join(sorted(pinned(store))) or 'none'}")
+    store.delete(f"{PINS}/{key}")
+    return key
+
+
+def _key_of(name: str) -> str:
+    key = name if "/" in name else f"{RUNS}{name}"
+    if not re.fullmatch(rf"({'|'.join(KINDS)})/[\w.-]+", key) or not is_plain_key(key):
+        raise ConfigError(f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef")
+    return key

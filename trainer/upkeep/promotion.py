@@ -1,0 +1,175 @@
+"""Champions: which run's model is the one in use under a name, decided by a gate, with its history.
+
+    models/NAME/champion    the moves, oldest first: a promotion puts a run on top, a rollback takes the top one away
+
+Everything is in one file, which is replaced only by who has read it as it is: a champion and its history never disagree, and of
+two promotions at once none is lost.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from trainer.common.errors import ArtifactError, RunError
+from trainer.config.jobs import PromotionConfig
+from trainer.records.holds import holding
+from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
+from trainer.records.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
+from trainer.runs.evaluation import read_evaluation
+from trainer.runs.run import final_manifest
+from trainer.store.places import CHAMPION, CONFIG, FINAL
+from trainer.store.storage import Store
+from trainer.upkeep.gate import ALREADY, Basis, Measured, Move, comparable_scores, judge, standing_champions
+
+
+def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
+    """The champion, if a run's model is to be compared with it and its scores were not measured on the same."""
+    champion = find_champion(store, gate.name)
+    if gate.better_by is None or champion is None or (champion.run, champion.fingerprint) == (run, _model_of(store, run)):
+        return None
+    return None if comparable_scores(gate.metric, measured_on, champion, None) else champion
+
+
+def look(
+    store: Store,
+    gate: PromotionConfig,
+    run: str,
+    scores: dict[str, float],
+    measured_on: Basis = None,
+    anew: Remeasured | None = None,
+) -> Verdict:
+    """What the gate says of a run's final model now; nothing is changed."""
+    return judge(gate, run, _model_of(store, run), scores, moves(store, gate.name), measured_on, anew)
+
+
+def pass_through(
+    store: Store,
+    gate: PromotionConfig,
+    run: str,
+    scores: dict[str, float],
+    measured_on: Basis = None,
+    anew: Remeasured | None = None,
+) -> Verdict:
+    """Make a run's final model the champion if the gate lets it, by the champion that it then takes the place of.
+
+    Raises `ArtifactError` if the run has no published final model, or is being removed.
+    """
+    verdicts: list[Verdict] = []
+
+    def on_top(before: list[Move]) -> Move | None:
+        verdicts.append(judge(gate, run, fingerprint, scores, before, measured_on, anew))
+        if not verdicts[-1].passed or verdicts[-1].reason == ALREADY:
+            return None
+        return _promotion(run, fingerprint, scores, verdicts[-1].reason, measured_on)
+
+    with holding(store, run):
+        fingerprint = _model_of(store, run)
+        _add(store, gate.name, on_top)
+    return verdicts[-1]
+
+
+def moves(store: Store, name: str) -> list[Move]:
+    """All moves under a name, oldest first. Raises `ArtifactError` if the history is damaged."""
+    raw = _read(store, name)
+    return [] if raw is None else _meaning(store, name, raw)
+
+
+def find_champion(store: Store, name: str) -> Move | None:
+    """The champion of a name, if it has one."""
+    return next(reversed(moves(store, name)), None)
+
+
+def find_measured(store: Store, run: str) -> Measured | None:
+    """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is damaged."""
+    found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
+    if found is None:
+        return None
+    return FinetuneEvaluation(**found) if "classification" in found else Evaluation(**found)
+
+
+def promote(store: Store, name: str, run: str, scores: dict[str, float], reason: str, measured_on: Basis = None) -> Move:
+    """Make a run's final model the champion. One that is it already stays, and is returned.
+
+    Raises `ArtifactError` if the run has no published final model, or is being removed.
+    """
+
+    def on_top(before: list[Move]) -> Move | None:
+        champion = before[-1] if before else None
+        if champion is not None and (champion.run, champion.fingerprint) == (run, fingerprint):
+            return None
+        return _promotion(run, fingerprint, scores, reason, measured_on)
+
+    with holding(store, run):
+        fingerprint = _model_of(store, run)
+        return _add(store, name, on_top)[-1]
+
+
+def roll_back(store: Store, name: str, reason: str) -> Move:
+    """Take the champion away; the one before it is champion again.
+
+    Raises `RunError` if there was no other, `ArtifactError` if its model is gone.
+    """
+
+    def one_less(before: list[Move]) -> Move:
+        standing = standing_champions(before)
+        if len(standing) < 2:
+            raise RunError(f"{store.path(key_of(name))} names no champion before {standing[-1].run if standing else 'any'}")
+        earlier = standing[-2]
+        if _model_of(store, earlier.run) != earlier.fingerprint:
+            raise ArtifactError(f"{store.path(earlier.run)} holds another model than the one that was champion")
+        return earlier.model_copy(update={"action": "roll back", "time": _now(), "reason": reason})
+
+    return _add(store, name, one_less)[-1]
+
+
+def key_of(name: str) -> str:
+    """Where a name's champion is written."""
+    return f"models/{name}/{CHAMPION}"
+
+
+def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str, measured_on: Basis) -> Move:
+    return Move(
+        action="promote", run=run, fingerprint=fingerprint, scores=scores, time=_now(), reason=reason, measured_on=measured_on
+    )
+
+
+def _add(store: Store, name: str, next_move: Callable[[list[Move]], Move | None]) -> list[Move]:
+    """Write the move that follows from those before it, or none; returns all. Decided anew if others were faster."""
+    found: list[Move] = []
+    tried: bytes | None = None
+    while (raw := _read(store, name)) is None or raw != tried:  # a request may be repeated after its answer was lost
+        found = [] if raw is None else _meaning(store, name, raw)
+        move = next_move(found)
+        if move is None:
+            break
+        found.append(move)
+        tried = sealed_bytes(key_of(name), {"moves": [each.model_dump() for each in found]})
+        if store.create(key_of(name), tried) if raw is None else store.swap(key_of(name), raw, tried):
+            break
+    return found
+
+
+def _model_of(store: Store, run: str) -> str:
+    manifest = final_manifest(store, run)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} holds no finished model")
+    return manifest.fingerprint
+
+
+def _read(store: Store, name: str) -> bytes | None:
+    try:
+        return store.read_bytes(key_of(name))
+    except FileNotFoundError:
+        return None
+
+
+def _meaning(store: Store, name: str, raw: bytes) -> list[Move]:
+    history = open_sealed(store, key_of(name), raw)
+    try:
+        return [Move(**move) for move in history["moves"]]
+    except (KeyError, TypeError, ValueError) as error:
+        place = store.path(key_of(name))
+        raise ArtifactError(f"{place} is damaged: it holds no history of a champion; {remedy_of(key_of(name))}") from error
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
