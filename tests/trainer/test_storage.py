@@ -235,3 +235,16 @@ def test_free_space_is_known_before_the_store_exists(tmp_path: Path) -> None:
     assert free is not None
     assert free > 0
     assert Store("memory://bucket").free_bytes() is None
+
+
+def test_a_folder_that_goes_while_a_store_is_listed_holds_no_files(tmp_path: Path) -> None:
+    store = Store(str(tmp_path))
+    keys = [f"{top}/{name}/file" for top in ("runs", "shards") for name in ("a", "b")]
+    for key in keys:
+        store.write_bytes(key, b"1")
+    listed = store.walk()
+    first = next(listed).key
+    gone = [key for key in keys if key.split("/")[:2] != first.split("/")[:2]]
+    for key in gone:
+        shutil.rmtree((tmp_path / key).parent)
+    assert [file.key for file in listed] == []

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trainer.common.errors import StorageError
 from trainer.store.plain_names import plain_key, plain_name
-from trainer.store.private_folders import STAGING
+from trainer.store.private_folders import STAGING, files_below
 from trainer.store.stored import Stored
 from trainer.store.verified import require_content
 
@@ -135,7 +135,7 @@ class LocalFiles:
 
     def walk(self, key: str = "") -> Iterator[Stored]:
         roots = [self.at(key)] if key else [self.root, *linked_folders(self.root)]
-        for path in (path for root in roots for path in root.rglob("*")):
+        for path in (path for root in roots for path in files_below(root)):
             if STAGING in path.relative_to(self.root).parts[1:]:
                 continue  # what is about to be moved into a folder on another disk
             with suppress(FileNotFoundError):

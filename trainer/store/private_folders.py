@@ -13,6 +13,7 @@ import shutil
 import socket
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -117,5 +118,19 @@ def _kernel() -> str:
 
 def _is_old(folder: Path) -> bool:
     """Whether nothing in a private folder has changed for a day. What is gone by now is not old: its process has ended well."""
-    changed = [path.stat().st_mtime for path in (folder, _lock_of(folder), *folder.rglob("*")) if path.exists()]
+    changed = []
+    for path in (folder, _lock_of(folder), *files_below(folder)):
+        with suppress(FileNotFoundError):
+            changed.append(path.stat().st_mtime)
     return time.time() - max(changed, default=time.time()) > OLD_SECONDS
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder in which others work: folders that are gone when their turn comes hold none."""
+
+    def tell(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    for top, _, names in os.walk(folder, onerror=tell):
+        yield from (Path(top, name) for name in names)
