@@ -27,8 +27,8 @@ from tests.support import ROOT
 
 PRELOADED = [
     "trainer.__main__", "trainer.training.run", "trainer.evaluation.measuring", "trainer.preflight.pretraining",
-    "trainer.report.making", "transformers.models.gpt2.modeling_gpt2", "tensorboard.summary.writer.event_file_writer", "matplotlib.figure",
-    "matplotlib.backends.backend_svg",
+    "trainer.report.making", "transformers.models.gpt2.modeling_gpt2", "tensorboard.summary.writer.event_file_writer",
+    "matplotlib.figure", "matplotlib.backends.backend_svg",
 ]  # fmt: skip
 
 _warm = multiprocessing.get_context("forkserver")
