@@ -13,12 +13,12 @@ from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
 from trainer.corpus.preparation import prepare
-from trainer.kinds.pretraining import Pretraining
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver
 from trainer.training.snapshot import take_snapshot
 from trainer.training.step import make_optimizer, make_schedule
+from trainer.workloads.pretraining import Pretraining
 
 MODEL = read_values("configs/quickstart.yaml", [])["model"]["config"]
 

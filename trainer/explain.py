@@ -16,8 +16,8 @@ from trainer.common.outages import tell_failure
 from trainer.common.showing import show
 from trainer.config.files import add_config
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.job import foresee
-from trainer.jobs import load_training_job
+from trainer.kinds.foresight import foresee
+from trainer.kinds.table import load_job
 
 
 def describe(stage: Foreseen) -> str:
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parsed = parser.parse_intermixed_args(arguments)
     try:
-        stages = foresee(load_training_job(parsed.config, parsed.overrides))
+        stages = foresee(load_job(parsed.config, parsed.overrides))
     except PipelineError as error:
         return tell_failure(error)
     if parsed.json:

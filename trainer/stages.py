@@ -12,7 +12,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "corpus": ("trainer.corpus.preparation", "prepare_corpus"),
     "finetune-preflight": ("trainer.preflight.finetuning", "finetune_preflight"),
     "encode": ("trainer.labelled.encoding", "encode"),
-    "train": ("trainer.training.run", "train"),
+    "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
     "predict": ("trainer.predict", "predict_texts"),

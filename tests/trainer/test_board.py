@@ -15,12 +15,12 @@ from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.training import train
 from trainer.records.seals import require_sealed, write_sealed
 from trainer.report.making import make_report
 from trainer.runs.board_outcome import OUTCOME
 from trainer.store.places import EVALUATION
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.training.runlog import RunLog
 
 RUN = "runs/tiny"

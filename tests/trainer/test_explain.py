@@ -23,7 +23,9 @@ from trainer.evaluation.requests import measurement
 from trainer.explain import main
 from trainer.foresight.encoded import foresee_encoded
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.job import LookedAt, foresee
+from trainer.foresight.job import LookedAt
+from trainer.kinds.foresight import foresee
+from trainer.kinds.training import train
 from trainer.labelled.encoding import prepare_encoded
 from trainer.records.lease import Lease
 from trainer.records.seals import read_sealed, write_sealed
@@ -31,7 +33,6 @@ from trainer.report.making import make_report
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
-from trainer.training.run import train
 
 STAGES = ["the tokenizer", "shards of code", "shards of docs", "training", "evaluation", "report"]
 

@@ -24,12 +24,12 @@ from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
-from trainer.kinds.finetuning import Finetuning, read_inputs
+from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.pretrained.finding import find_model
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.training.runtime import Runtime
+from trainer.workloads.finetuning import Finetuning, read_inputs
 
 TOLERANCE = 2e-4
 """Of losses, absolute: float32 sums taken in another order, carried through AdamW."""

@@ -34,12 +34,12 @@ from trainer.corpus.shards import KIND
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.garbage import main
+from trainer.kinds.training import train
 from trainer.records.lease import Lease
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.training.runtime import Runtime
 from trainer.upkeep.garbage import collect, tell
 from trainer.upkeep.pins import pin, pinned, unpin

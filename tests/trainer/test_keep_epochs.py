@@ -8,13 +8,13 @@ from tests.support import only_run, small_job
 from tests.trainer.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.training import train
 from trainer.preflight.pretraining import preflight
 from trainer.records.plans import Plan
 from trainer.runs.run import identify_run
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.mending import mend_finished
-from trainer.training.run import train
 
 PLAN = Plan(global_batch=1, ranks=1, micro_batch=1, accumulation=1, steps_per_epoch=2, total_steps=12, warmup_steps=0)
 

@@ -11,8 +11,8 @@ import pytest
 
 import trainer.evaluation.classifying
 import trainer.jobs
+import trainer.kinds.training
 import trainer.training.loop
-import trainer.training.run
 from tests.processes import start_warm
 from tests.support import cpu_runtime, digests, only_run, write_config
 from tests.trainer.labelled_pairs import finetune_values
@@ -25,8 +25,9 @@ from trainer.comparison.listing import find_runs
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.job import foresee
 from trainer.foresight.likeness import NONE_YET
+from trainer.kinds.foresight import foresee
+from trainer.kinds.training import train
 from trainer.labelled.encoded import encoded_details
 from trainer.labelled.encoding import encode
 from trainer.provenance.ancestry import trace
@@ -39,7 +40,6 @@ from trainer.runs.run import identify_run, is_whole
 from trainer.store.manifest import ArtifactRef
 from trainer.store.places import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.upkeep.promotion import find_measured, find_rival, pass_through
 
 TESTS = ("first", "second", "none")
@@ -312,14 +312,14 @@ def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
 
 
 def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, train_run = place.job("first"), trainer.training.run.train
+    first, train_run = place.job("first"), trainer.kinds.training.train
 
     def meanwhile(*arguments: Any) -> ArtifactRef:
         run = train_run(*arguments)
         go(first)
         return run
 
-    monkeypatch.setattr("trainer.training.run.train", meanwhile)
+    monkeypatch.setattr("trainer.kinds.training.train", meanwhile)
     with pytest.raises(RunError, match="another test split"):
         trainer.jobs.train(place.job("second"))
 

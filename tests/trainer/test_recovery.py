@@ -23,11 +23,11 @@ from trainer.common import outages
 from trainer.common.errors import Preempted, RunError, StorageError
 from trainer.common.outages import exit_status
 from trainer.common.progress import silent
+from trainer.kinds.training import train
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.preflight.pretraining import preflight
 from trainer.store.storage import Store
 from trainer.training import divergence, loop, saver
-from trainer.training.run import train
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 

@@ -14,12 +14,12 @@ from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import GarbageJob
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.training import train
 from trainer.preflight.disks import require_room
 from trainer.preflight.pretraining import preflight
 from trainer.store.manifest import find_damage, read_manifest
 from trainer.store.places import FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.upkeep.garbage import collect
 from trainer.upkeep.leftovers import find_leftovers
 

@@ -25,7 +25,7 @@ from tests.support import (
 )
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
 from trainer.common.progress import silent
-from trainer.training.run import train
+from trainer.kinds.training import train
 from trainer.training.runtime import Runtime
 
 COMMAND = """

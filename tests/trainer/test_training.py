@@ -32,6 +32,7 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.tokenizer import load_tokenizer
+from trainer.kinds.training import train
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.order.dataset import open_dataset, read_batch
@@ -42,7 +43,6 @@ from trainer.runs.facts import read_facts
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
-from trainer.training.run import train
 
 PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
 

@@ -14,11 +14,11 @@ from trainer.common.progress import silent
 from trainer.config.jobs import ModelConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.kinds.training import train
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.trial import check_causal, tried_objective
 from trainer.preflight.pretraining import preflight
 from trainer.store.places import CHECKPOINTS
-from trainer.training.run import train
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 BERT: dict[str, Any] = {

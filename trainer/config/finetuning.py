@@ -174,6 +174,21 @@ class FinetuneJob(Schema):
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
 
+    @property
+    def best_by(self) -> str:
+        """The figure that says which checkpoint is best."""
+        return self.evaluation.best_by
+
+    @property
+    def holds_out(self) -> bool:
+        """There is always a validation split."""
+        return True
+
+    @property
+    def corpora(self) -> list[str]:
+        """It makes no shards."""
+        return []
+
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
         checked: Self = check_fork(self)

@@ -291,6 +291,11 @@ class PrepareJob(Schema):
         "else is done; else each block is compared when it is first trained or measured on",
     )
 
+    @property
+    def corpora(self) -> list[str]:
+        """The names of the corpora that it makes shards of."""
+        return [corpus.name for corpus in self.data.corpora]
+
 
 class PipelineJob(PrepareJob):
     """Raw corpora to an evaluated model."""
@@ -304,6 +309,16 @@ class PipelineJob(PrepareJob):
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+
+    @property
+    def best_by(self) -> str:
+        """The figure that says which checkpoint is best."""
+        return "loss"
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether something may be held out to be measured on."""
+        return self.data.validation_fraction > 0
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from trainer.common.formats import count, plural, size
 from trainer.common.progress import silent
-from trainer.config.jobs import CorpusConfig, DataConfig
-from trainer.corpus.preparation import SOURCES, STARTED, corpus_recipe, locate_corpus
+from trainer.config.jobs import CorpusConfig, DataConfig, PipelineJob
+from trainer.corpus.preparation import SOURCES, STARTED, PreparedData, corpus_recipe, locate_corpus
 from trainer.corpus.shard_reuse import find_finished
 from trainer.corpus.shard_workers import ShardWork
 from trainer.corpus.shards import KIND as SHARDS
@@ -17,8 +17,22 @@ from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
 from trainer.records.origins import Pieces, by_file
 from trainer.records.seals import read_listed
-from trainer.store.manifest import Manifest, read_manifest
+from trainer.store.manifest import ArtifactRef, Manifest, read_manifest
 from trainer.store.storage import Store
+
+
+def foresee_data(store: Store, job: PipelineJob) -> tuple[list[Foreseen], PreparedData | None]:
+    """The stages before training, and references to what they give, as far as its names are known."""
+    tokenizer = foresee_tokenizer(store, job.data)
+    corpora = [foresee_corpus(store, job.data, corpus, tokenizer, job.verify) for corpus in job.data.corpora]
+    known = tokenizer.verdict == "reused"
+    data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
+    return [tokenizer, *corpora], data
+
+
+def _refer(stage: Foreseen) -> ArtifactRef:
+    assert stage.key is not None
+    return ArtifactRef(key=stage.key, fingerprint=stage.key[-16:], size=0, reused=stage.verdict == "reused")
 
 
 def foresee_tokenizer(store: Store, data: DataConfig) -> Foreseen:

@@ -14,6 +14,12 @@ from trainer.store.manifest import ArtifactRef, Manifest
 from trainer.store.storage import Store
 
 
+def foresee_data(store: Store, job: FinetuneJob) -> tuple[list[Foreseen], ArtifactRef]:
+    """The stage before training, and a reference to what it gives."""
+    encoded, ref = foresee_encoded(store, job)
+    return [encoded], ref
+
+
 def foresee_encoded(store: Store, job: FinetuneJob) -> tuple[Foreseen, ArtifactRef]:
     """Whether the labelled set is there, encoded, and what will refer to it. Raises as encoding does for missing input."""
     recipe = locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder)

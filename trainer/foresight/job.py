@@ -4,11 +4,11 @@ Every fingerprint comes from the function that the stage itself takes it from. R
 digested are read.
 """
 
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from collections.abc import Callable
+from typing import Any
+
 from trainer.foresight.foreseen import Foreseen
-from trainer.store.manifest import ArtifactRef
+from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.storage import Store
 
 
@@ -19,33 +19,21 @@ class LookedAt(Store):
         """Nothing is written."""
 
 
-def foresee(job: PipelineJob | FinetuneJob) -> list[Foreseen]:
-    """Every stage of a job, in order. Raises the `PipelineError` of input that is missing or bad."""
-    from trainer.foresight.run import foresee_evaluation, foresee_report, foresee_run
+def foresee(
+    job: TrainingJob,
+    foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]],
+    foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
+) -> list[Foreseen]:
+    """Every stage of a job, in order, given what its kind foresees. Raises the `PipelineError` of bad or missing input."""
+    from trainer.foresight.run import foresee_report, foresee_run
 
     store = LookedAt(job.store)
-    stages, data = _foresee_data(store, job)
+    stages, data = foresee_data(store, job)
     run = foresee_run(store, job, data, stages)
-    evaluation = foresee_evaluation(store, job, data, run)
+    if not job.holds_out:
+        evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))
+    elif run.verdict != "reused" or run.key is None:
+        evaluation = Foreseen("evaluation", "depends", reasons=(run.later,))
+    else:
+        evaluation = foresee_evaluation(store, job, data, run.key)
     return [*stages, run, evaluation, foresee_report(store, stages, run, evaluation)]
-
-
-def _foresee_data(store: Store, job: PipelineJob | FinetuneJob) -> tuple[list[Foreseen], PreparedData | ArtifactRef | None]:
-    """The stages before training, and references to what they give, as far as its names are known."""
-    if isinstance(job, FinetuneJob):
-        from trainer.foresight.encoded import foresee_encoded
-
-        encoded, ref = foresee_encoded(store, job)
-        return [encoded], ref
-    from trainer.foresight.data import foresee_corpus, foresee_tokenizer
-
-    tokenizer = foresee_tokenizer(store, job.data)
-    corpora = [foresee_corpus(store, job.data, corpus, tokenizer, job.verify) for corpus in job.data.corpora]
-    known = tokenizer.verdict == "reused"
-    data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
-    return [tokenizer, *corpora], data
-
-
-def _refer(stage: Foreseen) -> ArtifactRef:
-    assert stage.key is not None
-    return ArtifactRef(key=stage.key, fingerprint=stage.key[-16:], size=0, reused=stage.verdict == "reused")

@@ -1,25 +1,17 @@
-"""What would become of a job's training run, its evaluation and its report, and why."""
+"""What would become of a job's training run and its report, and why."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob
-from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
-from trainer.evaluation.requests import measurement
+from trainer.common.errors import ArtifactError, RunError
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import NONE_YET, UNRECORDED, look
+from trainer.foresight.likeness import look
 from trainer.foresight.other_runs import explain_new, intact
-from trainer.metrics.measures import metric_identity
 from trainer.records.lease import is_held
-from trainer.records.plans import StepPlan
-from trainer.records.seals import read_sealed, require_sealed
+from trainer.records.seals import read_sealed
 from trainer.report.making import find_fault
-from trainer.runs.evaluation import encoded_of, read_evaluation
 from trainer.runs.facts import read_facts
 from trainer.runs.run import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
-from trainer.store.manifest import ArtifactRef, read_manifest
+from trainer.store.manifest import read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
@@ -53,26 +45,6 @@ def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, befor
     return _continue(store, run, work, fault)
 
 
-def foresee_evaluation(store: Store, job: TrainingJob, data: TrainingData | None, run: Foreseen) -> Foreseen:
-    """Whether the final model was measured in the same way."""
-    if not isinstance(job, FinetuneJob) and job.data.validation_fraction == 0:
-        return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
-    if run.verdict != "reused" or run.key is None:
-        return Foreseen("evaluation", "depends", reasons=(run.later,))
-    own = intact(read_evaluation, store, run.key, intact(read_sealed, store, f"{run.key}/{CONFIG}") or {})
-    if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
-        return _foresee_scoring(store, job, data, run.key, own)
-    assert isinstance(job, PipelineJob)
-    plan = intact(read_sealed, store, f"{run.key}/{PLAN}")  # a damaged one is written anew
-    if plan is not None and not StepPlan(**plan).holds_out:
-        return Foreseen("evaluation", "left out", reasons=("nothing is held out",))
-    wanted = identify_evaluation(store, measurement(job, run.key))
-    if find_evaluation(store, wanted) is not None:
-        return Foreseen("evaluation", "reused", wanted.key)
-    differences = _compare_settings(store, job, run.key) if own else [NONE_YET]
-    return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{run.key}/{EVALUATION} was {UNRECORDED}"]))
-
-
 def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evaluation: Foreseen) -> Foreseen:
     """Whether the report was made from the same."""
     own = evaluation.key == f"{run.key}/{EVALUATION}"
@@ -104,47 +76,3 @@ def _continue(store: Store, run: Run, work: str, fault: str | None) -> Foreseen:
     step = manifest.details["step"] if manifest else 0
     planned = f" of {plan['total_steps']:,}" if plan else ""
     return Foreseen("training", "continued", run.key, (f"continues from step {step:,}{planned}", *problems), work)
-
-
-def _foresee_scoring(store: Store, job: FinetuneJob, data: ArtifactRef, run: str, own: dict[str, Any] | None) -> Foreseen:
-    """Whether a fine-tuned model's figures and predictions are there."""
-    wanted = identify_scoring(store, job, run, encoded=data.key)
-    key = wanted.key
-    if find_scoring(store, wanted) is not None:
-        return Foreseen("evaluation", "reused", key)
-    if (noted := encoded_of(store, run)) != data.key:
-        return Foreseen("evaluation", "made", key, (f"another test split: {noted} -> {data.key}",))
-    if own is None:
-        return Foreseen("evaluation", "made", key, (NONE_YET,))
-    if own["fingerprint"] == wanted.fingerprint:
-        return Foreseen("evaluation", "made", key, ("a file of its predictions is missing or changed",))
-    recorded = FinetuneJob.model_validate(require_sealed(store, f"{run}/{CONFIG}")["job"])
-    if gone := [name for name in recorded.evaluation.metrics or [] if _is_gone(name)]:
-        reason = f"{key} may have been made with a metric that is not there any more: {', '.join(gone)}"
-        return Foreseen("evaluation", "made", key, (reason,))
-    known = identify_scoring(store, recorded, run).fingerprint == own["fingerprint"]
-    differences = _compare_settings(store, job, run, {"metrics"}) if known else []
-    return Foreseen("evaluation", "made", key, tuple(differences or [f"{key} was {UNRECORDED}"]))
-
-
-def _is_gone(metric: str) -> bool:
-    """Whether a metric cannot be compared, as its file was moved or deleted."""
-    try:
-        metric_identity(metric)
-    except ConfigError:
-        return True
-    return False
-
-
-def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] | None = None) -> list[str]:
-    """What differs from the settings that the run was measured with: those in its config.json."""
-    old = require_sealed(store, f"{run}/{CONFIG}")["job"]
-    new = job.model_dump(mode="json")
-    before, now = (
-        {
-            "evaluation": {key: value for key, value in each["evaluation"].items() if only is None or key in only},
-            "training": {"precision": each["training"]["precision"]},
-        }
-        for each in (old, new)
-    )
-    return difference(before, now)

@@ -1,93 +1,64 @@
-"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token."""
+"""Pretraining: corpora, mixed, to a causal language model."""
 
-import logging
-from collections.abc import Sequence
-from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from torch import nn
-from transformers import PreTrainedModel
-
+from trainer.common.progress import Progress
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
-from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
-from trainer.evaluation.held_out_loss import evaluate
-from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
-from trainer.models.trial import tried_objective
-from trainer.order.batches import Batch
-from trainer.order.dataset import Dataset, open_dataset, read_batch
-from trainer.order.plan import make_plan
+from trainer.corpus.preparation import PreparedData, prepare
+from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.foresight.data import foresee_data
+from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.kind import Kind
+from trainer.records.plans import StepPlan
+from trainer.records.results import Evaluation
+from trainer.records.seals import require_sealed
+from trainer.store.places import PLAN
 from trainer.store.storage import Store
-from trainer.training.checkpoint import Criterion
-from trainer.training.loop import Measured
-from trainer.training.runtime import Runtime
-from trainer.training.throughput import flops_per_token
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from trainer.workloads.pretraining import Pretraining
 
 
-class Pretraining:
-    """The `Workload` of a `PipelineJob`."""
+def preflight(job: PipelineJob, progress: Progress) -> object:
+    from trainer.preflight.pretraining import preflight
 
-    criterion = Criterion("loss", greater_is_better=False)
+    return preflight(job, progress)
 
-    def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
-        self._job, self._store, self._data = job, store, data
-        self.plan = make_plan(job.training, shard_manifests(store, data), ranks)
 
-    @property
-    def files(self) -> Sequence[Path]:
-        return tokenizer_files(self._store, self._data.tokenizer.key)
+def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> "Pretraining":
+    from trainer.workloads.pretraining import Pretraining
 
-    @property
-    def details(self) -> dict[str, Any]:
-        return {"context": self._job.training.context, "shards": [ref.key for ref in self._data.shards]}
+    return Pretraining(job, store, data, ranks)
 
-    @cached_property
-    def _dataset(self) -> Dataset:
-        job = self._job
-        return open_dataset(self._store, self._data, job.training, self.plan, job.evaluation.during_training)
 
-    def load_model(self, folder: Path | None) -> PreTrainedModel:
-        job = self._job
-        if folder is not None:
-            return load_model(folder, job.model.attention)
-        tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(job.model, tokenizer, job.training.context)
-        if job.model.pretrained is not None:
-            check_same_vocabulary(job.model.pretrained, tokenizer)
-        if other := find_other_class(tokenizer.json, config.model_type):
-            log.warning(
-                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not give the "
-                "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
-                config.model_type, other, PLAIN_CLASS,
-            )  # fmt: skip
-        return build_model(job.model, config, job.training.seed)
+def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progress) -> Evaluation | None:
+    from trainer.evaluation.measuring import evaluate_checkpoint
 
-    def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        return tried_objective(model, self._job.model, self._job.training.context)
+    if not StepPlan(**require_sealed(Store(job.store), f"{run_key}/{PLAN}")).holds_out:
+        return None
+    return evaluate_checkpoint(measurement(job, run_key), progress)
 
-    def read_batch(self, number: int, rank: int) -> Batch:
-        return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
 
-    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
-        held_out = self._dataset.held_out
-        if not any(corpus.windows for corpus in held_out):
-            return None
-        scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
-        details: dict[str, Any] = {"tokens": scores.total.tokens}
-        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
-        if scores.total.bits_per_byte is None:
-            return Measured({"loss": scores.total.loss}, details)
-        details["text_bytes"] = scores.total.text_bytes
-        details["corpora_bits_per_byte"] = {name: score.bits_per_byte for name, score in scores.corpora.items()}
-        return Measured({"loss": scores.total.loss, "bits_per_byte": scores.total.bits_per_byte}, details)
+def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
+    from trainer.evaluation.measuring import evaluate_checkpoint
 
-    def close(self) -> None:
-        if "_dataset" in self.__dict__:
-            self._dataset.close()
+    return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
 
-    def flops_per_token(self, model: PreTrainedModel) -> float:
-        return flops_per_token(model, model.config, self._job.training.context)
+
+def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:
+    from trainer.foresight.evaluation import foresee_scores
+
+    return foresee_scores(store, job, run_key)
+
+
+PRETRAINING = Kind(
+    schema=PipelineJob,
+    fits=lambda values: True,
+    preflight=preflight,
+    prepare=prepare,
+    open=open_workload,
+    evaluate=evaluate,
+    evaluate_alike=evaluate_alike,
+    foresee_data=foresee_data,
+    foresee_evaluation=foresee_evaluation,
+)

@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.config.jobs import TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.plans import FinetunePlan, StepPlan
 from trainer.store.plain_names import Count, Figure, Share
@@ -92,6 +93,15 @@ class Evaluation(Result):
     """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
     reused: bool = False
 
+    def figures(self) -> dict[str, float]:
+        """The figures of all held-out text, as a gate's `metric` names them."""
+        total = self.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
+        return {name: total[name] for name in TEXT_FIGURES if name in total}
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        return f"held-out {self.scores.total.describe()}"
+
 
 class ClassScore(Result):
     """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
@@ -127,6 +137,14 @@ class FinetuneEvaluation(Result):
     model: str | None = None
     """The key that was found under `checkpoint`; None in a run's own record."""
     reused: bool = False
+
+    def figures(self) -> dict[str, float]:
+        """The figures of the validation split, as a gate's `metric` names them."""
+        return self.scores["validation"]
+
+    def describe(self) -> str:
+        """The figures of the validation split in one line."""
+        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
 
     def label(self, figure: str) -> str:
         """A figure's name for people: it says of which class it is, if it is of one."""

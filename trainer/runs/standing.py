@@ -31,8 +31,7 @@ class Standing(NamedTuple):
 def find_standing(job: PipelineJob | PrepareJob | FinetuneJob) -> Standing:
     """Where the job stands. Raises `StorageError` if the store cannot be read."""
     store = Store(job.store)
-    corpora = [] if isinstance(job, FinetuneJob) else [corpus.name for corpus in job.data.corpora]
-    sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in corpora]
+    sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in job.corpora]
     files = sum(len(store.names(f"{SHARDS}/{name}")) for name in sets)
     return Standing(files, max((_last_step(store, run) for run in _runs_of(store, job)), default=0))
 

@@ -12,12 +12,6 @@ from trainer.common.errors import RunError
 from trainer.common.outages import patiently
 from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare
-from trainer.kinds.finetuning import Finetuning
-from trainer.kinds.pretraining import Pretraining
-from trainer.labelled.encoding import encode
 from trainer.models.causal import checkpoint_activations
 from trainer.order.batches import batches_from
 from trainer.pretrained.finding import find_model
@@ -53,15 +47,16 @@ from trainer.training.saver import Saver
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
-from trainer.training.workload import Workload
+from trainer.training.workload import Kind, Workload
 
 log = logging.getLogger(__name__)
 
 
 def train(
-    job: PipelineJob | FinetuneJob,
+    job: TrainingJob,
+    kind: Kind,
     progress: Progress,
-    data: PreparedData | ArtifactRef | None = None,
+    data: TrainingData | None = None,
     expected: StepPlan | FinetunePlan | None = None,
 ) -> ArtifactRef:
     """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
@@ -72,14 +67,14 @@ def train(
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
     require_shared(store, runtime)
-    prepared = data or runtime.on_first(lambda: prepare_data(job, progress))
+    prepared = data or runtime.on_first(lambda: kind.prepare(job, progress))
     run = runtime.on_first(lambda: identify_run(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
-        runtime.on_first(lambda: _tidy(job, store, run, prepared, runtime.ranks))
+        runtime.on_first(lambda: _tidy(job, kind, store, run, prepared, runtime.ranks))
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
-    workload = patiently(lambda: _open(job, store, prepared, runtime.ranks))
+    workload = patiently(lambda: kind.open(job, store, prepared, runtime.ranks))
     if expected is not None and workload.plan != expected:
         differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
@@ -95,34 +90,21 @@ def train(
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
 
-def _tidy(job: TrainingJob, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+def _tidy(job: TrainingJob, kind: Kind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
     """See to what a finished run's last process left behind, and to what was lost or damaged since."""
 
     def make_plan() -> Plan:
-        with closing(_open(job, store, data, ranks)) as workload:
+        with closing(kind.open(job, store, data, ranks)) as workload:
             return workload.plan
 
     clear_dead_lease(store, run.key)
     if not is_held(store, run.key):
         mend_config(store, run, job, data)
-        figure = job.evaluation.best_by if isinstance(job, FinetuneJob) else "loss"
-        mend_finished(store, run.key, make_plan, figure, job.training.keep_epochs)
+        mend_finished(store, run.key, make_plan, job.best_by, job.training.keep_epochs)
 
 
 def _hold(lease: Lease, stack: ExitStack) -> None:
     stack.enter_context(lease)
-
-
-def prepare_data(job: TrainingJob, progress: Progress) -> TrainingData:
-    """What a job trains on, made unless it is published and intact. Called by one rank."""
-    return encode(job, progress) if isinstance(job, FinetuneJob) else prepare(job, progress)
-
-
-def _open(job: TrainingJob, store: Store, data: TrainingData, ranks: int) -> Workload:
-    if isinstance(job, FinetuneJob) and isinstance(data, ArtifactRef):
-        return Finetuning(job, store, data.key, ranks)
-    assert isinstance(job, PipelineJob) and isinstance(data, PreparedData)
-    return Pretraining(job, store, data, ranks)
 
 
 def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workload: Workload) -> None:

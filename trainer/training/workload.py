@@ -1,14 +1,17 @@
 """What a kind of job brings to the one training loop."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.progress import Progress
 from trainer.order.batches import Batch
 from trainer.records.plans import Plan
+from trainer.runs.run import TrainingData
+from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
@@ -50,3 +53,15 @@ class Workload(Protocol):
 
     def close(self) -> None:
         """Let go of the data; it is opened again if it is read again."""
+
+
+class Kind(Protocol):
+    """What training asks of a job's kind. The functions take jobs and data of that kind."""
+
+    @property
+    def prepare(self) -> Callable[[Any, Progress], TrainingData]:
+        """What the job trains on, made unless it is published and intact."""
+
+    @property
+    def open(self) -> Callable[[Any, Store, Any, int], Workload]:
+        """The workload of a job and its data for so many ranks."""

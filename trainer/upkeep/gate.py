@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
-from trainer.config.jobs import TEXT_FIGURES, PromotionConfig
+from trainer.config.jobs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
 from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, find_differences
 from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
@@ -95,12 +95,7 @@ def remeasure(champion: Move, measure: Callable[[], Measured]) -> Remeasured:
 
 def figures(evaluation: Measured | None) -> dict[str, float]:
     """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no evaluation."""
-    if evaluation is None:
-        return {}
-    if isinstance(evaluation, FinetuneEvaluation):
-        return evaluation.scores["validation"]
-    total = evaluation.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
-    return {name: total[name] for name in TEXT_FIGURES if name in total}
+    return {} if evaluation is None else evaluation.figures()
 
 
 def standing_champions(found: list[Move]) -> list[Move]:

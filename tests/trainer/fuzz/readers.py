@@ -14,7 +14,8 @@ from trainer.corpus.preparation import STARTED, PreparedData, prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
-from trainer.foresight.job import foresee
+from trainer.kinds.foresight import foresee
+from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.pretrained.finding import find_model
 from trainer.provenance.ancestry import trace
@@ -25,7 +26,6 @@ from trainer.runs.facts import read_facts
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.training.run import train
 from trainer.upkeep.garbage import collect
 from trainer.upkeep.gate import figures
 from trainer.upkeep.leftovers import find_leftovers

@@ -1,0 +1,12 @@
+"""What a command would do with a job of any kind, and why."""
+
+from trainer.foresight import job as stages
+from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.table import kind_of
+from trainer.runs.run import TrainingJob
+
+
+def foresee(job: TrainingJob) -> list[Foreseen]:
+    """Every stage of a job, in order. Raises the `PipelineError` of bad or missing input."""
+    kind = kind_of(job)
+    return stages.foresee(job, kind.foresee_data, kind.foresee_evaluation)

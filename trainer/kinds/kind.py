@@ -1,0 +1,37 @@
+"""What a kind of job says of itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer.common.progress import Progress
+from trainer.foresight.foreseen import Foreseen
+from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.runs.run import TrainingData
+from trainer.store.storage import Store
+
+Measured = Evaluation | FinetuneEvaluation
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One entry of the table. Its functions take a job of its schema, and load what they need when they are called."""
+
+    schema: type[Any]
+    """The job's schema: it validates the YAML file, the command line and a deployment's form."""
+    fits: Callable[[Mapping[str, Any]], bool]
+    """Whether the values of a file are meant for this schema, before they are validated."""
+    preflight: Callable[[Any, Progress], object]
+    """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
+    prepare: Callable[[Any, Progress], TrainingData]
+    """What the job trains on, made unless it is published and intact."""
+    open: Callable[[Any, Store, Any, int], Any]
+    """The `Workload` of a job and its data for so many ranks."""
+    evaluate: Callable[[Any, str, Any, Progress], Measured | None]
+    """The figures of a run's final model; None if nothing is held out. Called by every rank."""
+    evaluate_alike: Callable[[Any, str, str, Any, Progress], Measured]
+    """The figures of another run's model, measured as the first one's evaluation was."""
+    foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]]
+    """The stages before training, and references to what they give, as far as its names are known."""
+    foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen]
+    """Whether a finished run was measured in the same way."""

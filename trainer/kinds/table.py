@@ -1,0 +1,23 @@
+"""The kinds of job, and which of them a job or a file is of."""
+
+from trainer.config.files import read_values, validate_job
+from trainer.kinds.finetuning import FINETUNING
+from trainer.kinds.kind import Kind
+from trainer.kinds.pretraining import PRETRAINING
+from trainer.runs.run import TrainingJob
+
+KINDS = (FINETUNING, PRETRAINING)
+"""A file is of the first kind that it fits."""
+
+
+def kind_of(job: TrainingJob) -> Kind:
+    """The kind that a job is of."""
+    return next(kind for kind in KINDS if type(job) is kind.schema)
+
+
+def load_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:
+    """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
+    values = read_values(path, overrides)
+    kind = next(kind for kind in KINDS if kind.fits(values))
+    job: TrainingJob = validate_job(kind.schema, values, path)
+    return job

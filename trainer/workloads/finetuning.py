@@ -1,0 +1,100 @@
+"""Fine-tuning as the training loop sees it: labelled examples in their order, and the loss of a label."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from trainer.config.finetuning import FinetuneJob
+from trainer.evaluation.predicting import make_criterion, score
+from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes, tokenizer_paths
+from trainer.models.classifiers import load_classifier
+from trainer.order.batches import Batch
+from trainer.order.epoch_order import EpochOrder
+from trainer.order.plan import make_finetune_plan
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+from trainer.training.throughput import flops_per_token
+
+
+class LabelLoss(nn.Module):
+    """A classifier together with its loss, so that both are wrapped, cast and compiled as one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, labels: torch.Tensor, weights: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T]."""
+        return (example_losses(self.model(**inputs).logits, labels) * weights).sum()
+
+
+def example_losses(logits_BC: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
+    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32."""
+    if labels_B.is_floating_point():
+        return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
+    return F.cross_entropy(logits_BC.float(), labels_B, reduction="none")
+
+
+class Finetuning:
+    """The `Workload` of a `FinetuneJob`."""
+
+    def __init__(self, job: FinetuneJob, store: Store, key: str, ranks: int) -> None:
+        self._job, self._store, self._key = job, store, key
+        self._set = open_encoded(store, key)
+        self._train = self._set.splits["train"]
+        self.plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
+        self.criterion: Criterion = make_criterion(job.evaluation)
+        training = job.training
+        self._order = EpochOrder(training.seed, self._train.lengths, training.global_batch, training.group_by_length)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return tokenizer_paths(self._store, self._key)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {}  # config.json names the encoded set, which becomes another one with another test split
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        return load_classifier(self._store, self._job, self._set.details, folder)
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        return LabelLoss(model)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        """The examples of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do."""
+        examples = self._order.examples(number)
+        mine = examples[rank :: self.plan.ranks]
+        weights = np.ones(len(mine), dtype=np.float32)
+        if not len(mine):  # an epoch's smaller batch may have fewer examples than ranks, and all ranks must take part
+            mine, weights = examples[:1], np.zeros(1, dtype=np.float32)
+        size = self.plan.micro_batch
+        parts = [slice(start, start + size) for start in range(0, len(mine), size)]
+        micro_batches = [{**read_inputs(self._train, mine[part]), "weights": torch.from_numpy(weights[part])} for part in parts]
+        return Batch(micro_batches, len(examples), int(self._train.lengths[examples].sum()))
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        scores = score(model, self._set, "validation", self._job, runtime)
+        return Measured(scores, {"examples": len(self._set.splits["validation"])})
+
+    def close(self) -> None:
+        """Its data is mapped, and small."""
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, int(self._train.lengths.mean()))
+
+
+def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B]."""
+    inputs = {name: torch.from_numpy(values) for name, values in split.read(examples).items()}
+    assert split.labels is not None
+    return {**inputs, "labels": torch.from_numpy(split.labels[examples])}

@@ -1,0 +1,93 @@
+"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token."""
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
+from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
+from trainer.evaluation.held_out_loss import evaluate
+from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
+from trainer.models.trial import tried_objective
+from trainer.order.batches import Batch
+from trainer.order.dataset import Dataset, open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+from trainer.training.throughput import flops_per_token
+
+log = logging.getLogger(__name__)
+
+
+class Pretraining:
+    """The `Workload` of a `PipelineJob`."""
+
+    criterion = Criterion("loss", greater_is_better=False)
+
+    def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
+        self._job, self._store, self._data = job, store, data
+        self.plan = make_plan(job.training, shard_manifests(store, data), ranks)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return tokenizer_files(self._store, self._data.tokenizer.key)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"context": self._job.training.context, "shards": [ref.key for ref in self._data.shards]}
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        job = self._job
+        return open_dataset(self._store, self._data, job.training, self.plan, job.evaluation.during_training)
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        job = self._job
+        if folder is not None:
+            return load_model(folder, job.model.attention)
+        tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
+        config = resolve_config(job.model, tokenizer, job.training.context)
+        if job.model.pretrained is not None:
+            check_same_vocabulary(job.model.pretrained, tokenizer)
+        if other := find_other_class(tokenizer.json, config.model_type):
+            log.warning(
+                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not give the "
+                "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
+                config.model_type, other, PLAIN_CLASS,
+            )  # fmt: skip
+        return build_model(job.model, config, job.training.seed)
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        return tried_objective(model, self._job.model, self._job.training.context)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        held_out = self._dataset.held_out
+        if not any(corpus.windows for corpus in held_out):
+            return None
+        scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
+        details: dict[str, Any] = {"tokens": scores.total.tokens}
+        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
+        if scores.total.bits_per_byte is None:
+            return Measured({"loss": scores.total.loss}, details)
+        details["text_bytes"] = scores.total.text_bytes
+        details["corpora_bits_per_byte"] = {name: score.bits_per_byte for name, score in scores.corpora.items()}
+        return Measured({"loss": scores.total.loss, "bits_per_byte": scores.total.bits_per_byte}, details)
+
+    def close(self) -> None:
+        if "_dataset" in self.__dict__:
+            self._dataset.close()
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, self._job.training.context)
