@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import only_run, small_job
-from tests.trainer.test_retention import RUN, Keeper, kept
+from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.training import train

@@ -13,8 +13,8 @@ import pytest
 from tests.processes import start_warm
 from tests.s3 import S3Server
 from tests.support import small_job, small_values, write_config
+from tests.trainer.corpus.test_changed_raw import rot
 from tests.trainer.shard_files import whole
-from tests.trainer.test_changed_raw import rot
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob

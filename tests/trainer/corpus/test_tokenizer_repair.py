@@ -10,7 +10,7 @@ import pytest
 from tests.processes import start_warm
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.conftest import Finished
-from tests.trainer.test_changed_raw import rot
+from tests.trainer.corpus.test_changed_raw import rot
 from trainer.common.errors import TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob

@@ -10,6 +10,7 @@ import fsspec
 import pytest
 
 from tests.support import digests
+from tests.trainer.corpus.test_changed_raw import rot
 from tests.trainer.labelled_data import (
     Record,
     as_csv,
@@ -22,7 +23,6 @@ from tests.trainer.labelled_data import (
     written,
 )
 from tests.trainer.preparing import LONG_AGO, leftovers
-from tests.trainer.test_changed_raw import rot
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.finetuning import LabelledDataConfig

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tests.support import curve, final_bytes, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.labelled_pairs import finetune_job
-from tests.trainer.test_retention import Keeper, kept
+from tests.trainer.training.test_retention import Keeper, kept
 from trainer.common import outages
 from trainer.common.errors import Preempted, RunError, StorageError
 from trainer.common.outages import exit_status

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import ROOT
 from tests.trainer.preparing import SHARDS, Stamp, content, job_of, leftovers, run, set_folder, stamps
 from trainer.config.jobs import PrepareJob
 from trainer.store.manifest import MANIFEST
@@ -37,8 +38,7 @@ def expected(code: Path, clean: Path) -> dict[str, object]:
 def prepare_and_be_killed(job: PrepareJob, title: str, shards: int) -> None:
     """Run a preparation that kills itself when some work shows progress and a number of shards is finished."""
     command = [sys.executable, "-c", KILLED, job.model_dump_json(), title, str(shards)]
-    root = Path(__file__).parents[2]
-    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ended.returncode == -9, ended.stderr
 
 

@@ -137,7 +137,7 @@ def test_moments_that_are_not_of_the_model_are_damage(copied: tuple[Store, str, 
 
 
 def test_what_does_not_fit_is_refused_when_it_is_restored(copied: tuple[Store, str, str, str], runtime: object) -> None:
-    from tests.trainer.test_checkpoint import Learner
+    from tests.trainer.training.test_checkpoint import Learner
 
     store, _, newest, _ = copied
     assert store.local is not None
