@@ -87,6 +87,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def turn(item: pytest.Item) -> tuple[bool, bool, int]:
         slow, grouped = (item.get_closest_marker(name) is not None for name in ("slow", "xdist_group"))
-        return slow, slow and not grouped, folders.index(item.path.parent.name)
+        return slow, slow and not grouped, folders.index(item.path.relative_to(Path(__file__).parent).parts[0])
 
     items.sort(key=turn)

@@ -188,7 +188,8 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     (given := tmp_path / "given").mkdir()
     plain(given)
     look = (
-        "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; from pathlib import Path; import sys;"
+        "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
+        "from pathlib import Path; import sys;"
         "from trainer.corpus.tokenizer import name_tokenizer;"
         "print(name_tokenizer(data_of(sys.argv[1]))[0], take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
     )
