@@ -8,11 +8,9 @@ import pytest
 
 from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
-from trainer import compare
-from trainer import lineage as show_lineage
+from trainer import compare, garbage, leftovers, lineage
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.store.storage import Store
-from trainer.upkeep import garbage, leftovers
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,7 @@ def test_an_empty_bucket_is_no_store(remote_store: Store, capsys: pytest.Capture
     ("look", "options"),
     [
         (garbage.main, []), (leftovers.main, []), (compare.main, ["--list"]), (compare.main, ["a", "b"]),
-        (show_lineage.main, ["a"]),
+        (lineage.main, ["a"]),
     ],
 )  # fmt: skip
 def test_a_server_that_is_away_is_no_bad_input(
