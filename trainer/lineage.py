@@ -10,6 +10,7 @@ artifact has changed or is gone. --json prints the whole record.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,3 +152,7 @@ def _describe_outcome(traced: dict[str, Any]) -> Iterator[str]:
 
 def _line(title: str, text: str) -> str:
     return f"  {title:<15} {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -115,7 +115,7 @@ def test_artifacts_steps_versions_and_moves_are_told(store: Store, finished: Fin
 
 
 def test_a_reader_that_stops_early_is_no_error(store: Store, finished: Finished) -> None:
-    command = [sys.executable, "-m", "trainer.provenance.record", store.url, finished.run, "--files"]
+    command = [sys.executable, "-m", "trainer.lineage", store.url, finished.run, "--files"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         said = process.stderr.read().decode()
