@@ -13,8 +13,9 @@ from tests.trainer.labelled_pairs import finetune_job, write_pairs
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.table import identify_run
 from trainer.records.seals import require_sealed
-from trainer.runs.run import TrainingData, claim_run, identify_run
+from trainer.runs.run import TrainingData, claim_run
 from trainer.store.manifest import ArtifactRef
 from trainer.store.places import CONFIG, EVALUATION, FINAL, METRICS
 from trainer.store.storage import Store

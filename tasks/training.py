@@ -7,8 +7,9 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
+from trainer.kinds.table import identify_run
 from trainer.records.plans import Plan
-from trainer.runs.run import TrainingData, TrainingJob, finished_run, identify_run, is_whole
+from trainer.runs.run import TrainingData, TrainingJob, finished_run, is_whole
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.foresight.foreseen import Foreseen
-from trainer.runs.run import TrainingData, TrainingJob
+from trainer.runs.run import Run, TrainingData, TrainingJob
 from trainer.store.storage import Store
 
 
@@ -22,6 +22,7 @@ class LookedAt(Store):
 def foresee(
     job: TrainingJob,
     foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]],
+    identify: Callable[[Any, Any], Run],
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
 ) -> list[Foreseen]:
     """Every stage of a job, in order, given what its kind foresees. Raises the `PipelineError` of bad or missing input."""
@@ -29,7 +30,7 @@ def foresee(
 
     store = LookedAt(job.store)
     stages, data = foresee_data(store, job)
-    run = foresee_run(store, job, data, stages)
+    run = foresee_run(store, job, data, stages, identify)
     if not job.holds_out:
         evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     elif run.verdict != "reused" or run.key is None:

@@ -1,6 +1,7 @@
 """What would become of a job's training run and its report, and why."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.foresight.foreseen import Foreseen
@@ -10,7 +11,7 @@ from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed
 from trainer.report.making import find_fault
 from trainer.runs.facts import read_facts
-from trainer.runs.run import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run, identify_run
+from trainer.runs.run import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run
 from trainer.store.manifest import read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.store.storage import Store
@@ -18,13 +19,19 @@ from trainer.training.checkpoint import look_for_checkpoint
 from trainer.training.config_repair import find_config_fault
 
 
-def foresee_run(store: Store, job: TrainingJob, data: TrainingData | None, before: Sequence[Foreseen]) -> Foreseen:
+def foresee_run(
+    store: Store,
+    job: TrainingJob,
+    data: TrainingData | None,
+    before: Sequence[Foreseen],
+    identify: Callable[[Any, Any], Run],
+) -> Foreseen:
     """Whether the run is finished, continues, begins or is refused. `data` is None while its name is not known."""
     waits = [stage for stage in before if stage.verdict != "reused"]
     if data is None or any(stage.key is None or stage.verdict == "refused" for stage in before):
         return Foreseen("training", "depends", reasons=(waits[0].later,))
     try:
-        run = identify_run(job, data)
+        run = identify(job, data)
         fault = find_config_fault(store, run)
         config = read_sealed(store, f"{run.key}/{CONFIG}") if fault is None else None
     except (ArtifactError, RunError) as error:

@@ -10,6 +10,7 @@ from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.labelled.encoding import encode
 from trainer.records.results import FinetuneEvaluation
+from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -60,6 +61,7 @@ FINETUNING = Kind(
     fits=fits,
     preflight=preflight,
     prepare=encode,
+    identify=identify,
     open=open_workload,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,

@@ -7,7 +7,7 @@ from typing import Any
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
 from trainer.records.results import Evaluation, FinetuneEvaluation
-from trainer.runs.run import TrainingData
+from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
 
 Measured = Evaluation | FinetuneEvaluation
@@ -25,6 +25,8 @@ class Kind:
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Progress], TrainingData]
     """What the job trains on, made unless it is published and intact."""
+    identify: Callable[[Any, Any], Run]
+    """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
     """The `Workload` of a job and its data for so many ranks."""
     evaluate: Callable[[Any, str, Any, Progress], Measured | None]

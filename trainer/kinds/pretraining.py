@@ -12,6 +12,7 @@ from trainer.kinds.kind import Kind
 from trainer.records.plans import StepPlan
 from trainer.records.results import Evaluation
 from trainer.records.seals import require_sealed
+from trainer.runs.pretraining import identify
 from trainer.store.places import PLAN
 from trainer.store.storage import Store
 
@@ -56,6 +57,7 @@ PRETRAINING = Kind(
     fits=lambda values: True,
     preflight=preflight,
     prepare=prepare,
+    identify=identify,
     open=open_workload,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,

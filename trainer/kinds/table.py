@@ -4,7 +4,7 @@ from trainer.config.files import read_values, validate_job
 from trainer.kinds.finetuning import FINETUNING
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining import PRETRAINING
-from trainer.runs.run import TrainingJob
+from trainer.runs.run import Run, TrainingData, TrainingJob
 
 KINDS = (FINETUNING, PRETRAINING)
 """A file is of the first kind that it fits."""
@@ -21,3 +21,8 @@ def load_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> Training
     kind = next(kind for kind in KINDS if kind.fits(values))
     job: TrainingJob = validate_job(kind.schema, values, path)
     return job
+
+
+def identify_run(job: TrainingJob, data: TrainingData) -> Run:
+    """The run that a job and its data make."""
+    return kind_of(job).identify(job, data)

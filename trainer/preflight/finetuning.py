@@ -19,7 +19,8 @@ from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, 
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.weights import check_weights
 from trainer.records.results import FinetunePreflight
-from trainer.runs.run import check_origin, identify_run
+from trainer.runs.finetuning import identify
+from trainer.runs.run import check_origin
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -44,7 +45,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
 
     def present(folder: str) -> int:
-        return store.used_bytes(identify_run(job, encoded).key) if encoded else 0
+        return store.used_bytes(identify(job, encoded).key) if encoded else 0
 
     require_room(store, {"runs": run_bytes(job.training, parameters, epochs)}, present)
     require_checkpoint_room(store, checkpoint_bytes(parameters))

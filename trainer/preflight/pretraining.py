@@ -20,7 +20,8 @@ from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
 from trainer.records.results import CorpusPreview, Preflight
-from trainer.runs.run import check_origin, identify_run
+from trainer.runs.pretraining import identify
+from trainer.runs.run import check_origin
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
@@ -126,7 +127,7 @@ def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:
     """What an earlier start of this job has left of its shards, finished or in the making, or of its run."""
     if folder == "runs":
-        return store.used_bytes(identify_run(job, data).key) if data else 0
+        return store.used_bytes(identify(job, data).key) if data else 0
     if data is not None:
         return sum(ref.size for ref in data.shards)
     sets = [(name, f"shards/{name}") for name in store.names("shards")]

@@ -1,24 +1,19 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import ModelConfig, PipelineJob
+from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.metrics.measures import metric_identity
-from trainer.order.epoch_order import FORMAT as EPOCH_ORDER
-from trainer.pretrained.finding import Checkpoint, digest_files, find_model
 from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.runs.base_model import describe_base
-from trainer.runs.evaluation import encoded_in
 from trainer.runs.references import run_at
-from trainer.store.manifest import ArtifactRef, Manifest, digest_file, find_damage, fingerprint, read_manifest
+from trainer.store.manifest import ArtifactRef, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 
@@ -49,31 +44,34 @@ class Run(NamedTuple):
     """Where the pretrained model that is fine-tuned was found."""
     base: dict[str, Any] | None = None
     """The pretrained model as the model card tells of it."""
+    reads: tuple[str, ...] = ()
+    """The keys of the artifacts that it is trained on."""
+    renews_data: bool = False
+    """Whether its data may become another in what is not trained on: a test split."""
 
 
-def identify_run(job: TrainingJob, data: TrainingData) -> Run:
-    """The run that a job and its data make."""
-    training, start, base = job.training, None, None
+def make_run(
+    job: TrainingJob,
+    made_from: Mapping[str, Any],
+    measurement: Mapping[str, Any],
+    reads: Sequence[str],
+    start: dict[str, Any] | None = None,
+    base: dict[str, Any] | None = None,
+    renews_data: bool = False,
+) -> Run:
+    """The run that a job makes, given what its kind says of it: its data and model, and how it is measured."""
+    training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
-    settings["schedule_options"] = _one_spelling(settings["schedule_options"])
+    settings["schedule_options"] = one_spelling(settings["schedule_options"])
     if settings.get("locality", 0) is None:
         del settings["locality"]  # the order that there was before there was a choice
-    identity: dict[str, Any] = {"format": FORMAT, "training": settings}
-    if isinstance(job, FinetuneJob):
-        found = find_model(Store(job.store), job.model.pretrained, hub=True)
-        start = {"origin": found.origin, "key": found.key}
-        base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
-        identity |= _finetuning(job, data, found)
-    else:
-        if (name := job.model.pretrained) is not None:
-            base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
-        identity |= _pretraining(job, data)
+    identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
     if training.early_stopping is not None or training.final == "best":
-        identity["selection"] = {"evaluate_every": training.evaluate_every, **_measurement(job)}
+        identity["selection"] = {"evaluate_every": training.evaluate_every, **measurement}
     name = fingerprint(identity)
     key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
-    return run._replace(start=start, base=base)
+    return run._replace(start=start, base=base, reads=tuple(reads), renews_data=renews_data)
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -143,31 +141,30 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
     `ArtifactError` if the run or the data is removed at the same time.
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
-    if earlier is None or (config := _with_untrained(earlier, job, data)) == earlier:
+    if earlier is None or (config := _with_untrained(earlier, run, job, data)) == earlier:
         return
     write_sealed(store, f"{run.key}/{CONFIG}", config)
-    check_begun(store, run, job, data)
+    check_begun(store, run, job)
 
 
-def _with_untrained(config: dict[str, Any], job: TrainingJob, data: TrainingData) -> dict[str, Any]:
+def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: TrainingData) -> dict[str, Any]:
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
     said = job.model_dump(mode="json")
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
-    if isinstance(data, ArtifactRef) and encoded_in(config) != data.key:
-        noted |= {"data": _without_reused(data.model_dump()), "job": {**noted["job"], "data": said["data"]}}
+    if run.renews_data and config["data"] != (renewed := _without_reused(data.model_dump())):
+        noted |= {"data": renewed, "job": {**noted["job"], "data": said["data"]}}
     return noted
 
 
-def check_begun(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
+def check_begun(store: Store, run: Run, job: TrainingJob) -> None:
     """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
 
     Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
     `ArtifactError` if something of that was removed at the same time.
     """
-    read = [data.key] if isinstance(data, ArtifactRef) else [data.tokenizer.key, *(ref.key for ref in data.shards)]
     named = job.model.pretrained
     place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
-    for key in (*read, place and run_at(store, place), run.origin, run.key):
+    for key in (*run.reads, place and run_at(store, place), run.origin, run.key):
         if key and is_being_removed(store, key):
             raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 
@@ -195,7 +192,7 @@ def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bo
             read_pointer(store, f"{run.key}/{pointer}")
     except ArtifactError:
         return False
-    return config is not None and plan is not None and _with_untrained(config, job, data) == config
+    return config is not None and plan is not None and _with_untrained(config, run, job, data) == config
 
 
 def final_manifest(store: Store, run_key: str) -> Manifest | None:
@@ -215,28 +212,6 @@ def difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> l
     return found
 
 
-def _pretraining(job: PipelineJob, data: TrainingData) -> dict[str, Any]:
-    assert isinstance(data, PreparedData)
-    return {
-        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
-        "tokenizer": data.tokenizer.fingerprint,
-        "model": _model_identity(job.model),
-    }
-
-
-def _finetuning(job: FinetuneJob, data: TrainingData, found: Checkpoint) -> dict[str, Any]:
-    assert isinstance(data, ArtifactRef)
-    return {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER}
-
-
-def _measurement(job: TrainingJob) -> dict[str, Any]:
-    """The evaluation's settings, with the contents of metric files in place of their paths."""
-    settings = job.evaluation.model_dump()
-    if isinstance(job, FinetuneJob) and job.evaluation.metrics:
-        settings["metrics"] = [metric_identity(name) for name in job.evaluation.metrics]
-    return settings
-
-
 def _without_reused(values: Any) -> Any:
     """References without the mark that says whether they were made just now: that is no part of the run."""
     if isinstance(values, dict):
@@ -244,22 +219,10 @@ def _without_reused(values: Any) -> Any:
     return [_without_reused(value) for value in values] if isinstance(values, list) else values
 
 
-def _model_identity(model: ModelConfig) -> dict[str, Any]:
-    """The model's settings, with the contents of local files in place of their names."""
-    identity = model.model_dump(exclude={"attention"})
-    for key in ("config", "pretrained"):
-        value = identity[key]
-        if isinstance(value, str) and Path(value).is_file():
-            identity[key] = digest_file(Path(value)).sha256
-        elif isinstance(value, str) and Path(value).is_dir():
-            identity[key] = digest_files(Path(value))
-    return {**identity, "config": _one_spelling(identity["config"])}
-
-
-def _one_spelling(value: Any) -> Any:
+def one_spelling(value: Any) -> Any:
     """Whole numbers as integers: a form in a browser makes 0 of 0.0, and no schema tells here which of them is meant."""
     if isinstance(value, dict):
-        return {key: _one_spelling(each) for key, each in value.items()}
+        return {key: one_spelling(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_one_spelling(each) for each in value]
+        return [one_spelling(each) for each in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -20,17 +20,7 @@ from trainer.records.plans import FinetunePlan, Plan, StepPlan
 from trainer.records.pointers import folder_name
 from trainer.records.seals import write_sealed
 from trainer.runs.logs import kept_log
-from trainer.runs.run import (
-    Run,
-    TrainingData,
-    TrainingJob,
-    check_begun,
-    claim_run,
-    difference,
-    finished_run,
-    identify_run,
-    note_untrained,
-)
+from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_run, difference, finished_run, note_untrained
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -68,7 +58,7 @@ def train(
     store = Store(job.store)
     require_shared(store, runtime)
     prepared = data or runtime.on_first(lambda: kind.prepare(job, progress))
-    run = runtime.on_first(lambda: identify_run(job, prepared))
+    run = runtime.on_first(lambda: kind.identify(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
         runtime.on_first(lambda: _tidy(job, kind, store, run, prepared, runtime.ranks))
@@ -111,7 +101,7 @@ def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workloa
     store.sweep()
     mend_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
-    check_begun(store, run, job, data)
+    check_begun(store, run, job)
     mend_plan(store, run.key, workload.plan)
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from trainer.common.progress import Progress
 from trainer.order.batches import Batch
 from trainer.records.plans import Plan
-from trainer.runs.run import TrainingData
+from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
@@ -61,6 +61,10 @@ class Kind(Protocol):
     @property
     def prepare(self) -> Callable[[Any, Progress], TrainingData]:
         """What the job trains on, made unless it is published and intact."""
+
+    @property
+    def identify(self) -> Callable[[Any, Any], Run]:
+        """The run that a job and its data make."""
 
     @property
     def open(self) -> Callable[[Any, Store, Any, int], Workload]:

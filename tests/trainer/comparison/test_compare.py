@@ -23,10 +23,11 @@ from trainer.corpus.preparation import PreparedData, prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
+from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.lease import Lease
-from trainer.runs.run import claim_run, identify_run
+from trainer.runs.run import claim_run
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import promote
 

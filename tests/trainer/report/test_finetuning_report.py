@@ -24,10 +24,11 @@ from tests.trainer.report_runs import (
 )
 from trainer.common.errors import ArtifactError
 from trainer.config.finetuning import FinetuneJob
+from trainer.kinds.table import identify_run
 from trainer.order.plan import make_finetune_plan
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.report.making import make_report
-from trainer.runs.run import claim_run, final_manifest, identify_run
+from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
 

@@ -13,8 +13,9 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
-from trainer.runs.run import claim_run, difference, final_manifest, finished_run, identify_run
+from trainer.runs.run import claim_run, difference, final_manifest, finished_run
 from trainer.store.manifest import find_damage
 from trainer.store.places import FINAL
 from trainer.store.storage import Store

@@ -8,10 +8,10 @@ from tests.support import only_run, small_job
 from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.preflight.pretraining import preflight
 from trainer.records.plans import Plan
-from trainer.runs.run import identify_run
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.mending import mend_finished

@@ -1,0 +1,37 @@
+"""What decides the outcome of a pretraining run."""
+
+from pathlib import Path
+from typing import Any
+
+from trainer.config.jobs import ModelConfig, PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.pretrained.finding import digest_files
+from trainer.runs.base_model import describe_base
+from trainer.runs.run import Run, make_run, one_spelling
+from trainer.store.manifest import digest_file
+
+
+def identify(job: PipelineJob, data: PreparedData) -> Run:
+    """The run that a job and its shards make."""
+    base = None
+    if (name := job.model.pretrained) is not None:
+        base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
+    made_from = {
+        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
+        "tokenizer": data.tokenizer.fingerprint,
+        "model": _model_identity(job.model),
+    }
+    reads = [data.tokenizer.key, *(ref.key for ref in data.shards)]
+    return make_run(job, made_from, job.evaluation.model_dump(), reads, base=base)
+
+
+def _model_identity(model: ModelConfig) -> dict[str, Any]:
+    """The model's settings, with the contents of local files in place of their names."""
+    identity = model.model_dump(exclude={"attention"})
+    for key in ("config", "pretrained"):
+        value = identity[key]
+        if isinstance(value, str) and Path(value).is_file():
+            identity[key] = digest_file(Path(value)).sha256
+        elif isinstance(value, str) and Path(value).is_dir():
+            identity[key] = digest_files(Path(value))
+    return {**identity, "config": one_spelling(identity["config"])}
