@@ -17,6 +17,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.runs.references import run_at
@@ -113,7 +114,7 @@ def test_a_run_that_began_while_its_data_was_removed_ends_at_once(
     monkeypatch.setattr(training, "claim_run", claim_late)
     expected = f"{data.shards[0].key} was removed while runs/other began; run it again, from the preparation on"
     with pytest.raises(ArtifactError, match=expected):
-        training.train(job.model_copy(update={"run": "other"}), silent())
+        train(job.model_copy(update={"run": "other"}), silent())
 
 
 SPELLINGS: dict[str, Callable[[Path], str]] = {
@@ -141,7 +142,7 @@ def test_a_base_model_is_reached_however_it_is_spelled(tmp_path: Path, spelling:
 
 def test_what_a_removed_run_was_measured_on_goes_too_however_it_was_named(raw: Path, stocked: Path, runtime: Runtime) -> None:
     store, job = Store(str(stocked)), small_job(raw, stocked, training__max_steps=2, evaluation__prompts=[])
-    key = training.train(job, silent()).key
+    key = train(job, silent()).key
     sets = [ref["key"] for ref in read_sealed(store, f"{key}/config.json")["data"]["shards"]]
     measured = evaluate_checkpoint(EvaluateJob(store=str(stocked), checkpoint="tiny", shards=sets[:1]), silent())
     assert measured.model == read_sealed(store, measured.key)["model"] == f"{key}/final"
