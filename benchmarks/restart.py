@@ -43,11 +43,10 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 
 def move_checkpoint(run: Path, step: int) -> None:
     """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
-    from trainer.records.pointers import write_pointer
+    from trainer.records.pointers import folder_name, write_pointer
     from trainer.records.seals import seal_line
     from trainer.store.manifest import digest_file, make_manifest, seal
     from trainer.store.storage import Store
-    from trainer.training.checkpoint import folder_name
 
     (folder,) = (run / "checkpoints").iterdir()
     late = run / folder_name(step)

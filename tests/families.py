@@ -26,7 +26,8 @@ from trainer.order.batches import Batch
 from trainer.store.manifest import fetch_artifact
 from trainer.store.places import CHECKPOINT_KIND
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, restore
+from trainer.training.checkpoint import TrainState
+from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
 from trainer.training.saver import Saver
 from trainer.training.snapshot import take_snapshot

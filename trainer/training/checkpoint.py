@@ -1,4 +1,4 @@
-"""Checkpoints: taken at a step boundary, committed by their manifest, found again and restored.
+"""Checkpoints: what they hold, which of a run's is whole, and what is set aside; found without the libraries that train.
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
@@ -16,11 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.common.errors import ArtifactError, StorageError, in_one_line
 from trainer.records.pointers import folder_name, read_pointer, write_pointer
@@ -29,13 +25,11 @@ from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint,
 from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.store.plain_names import Count
 from trainer.store.storage import Store
-from trainer.training.saved_settings import OPTIMIZER, Computed, Settings, find_misfit, require_groups, require_schedule
+from trainer.training.saved_settings import Computed, Settings, find_misfit
 
 log = logging.getLogger(__name__)
 
 STATE = "state.json"
-FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
-"""Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
 
 
 class Criterion(NamedTuple):
@@ -90,48 +84,11 @@ class Saved(BaseModel):
 
 def read_computed(folder: Path) -> Computed | None:
     """With how many threads and ranks a checkpoint was computed; None for one that does not say."""
-    return Saved(**_read_state(folder)).settings.computed
+    return Saved(**read_state(folder)).settings.computed
 
 
-def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
-    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model.
-
-    Raises `ArtifactError` if they are not those of this objective.
-    """
-    try:
-        return _restore(folder, objective, optimizer, schedule, scaler)
-    except torch.OutOfMemoryError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
-        reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-        raise ArtifactError(
-            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away to "
-            "continue from the checkpoint before it"
-        ) from error
-
-
-def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
-    saved = _read_state(folder)
-    checked = Saved(**saved)
-    require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
-    moments: dict[str, Any] = {}
-    for key, tensor in load_file(folder / OPTIMIZER).items():
-        name, _, moment = key.rpartition("/")
-        moments.setdefault(name, {})[moment] = tensor
-    groups = saved["settings"]["optimizer"]
-    if moments:
-        set_optimizer_state_dict(objective, optimizer, {"state": moments, "param_groups": groups}, options=FULL)
-    else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
-        for group, settings in zip(optimizer.param_groups, groups, strict=True):
-            group.update({name: value for name, value in settings.items() if name != "params"})
-    schedule.load_state_dict(saved["settings"]["schedule"])
-    require_schedule(schedule, checked.state.step)
-    if scaler is not None:
-        scaler.load_state_dict(saved["settings"]["scaler"])
-    return checked.state
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> dict[str, Any]:
+    """A checkpoint's state.json as it stands there."""
     saved: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
     return saved
 

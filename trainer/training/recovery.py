@@ -10,8 +10,9 @@ from trainer.runs.run import Run
 from trainer.store.manifest import fetch_artifact
 from trainer.store.places import CHECKPOINT_KIND, CONFIG
 from trainer.store.storage import Store
-from trainer.training.checkpoint import find_checkpoint, look_for_checkpoint, restore
+from trainer.training.checkpoint import find_checkpoint, look_for_checkpoint
 from trainer.training.loop import Session, finish_saving
+from trainer.training.restoring import restore
 from trainer.training.workload import Workload
 
 log = logging.getLogger(__name__)

@@ -24,13 +24,14 @@ from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed, restore
+from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
 from trainer.training.config_repair import mend_config
 from trainer.training.environment import describe_environment
 from trainer.training.loop import Session, ended_epoch, run_loop
 from trainer.training.mending import find_best, mend_finished, mend_plan
 from trainer.training.recovery import find_fork, fork_weights, roll_back
+from trainer.training.restoring import restore
 from trainer.training.runlog import RunLog
 from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
 from trainer.training.saver import Saver

@@ -3,14 +3,8 @@
 A checksum says that a file is the one that was written, not that what was written can be.
 """
 
-from pathlib import Path
-from typing import Any
-
-import torch
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue
-from torch import nn
 
-from trainer.common.errors import ArtifactError
 from trainer.pretrained.tensor_files import Tensor, read_tensors
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
@@ -73,32 +67,3 @@ def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
     return moment in ((), (1,)) or (
         len(moment) == len(weight) and all(m in (1, w) for m, w in zip(moment, weight, strict=True))
     )
-
-
-def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:
-    """The names of an objective's parameters, as checkpoints have them: without that of DDP's wrapper."""
-    return {parameter: name.removeprefix("module.") for name, parameter in objective.named_parameters()}
-
-
-def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
-    """Raise `ValueError` if groups saved in `place` are not of the parameters that an optimizer has.
-
-    Raises `ArtifactError` if they are, but divided otherwise, as by another version that decays others: their settings would
-    be those of the wrong group.
-    """
-    names = parameter_names(objective)
-    now = {names[p]: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
-    then = {name: number for number, group in enumerate(groups) for name in group.params}
-    if other := now.keys() ^ then.keys():
-        raise ValueError(f"the optimizer's parameters differ by {', '.join(sorted(other)[:3])}")
-    if moved := sorted(name for name in now if now[name] != then[name]):
-        raise ArtifactError(
-            f"{place}: the optimizer's groups of parameters are not those of this version, which decays others "
-            f"({', '.join(moved[:3])}); set another `run` to start anew, or `resume: fork` to keep the weights"
-        )
-
-
-def require_schedule(schedule: Any, step: int) -> None:
-    """Raise `ValueError` if a schedule does not stand at a step: it goes on only with steps that change the weights."""
-    if schedule.last_epoch != step:
-        raise ValueError(f"the schedule stands at step {schedule.last_epoch}, training at {step}")

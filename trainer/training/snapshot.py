@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from trainer.training.checkpoint import TrainState
 from trainer.training.host_copies import HostCopies
-from trainer.training.saved_settings import parameter_names
+from trainer.training.restoring import parameter_names
 
 
 @dataclass(frozen=True)

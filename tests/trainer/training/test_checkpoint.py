@@ -22,8 +22,9 @@ from trainer.records.seals import write_sealed
 from trainer.store.manifest import fetch_artifact
 from trainer.store.places import CHECKPOINT_KIND
 from trainer.store.storage import Store
-from trainer.training.checkpoint import TrainState, find_checkpoint, restore
+from trainer.training.checkpoint import TrainState, find_checkpoint
 from trainer.training.host_copies import HostCopies
+from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
 from trainer.training.saver import Saver
 from trainer.training.snapshot import Snapshot, take_snapshot

@@ -1,0 +1,85 @@
+"""Restoring training from a checkpoint: optimizer, schedule, scaler and position. Weights are loaded with the model."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+from trainer.common.errors import ArtifactError, in_one_line
+from trainer.training.checkpoint import STATE, Saved, TrainState, read_state
+from trainer.training.saved_settings import OPTIMIZER, Group
+
+FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
+"""Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
+
+
+def restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    """Load optimizer, schedule, scaler and position from a checkpoint; its weights are loaded with the model.
+
+    Raises `ArtifactError` if they are not those of this objective.
+    """
+    try:
+        return _restore(folder, objective, optimizer, schedule, scaler)
+    except torch.OutOfMemoryError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError, SafetensorError) as error:
+        reason = in_one_line(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        raise ArtifactError(
+            f"{folder}: {STATE} and {OPTIMIZER} do not fit the model that is trained ({reason}); move that folder away to "
+            "continue from the checkpoint before it"
+        ) from error
+
+
+def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler: Any) -> TrainState:
+    saved = read_state(folder)
+    checked = Saved(**saved)
+    require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
+    moments: dict[str, Any] = {}
+    for key, tensor in load_file(folder / OPTIMIZER).items():
+        name, _, moment = key.rpartition("/")
+        moments.setdefault(name, {})[moment] = tensor
+    groups = saved["settings"]["optimizer"]
+    if moments:
+        set_optimizer_state_dict(objective, optimizer, {"state": moments, "param_groups": groups}, options=FULL)
+    else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
+        for group, settings in zip(optimizer.param_groups, groups, strict=True):
+            group.update({name: value for name, value in settings.items() if name != "params"})
+    schedule.load_state_dict(saved["settings"]["schedule"])
+    require_schedule(schedule, checked.state.step)
+    if scaler is not None:
+        scaler.load_state_dict(saved["settings"]["scaler"])
+    return checked.state
+
+
+def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:
+    """The names of an objective's parameters, as checkpoints have them: without that of DDP's wrapper."""
+    return {parameter: name.removeprefix("module.") for name, parameter in objective.named_parameters()}
+
+
+def require_groups(groups: list[Group], objective: nn.Module, optimizer: torch.optim.Optimizer, place: Path) -> None:
+    """Raise `ValueError` if groups saved in `place` are not of the parameters that an optimizer has.
+
+    Raises `ArtifactError` if they are, but divided otherwise, as by another version that decays others: their settings would
+    be those of the wrong group.
+    """
+    names = parameter_names(objective)
+    now = {names[p]: number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+    then = {name: number for number, group in enumerate(groups) for name in group.params}
+    if other := now.keys() ^ then.keys():
+        raise ValueError(f"the optimizer's parameters differ by {', '.join(sorted(other)[:3])}")
+    if moved := sorted(name for name in now if now[name] != then[name]):
+        raise ArtifactError(
+            f"{place}: the optimizer's groups of parameters are not those of this version, which decays others "
+            f"({', '.join(moved[:3])}); set another `run` to start anew, or `resume: fork` to keep the weights"
+        )
+
+
+def require_schedule(schedule: Any, step: int) -> None:
+    """Raise `ValueError` if a schedule does not stand at a step: it goes on only with steps that change the weights."""
+    if schedule.last_epoch != step:
+        raise ValueError(f"the schedule stands at step {schedule.last_epoch}, training at {step}")
