@@ -19,6 +19,7 @@ def collect_garbage(job: GarbageJob, set: Overrides = ()) -> list[Garbage]:  # n
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_garbage
+    from flows.cli import main
+    from flows.showing import show_garbage
 
     sys.exit(main(collect_garbage, GarbageJob, show_garbage))

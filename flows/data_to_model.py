@@ -47,6 +47,7 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_outcome
+    from flows.cli import main
+    from flows.showing import show_outcome
 
     sys.exit(main(data_to_model, PipelineJob, show_outcome))

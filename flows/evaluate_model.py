@@ -20,6 +20,7 @@ def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> Evaluation | Finetu
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_evaluation
+    from flows.cli import main
+    from flows.showing import show_evaluation
 
     sys.exit(main(evaluate_model, EvaluateJob, show_evaluation))

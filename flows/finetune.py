@@ -36,6 +36,7 @@ def finetune(job: FinetuneJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa:
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_finetuned
+    from flows.cli import main
+    from flows.showing import show_finetuned
 
     sys.exit(main(finetune, FinetuneJob, show_finetuned))

@@ -20,6 +20,7 @@ def predict(job: PredictJob, set: Overrides = ()) -> PredictedTexts:  # noqa: A0
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_predictions
+    from flows.cli import main
+    from flows.showing import show_predictions
 
     sys.exit(main(predict, PredictJob, show_predictions))

@@ -21,6 +21,7 @@ def prepare_data(job: PrepareJob, set: Overrides = ()) -> PreparedData:  # noqa:
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_prepared
+    from flows.cli import main
+    from flows.showing import show_prepared
 
     sys.exit(main(prepare_data, PrepareJob, show_prepared))

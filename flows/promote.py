@@ -23,6 +23,7 @@ def promote_model(job: PromoteJob, set: Overrides = ()) -> Move:  # noqa: A002 -
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_move
+    from flows.cli import main
+    from flows.showing import show_move
 
     sys.exit(main(promote_model, PromoteJob, show_move))

@@ -20,6 +20,7 @@ def roll_back_model(job: RollbackJob, set: Overrides = ()) -> Move:  # noqa: A00
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_move
+    from flows.cli import main
+    from flows.showing import show_move
 
     sys.exit(main(roll_back_model, RollbackJob, show_move))

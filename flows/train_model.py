@@ -40,6 +40,7 @@ def require_prepared(job: PipelineJob) -> PreparedData:
 
 
 if __name__ == "__main__":
-    from flows.cli import main, show_run
+    from flows.cli import main
+    from flows.showing import show_run
 
     sys.exit(main(train_model, PipelineJob, show_run))

@@ -1,7 +1,7 @@
 """Runs side by side, and a list of the runs of a store:
 
-    python -m trainer.compare STORE RUN RUN [RUN ...] [--html FILE]
-    python -m trainer.compare STORE --list
+    python -m trainer.compare STORE RUN RUN [RUN ...] [--html FILE] [--json]
+    python -m trainer.compare STORE --list [--json]
 
 What differs in configuration, data, tokenizer, model and environment, the curves, and the results with the best one marked.
 Runs may be of either kind, and need not be finished. Nothing in the store is changed.
@@ -10,19 +10,24 @@ Runs may be of either kind, and need not be finished. Nothing in the store is ch
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import PipelineError, StorageError
 from trainer.common.outages import tell_failure
+from trainer.common.plain_values import show_json
 from trainer.common.showing import show
-from trainer.comparison.listing import list_runs
+from trainer.comparison.listing import find_runs, list_runs
 from trainer.store.storage import Store
+
+if TYPE_CHECKING:
+    from trainer.comparison.account import Comparison
 
 MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
 
 
 def main(arguments: list[str]) -> int:
-    """Print the comparison or the list; returns the exit status."""
+    """Print what the command line asks for; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -30,18 +35,26 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="names of runs: the others are compared with the first")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the comparison as a page, too")
     parser.add_argument("--list", action="store_true", help="a line for each run of the store, newest first")
+    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parsed = parser.parse_args(arguments)
     if parsed.list and (parsed.runs or parsed.html):
         parser.error("--list takes no runs and no --html")
     if not parsed.list and not 2 <= len(parsed.runs) <= MOST:
         parser.error(f"name 2 to {MOST} runs, or give --list to see which there are")
+    return tell(parsed.store, [] if parsed.list else parsed.runs, parsed.html, parsed.json)
+
+
+def tell(url: str, names: list[str], page: Path | None = None, as_json: bool = False) -> int:
+    """Print the comparison of some runs, or the list of all if none is named; returns the exit status."""
     try:
-        store = Store(parsed.store)
+        store = Store(url)
         store.require_there()
-        text = list_runs(store) if parsed.list else compare(store, parsed.runs, parsed.html)
+        if as_json:
+            show_json(compare_for_programs(store, names, page) if names else find_runs(store))
+        else:
+            show(compare(store, names, page) if names else list_runs(store))
     except PipelineError as error:
         return tell_failure(error)
-    show(text)
     return 0
 
 
@@ -50,21 +63,41 @@ def compare(store: Store, names: list[str], page: Path | None = None) -> str:
 
     Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
     """
-    from trainer.comparison.account import compare_runs  # all that follows is not needed for the list, and takes half a second
-    from trainer.comparison.runs import read_runs
     from trainer.comparison.terminal import describe
 
+    comparison = _compared(store, names, page)
+    return describe(comparison) + (f"\npage  {page}\n" if page else "")
+
+
+def compare_for_programs(store: Store, names: list[str], page: Path | None = None) -> dict[str, Any]:
+    """The same as values: the runs, what they differ in, their curves and results, in sections as they are printed."""
+    comparison = _compared(store, names, page)
+    return {
+        "runs": [{"letter": run.letter, "key": run.key, "kind": run.kind, "state": run.state} for run in comparison.runs],
+        "verdict": comparison.verdict,
+        "differing": comparison.differing,
+        "curves": comparison.curves,
+        "results": comparison.results,
+    }
+
+
+def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
+    from trainer.comparison.account import compare_runs  # not needed for the list, and takes half a second
+    from trainer.comparison.runs import read_runs
+
     comparison = compare_runs(store, read_runs(store, names))
-    text = describe(comparison)
-    if page is None:
-        return text
+    if page is not None:
+        _write(page, comparison)
+    return comparison
+
+
+def _write(page: Path, comparison: "Comparison") -> None:
     from trainer.comparison.page import render
 
     try:
         page.write_bytes(render(comparison).encode(errors="replace"))
     except OSError as error:
         raise StorageError(f"cannot write {page}: {error.strerror}; name a file in a folder that can be written") from error
-    return f"{text}\npage  {page}\n"
 
 
 if __name__ == "__main__":

@@ -8,13 +8,13 @@ or a data set of the hub is fetched as the job itself would.
 """
 
 import argparse
-import json
 import sys
 
 from trainer.common.errors import PipelineError
 from trainer.common.outages import tell_failure
+from trainer.common.plain_values import show_json
 from trainer.common.showing import show
-from trainer.config.files import add_config
+from trainer.config.files import Overrides, add_config
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import load_job
@@ -28,22 +28,26 @@ def describe(stage: Foreseen) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what becomes of every stage; returns the exit status."""
+    """Print what the command line asks for; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.explain", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_config(parser)
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parsed = parser.parse_intermixed_args(arguments)
+    return tell(parsed.config, parsed.overrides, parsed.json)
+
+
+def tell(config: str, overrides: Overrides, as_json: bool) -> int:
+    """Print what becomes of every stage of a job; returns the exit status."""
     try:
-        stages = foresee(load_job(parsed.config, parsed.overrides))
+        stages = foresee(load_job(config, list(overrides)))
     except PipelineError as error:
         return tell_failure(error)
-    if parsed.json:
-        lines = [json.dumps([stage._asdict() for stage in stages], indent=2, ensure_ascii=False)]
+    if as_json:
+        show_json(stages)
     else:
-        lines = [describe(stage) for stage in stages]
-    show("\n".join([*lines, ""]))
+        show("\n".join([*map(describe, stages), ""]))
     return 0
 
 

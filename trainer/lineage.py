@@ -9,7 +9,6 @@ artifact has changed or is gone. --json prints the whole record.
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from trainer.common.errors import PipelineError
 from trainer.common.formats import count, plural, score, size
 from trainer.common.outages import tell_failure
+from trainer.common.plain_values import show_json
 from trainer.common.showing import show
 from trainer.provenance.ancestry import find_run, trace
 from trainer.provenance.checking import Finding, check
@@ -59,7 +59,7 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print a model's lineage, and check it if that is asked for; returns the exit status."""
+    """Print what the command line asks for; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m trainer.lineage", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -69,18 +69,21 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--check", action="store_true", help="compare with what is there now")
     parser.add_argument("--json", action="store_true", help="print the whole record")
     parsed = parser.parse_args(arguments)
+    return tell(parsed.store, parsed.model, every_file=parsed.files, checked=parsed.check, as_json=parsed.json)
+
+
+def tell(url: str, model: str, *, every_file: bool, checked: bool, as_json: bool) -> int:
+    """Print a model's lineage, `checked` against what is there now; returns the exit status."""
     try:
-        store = Store(parsed.store)
-        traced = trace(store, find_run(store, parsed.model))
-        findings = check(store, traced) if parsed.check else []
+        store = Store(url)
+        traced = trace(store, find_run(store, model))
+        findings = check(store, traced) if checked else []
     except PipelineError as error:
         return tell_failure(error)
-    if parsed.json:
-        checked = {"check": [finding._asdict() for finding in findings]} if parsed.check else {}
-        lines = [json.dumps({**traced, **checked}, indent=2, ensure_ascii=False)]
+    if as_json:
+        show_json({**traced, **({"check": findings} if checked else {})})
     else:
-        lines = [*describe(traced, parsed.files), *(["", *tell_findings(findings)] if parsed.check else [])]
-    show("\n".join([*lines, ""]))
+        show("\n".join([*describe(traced, every_file), *(["", *tell_findings(findings)] if checked else []), ""]))
     return EXIT_CHANGED if any(_is_wrong(finding) for finding in findings) else 0
 
 

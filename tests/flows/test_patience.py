@@ -6,7 +6,8 @@ import pytest
 from prefect import flow, task
 from prefect.client.schemas.objects import StateType
 
-from flows.cli import run, status_of
+from flows.running import run
+from flows.work import status_of
 from tasks.patience import OutOfPatience, patient
 from tests.flows.serving import serving
 from tests.processes import wait_until

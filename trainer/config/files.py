@@ -1,7 +1,9 @@
 """Jobs from YAML files and `key=value` words, and the explanation of every field."""
 
+import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -13,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from trainer.common.errors import ConfigError, reason_of
 from trainer.common.formats import plural
-from trainer.config.problems import describe_problems, schemas_in, shown
+from trainer.config.problems import describe_problems, schemas_in, shown, wants_text
 from trainer.config.unique_keys import DuplicateKey, parse_yaml
 
 Job = TypeVar("Job", bound=BaseModel)
@@ -22,17 +24,23 @@ WORD = r"^[^=]+="
 Overrides = Sequence[Annotated[str, Field(pattern=WORD, description="key=value, such as training.max_steps=100")]]
 """Words that replace settings of a job, each by the path of its field."""
 
+NOTHING = ("", "~", "null", "Null", "NULL")
+"""How YAML spells that there is no value."""
+
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
 
 def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
     """Read a YAML file, apply `key=value` words to it, and validate the whole. Raises `ConfigError` naming every bad key."""
-    return validate_job(schema, read_values(path, overrides), path)
+    return validate_job(schema, read_values(path, overrides, (schema,)), path)
 
 
-def read_values(path: str, overrides: Overrides = ()) -> dict[str, Any]:
-    """The values of a YAML file with `key=value` words applied. Raises `ConfigError`."""
+def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[BaseModel]] = ()) -> dict[str, Any]:
+    """The values of a YAML file with `key=value` words applied. Raises `ConfigError`.
+
+    `schemas` are those that the values may be of: a word is taken as it stands where each that knows its field wants text.
+    """
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -44,7 +52,7 @@ def read_values(path: str, overrides: Overrides = ()) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
     for word in overrides:
-        _override(values, word)
+        _override(values, word, schemas)
     return values
 
 
@@ -62,7 +70,7 @@ def override(job: Job, words: Overrides) -> Job:
         return job
     values = job.model_dump(mode="json", exclude_unset=True)
     for word in words:
-        _override(values, word)
+        _override(values, word, (type(job),))
     return validate_job(type(job), values, f"`job` with `set` {', '.join(words)}")
 
 
@@ -85,17 +93,12 @@ def explain(schema: type[BaseModel]) -> str:
     return "\n".join(_lines(schema, ""))
 
 
-def _override(values: dict[str, Any], word: str) -> None:
+def _override(values: dict[str, Any], word: str, schemas: Sequence[type[BaseModel]]) -> None:
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
-    try:
-        value = parse_yaml(text)
-    except DuplicateKey as error:
-        raise ConfigError(f"{word!r} cannot be set: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{word!r} cannot be set: {text!r} is not YAML: {error}") from error
     keys = path.split(".")
+    value = _read_text(text) if wants_text(schemas, keys) else _read_yaml(text, word)
     place: Any = values
     for depth in range(1, len(keys)):
         key = _key_in(place, keys[:depth], word)
@@ -103,6 +106,31 @@ def _override(values: dict[str, Any], word: str) -> None:
             place[key] = {}
         place = place[key]
     place[_key_in(place, keys, word)] = value
+
+
+def _read_text(text: str) -> str | None:
+    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks around it."""
+    said = text.strip()
+    if said in NOTHING:
+        return None
+    if said[0] in "'\"":
+        with suppress(ValueError):
+            value = parse_yaml(said)
+            return value if isinstance(value, str) else said
+    return said
+
+
+def _read_yaml(text: str, word: str) -> Any:
+    try:
+        value = parse_yaml(text)
+    except DuplicateKey as error:
+        raise ConfigError(f"{word!r} cannot be set: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{word!r} cannot be set: {text!r} is not YAML: {error}") from error
+    if value is None and text.strip() not in NOTHING:
+        quoted = json.dumps(text.strip(), ensure_ascii=False)
+        raise ConfigError(f"{word!r} cannot be set: YAML reads {text!r} as nothing; to give it as text, write {quoted}")
+    return value
 
 
 def _key_in(place: Any, keys: list[str], word: str) -> str | int:

@@ -1,7 +1,7 @@
 """What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was found."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -59,6 +59,15 @@ def schemas_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for part in get_args(annotation) for found in schemas_in(part)]
+
+
+def wants_text(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> bool:
+    """Whether nothing but text can stand under these keys, by each schema that knows them."""
+    types: list[Any] = list(schemas)
+    for key in keys:
+        types = [inside for each in types for option in _options(each) for inside in _inside(option, key)]
+    options = [option for each in types for option in _options(each)]
+    return bool(options) and all(option is str for option in options)
 
 
 def shown(value: Any) -> str:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from tests.support import ROOT, small_values, write_config
 from trainer.common.errors import ConfigError
 from trainer.config.files import explain, load_job, override, read_values
+from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
 
 
@@ -220,3 +221,30 @@ def test_an_explanation_gives_type_bounds_and_default(line: str) -> None:
 def test_no_field_is_explained_with_a_python_type() -> None:
     text = explain(PipelineJob) + explain(EvaluateJob)
     assert not [word for word in ("typing.", "<class", "Annotated", "NoneType") if word in text]
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("[SEP]", "[SEP]"), ("yes", "yes"), ("1e-3", "1e-3"), ("0123", "0123"), ("{a}", "{a}"), ("#x", "#x"), ("a #x", "a #x"),
+        ("2026-01-02", "2026-01-02"), ("*", "*"), ("|", "|"), ("a: b", "a: b"), ('"', '"'), (" end ", "end"),
+        ("<|end|>", "<|end|>"), ('"#x"', "#x"), ("'null'", "null"), ('"\\n"', "\n"), ("null", None), ("", None), ("~", None),
+    ],
+)  # fmt: skip
+def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, config: Path) -> None:
+    words = [f"data.tokenizer.eos_token={said}"]
+    assert load_job(PipelineJob, str(config), words).data.tokenizer.eos_token == meant
+    assert override(load_job(PipelineJob, str(config)), words).data.tokenizer.eos_token == meant
+    assert read_values(str(config), words, (PipelineJob, FinetuneJob))["data"]["tokenizer"]["eos_token"] == meant
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("evaluation.prompts=[yes]", """prompts.0: expected text, found true; in quotes it is text: "true" in a file"""),
+        ("evaluation.prompts=#x", """YAML reads '#x' as nothing; to give it as text, write "#x\""""),
+        ("training.max_steps=[9]", "training.max_steps: expected a whole number, found the list [9]"),
+    ],
+)
+def test_a_word_for_another_thing_is_told_how_to_be_quoted(word: str, says: str, config: Path) -> None:
+    assert says in refused(config, word)

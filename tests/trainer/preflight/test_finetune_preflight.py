@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.cli import show_finetune_preflight
+from flows.dry_runs import describe_finetune_preflight
 from tests.trainer.labelled_data import as_jsonl, written
 from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
@@ -28,9 +28,7 @@ def look(pairs: Path, store: Path, model: Path, **changes: Any) -> FinetunePrefl
     return finetune_preflight(finetune_job(pairs, store, model, **changes), silent())
 
 
-def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
-    pairs: Path, pretrained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     before = look(pairs, tmp_path / "store", pretrained)
     assert not list((tmp_path / "store").glob("encoded/*"))
     encode(finetune_job(pairs, tmp_path / "store", pretrained), silent())
@@ -39,8 +37,8 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(
     assert (before.splits, before.plan) == (after.splits, after.plan)
     assert before.looked_at == f"all of it, {sum((before.splits or {}).values())} examples"
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
-    show_finetune_preflight(before)
-    assert f"looked at       {before.looked_at}" in capsys.readouterr().out
+    lines = describe_finetune_preflight(before)
+    assert f"looked at       {before.looked_at}" in lines
 
 
 @pytest.mark.parametrize("whole_bytes", [labelled_look.WHOLE_BYTES, 0], ids=["whole", "heads"])

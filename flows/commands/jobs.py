@@ -1,0 +1,127 @@
+"""The commands that run a flow: a configuration, words that replace its settings, and what Prefect is loaded for."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from flows.commands.options import Config, DryRun, JobCommand, Json, Verify, Words, end
+from flows.commands.schemas import TITLE, schema_of
+
+if TYPE_CHECKING:
+    from flows.work import Found
+
+commands = typer.Typer()
+
+
+@commands.command(cls=JobCommand)
+def run(config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Raw text to an evaluated model, the whole way."""
+
+    def find() -> "Found":
+        from flows.data_to_model import data_to_model
+        from flows.showing import show_outcome
+
+        return data_to_model, show_outcome
+
+    _start("run", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def finetune(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Labelled data and a model to a fine-tuned model."""
+
+    def find() -> "Found":
+        from flows.finetune import finetune as finetune_flow
+        from flows.showing import show_finetuned
+
+        return finetune_flow, show_finetuned
+
+    _start("finetune", config, words, find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def prepare(
+    config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False
+) -> None:
+    """Only the tokenizer and the shards."""
+
+    def find() -> "Found":
+        from flows.prepare_data import prepare_data
+        from flows.showing import show_prepared
+
+        return prepare_data, show_prepared
+
+    _start("prepare", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def train(config: Config, words: Words = None, verify: Verify = False, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Only the training, on shards that are prepared."""
+
+    def find() -> "Found":
+        from flows.showing import show_run
+        from flows.train_model import train_model
+
+        return train_model, show_run
+
+    _start("train", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def evaluate(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Measure any checkpoint on held-out text or labelled examples."""
+
+    def find() -> "Found":
+        from flows.evaluate_model import evaluate_model
+        from flows.showing import show_evaluation
+
+        return evaluate_model, show_evaluation
+
+    _start("evaluate", config, words, find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def predict(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Classes or numbers of new texts, by a finished classifier."""
+
+    def find() -> "Found":
+        from flows.predict import predict as predict_flow
+        from flows.showing import show_predictions
+
+        return predict_flow, show_predictions
+
+    _start("predict", config, words, find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def promote(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Make a run's model the champion under a name, by hand."""
+
+    def find() -> "Found":
+        from flows.promote import promote_model
+        from flows.showing import show_move
+
+        return promote_model, show_move
+
+    _start("promote", config, words, find, dry_run, as_json)
+
+
+@commands.command(cls=JobCommand)
+def rollback(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+    """Make the champion before the present one champion again."""
+
+    def find() -> "Found":
+        from flows.rollback import roll_back_model
+        from flows.showing import show_move
+
+        return roll_back_model, show_move
+
+    _start("rollback", config, words, find, dry_run, as_json)
+
+
+def _start(command: str, config: Path, words: list[str] | None, find: "Callable[[], Found]", dry: bool, as_json: bool) -> None:
+    from flows.work import carry_out
+
+    end(carry_out(schema_of(command)[TITLE], str(config), words or [], find, dry, as_json))

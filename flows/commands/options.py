@@ -1,0 +1,47 @@
+"""Arguments and options that several commands take, and how a command ends."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand
+
+from flows.commands.schemas import fields_of, schema_of
+
+
+class JobCommand(TyperCommand):
+    """A command that reads a configuration: its help explains every field."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from trainer.config.files import explain
+
+        for title, schema in schema_of(str(self.name)).items():
+            formatter.write(f"\n{title}:\n\n{explain(schema)}\n")
+
+
+def complete_field(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    """The settings whose path begins so, for a shell to complete."""
+    return [f"{field}=" for field in fields_of(str(ctx.command.name)) if field.startswith(incomplete)]
+
+
+def end(status: int) -> NoReturn:
+    """End a command with an exit status."""
+    raise typer.Exit(status)
+
+
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file", show_default=False)]
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="key=value", help="settings that replace the file's", show_default=False, autocompletion=complete_field
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and start nothing")]
+Verify = Annotated[
+    bool,
+    typer.Option("--verify", help="read all shards that are published already and compare them with their checksums first"),
+]
+Json = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
+StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="a folder or a URL", show_default=False)]
+Remove = Annotated[bool, typer.Option("--remove", help="remove what is listed")]

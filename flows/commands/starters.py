@@ -1,0 +1,80 @@
+"""The commands that begin a configuration: a commented file to fill in, and schemas for the editor."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows import RUNNING
+from flows.commands.options import end
+from flows.commands.schemas import TITLE, schema_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+commands = typer.Typer()
+
+TEMPLATES = Path(__file__).parents[1] / "starters"
+
+
+class Kind(StrEnum):
+    """What there is to begin with."""
+
+    text = "text"
+    jsonl = "jsonl"
+    csv = "csv"
+    s3 = "s3"
+
+
+RUN_BY = {Kind.text: "run", Kind.jsonl: "run", Kind.csv: "finetune", Kind.s3: "run"}
+"""The command that takes the file of each kind."""
+
+Command = Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="the command that reads the file, such as run")]
+Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="write all of them to FOLDER/schemas")]
+
+
+@commands.command()
+def new(
+    kind: Annotated[Kind, typer.Argument(help="a folder of text, JSON lines, a labelled CSV file, or text in a bucket")],
+    file: Annotated[Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")] = None,
+) -> None:
+    """Write a commented configuration to start from."""
+    from flows.work import status_of
+
+    path = file or Path(f"{kind}.yaml")
+    end(status_of(lambda: _write_starter(kind, path)))
+
+
+@commands.command()
+def schema(command: Command = None, write: Folder = None) -> None:
+    """JSON Schemas of the configurations, for editors."""
+    from flows.schema_files import as_text, write_schemas
+    from flows.work import status_of
+
+    if write is not None:
+        folder = write
+        end(status_of(lambda: write_schemas([_schema(name) for name in RUNNING], folder)))
+    if command not in RUNNING:
+        found = "name a command" if command is None else f"{command!r} reads no configuration: name a command that does"
+        raise typer.BadParameter(f"{found} ({', '.join(RUNNING)}), or give --write FOLDER for all schemas")
+    typer.echo(as_text(_schema(command)), nl=False)
+
+
+def _schema(command: str) -> "type[BaseModel]":
+    return schema_of(command)[TITLE]
+
+
+def _write_starter(kind: Kind, path: Path) -> None:
+    from flows.schema_files import write_schemas
+    from trainer.common.errors import ConfigError, StorageError
+
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write((TEMPLATES / f"{kind}.yaml").read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise ConfigError(f"{path} is there already: name another file") from error
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}; name a file in a folder that can be written") from error
+    write_schemas([_schema(RUN_BY[kind])], path.parent)
+    typer.echo(f"wrote {path}: change what is marked with <-, then `headrace {RUN_BY[kind]} {path} --dry-run` shows the plan")

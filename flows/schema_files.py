@@ -1,0 +1,33 @@
+"""JSON Schemas of the configurations, for editors: a YAML file names one in its first line, relative to itself."""
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from trainer.common.errors import StorageError
+
+FOLDER = "schemas"
+"""Where the schemas lie, beside the configurations."""
+
+
+def file_name(schema: type[BaseModel]) -> str:
+    """What a schema's file is called, such as pipeline.json."""
+    return f"{schema.__name__.removesuffix('Job').lower()}.json"
+
+
+def as_text(schema: type[BaseModel]) -> str:
+    """A schema as the text of its file."""
+    told = {"$schema": GenerateJsonSchema.schema_dialect, **schema.model_json_schema()}
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_schemas(schemas: list[type[BaseModel]], folder: Path) -> None:
+    """Write schemas beside the configurations of a folder. Raises `StorageError`."""
+    try:
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        for schema in schemas:
+            (folder / FOLDER / file_name(schema)).write_text(as_text(schema), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write schemas to {folder / FOLDER}: {error.strerror}; name a folder to write to") from error

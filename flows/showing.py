@@ -1,0 +1,112 @@
+"""What a flow made, printed for people."""
+
+import sys
+
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.predicting import PredictJob
+from trainer.corpus.preparation import PreparedData
+from trainer.evaluation.predicted import describe
+from trainer.records.results import Evaluation, FinetuneEvaluation, FinetuneOutcome, Outcome, PredictedTexts, Verdict
+from trainer.runs.records import read_records
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.upkeep.garbage import Garbage, tell
+from trainer.upkeep.gate import Move
+from trainer.upkeep.promotion import key_of
+
+
+def show_prepared(job: PrepareJob, data: PreparedData) -> None:
+    """Print where the prepared data is."""
+    store = Store(job.store)
+    for ref in [data.tokenizer, *data.shards]:
+        print(f"{'reused   ' if ref.reused else 'published'}  {store.path(ref.key)}  ({ref.size / 1e6:.1f} MB)")
+
+
+def show_run(job: PipelineJob, run: ArtifactRef) -> None:
+    """Print where the trained model is, and how its loss fell."""
+    store = Store(job.store)
+    print(f"model      {store.path(run.key)}/final{'  (reused)' if run.reused else ''}")
+    print(f"metrics    {store.path(run.key)}/metrics.jsonl")
+    show_losses(store, run.key)
+
+
+def show_losses(store: Store, run: str) -> None:
+    """Print the first and the last validation loss of a run: both on the same held-out windows."""
+    records = [record for record in read_records(store, run) if record["kind"] == "evaluation"]
+    if records:
+        first, last = records[0], records[-1]
+        bits = [each["bits_per_byte"] for each in (first, last) if "bits_per_byte" in each]
+        told = f", {bits[0]:.3f} -> {bits[1]:.3f} bits a byte" if len(bits) == 2 else ""
+        print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}")
+
+
+def show_evaluation(job: EvaluateJob, result: Evaluation | FinetuneEvaluation) -> None:
+    """Print scores, and a language model's samples."""
+    if isinstance(result, FinetuneEvaluation):
+        show_splits(result)
+        print(f"evaluation {Store(job.store).path(result.key)}")
+        return
+    for name, score in [*result.scores.corpora.items(), ("all", result.scores.total)]:
+        bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
+        print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens")
+    bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
+    for sample in result.samples:
+        print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
+    print(f"\nevaluation {Store(job.store).path(result.key)}")
+
+
+def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
+    """Print what was predicted, and where it is."""
+    print(describe(Store(job.store), made))
+
+
+def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
+    """Print where everything is, with the loss before and after and a few lines that the model wrote."""
+    store = Store(job.store)
+    print()
+    show_losses(store, outcome.run)
+    if outcome.evaluation is not None:
+        show_evaluation(EvaluateJob(store=job.store, checkpoint=outcome.run), outcome.evaluation)
+    print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
+    print(f"report     {store.path(outcome.report)}")
+    print(f"model      {store.path(outcome.run)}/final")
+    show_verdict(outcome.promotion)
+
+
+def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
+    """Print the figures before and after, and where everything is."""
+    store = Store(job.store)
+    print()
+    before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
+    for name, value in outcome.evaluation.scores["validation"].items():
+        start = f"{before[name]:.4f} -> " if name in before else ""
+        print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
+    show_splits(outcome.evaluation)
+    for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
+        print(store.path(key))
+    show_verdict(outcome.promotion)
+
+
+def show_splits(evaluation: FinetuneEvaluation) -> None:
+    """Print a classifier's figures, a line for each labelled split."""
+    for split, figures in evaluation.scores.items():
+        print(f"{split:<10} " + ", ".join(f"{evaluation.label(name)} {value:.4f}" for name, value in figures.items()))
+
+
+def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
+    """Print which run is the champion now."""
+    print(f"{Store(job.store).path(key_of(job.name))}: {move.run} since {move.time} ({move.reason})")
+
+
+def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
+    """Print what nothing reaches, with its size."""
+    from tasks.upkeep import REMOVE
+
+    tell(found, job.remove, REMOVE)
+
+
+def show_verdict(verdict: Verdict | None) -> None:
+    """Print what the gate said, if there is one."""
+    if verdict is not None:
+        print(f"gate       {'passed' if verdict.passed else 'not met'}: {verdict.reason}")

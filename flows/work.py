@@ -1,0 +1,72 @@
+"""What a command that runs a job does. A configuration is read, and refused, before Prefect is loaded, which takes seconds."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from flows import LATEST
+from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
+from trainer.common.outages import exit_status
+from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
+from trainer.config.files import Job, read_values, validate_job
+from trainer.config.jobs import PipelineJob, PrepareJob
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
+"""A flow, and what prints for people what it made."""
+
+
+def carry_out(
+    schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False
+) -> int:
+    """Run the flow that `find` loads on the job of a file, or say what it would do. Returns the exit status.
+
+    0, 2 on bad input, 75 if it is to be run again.
+    """
+    heed_stops(LATEST)
+
+    def work() -> None:
+        job = load(schema, path, words)
+        if dry:
+            from flows.dry_runs import dry_run
+
+            dry_run(job, as_json)
+            return
+        flow, show = find()
+        from flows.running import run
+
+        made = run(flow, job)
+        if as_json:
+            from trainer.common.plain_values import show_json
+
+            show_json(made)
+        else:
+            show(job, made)
+
+    return leave(status_of(work))
+
+
+def status_of(work: Callable[[], None]) -> int:
+    """Do a command's work; returns its exit status, after one message if it did not come to its end."""
+    try:
+        with stoppable():
+            check_stop()
+            work()
+    except Preempted as stop:
+        print(stop, file=sys.stderr)
+        return EXIT_PREEMPTED
+    except PipelineError as error:
+        print(f"\n{type(error).__name__}: {error}", file=sys.stderr)
+        return exit_status(error)
+    return 0
+
+
+def load(schema: type[Job], path: str, words: list[str]) -> Job:
+    """Read a job; the file of a whole pipeline also serves to prepare its data."""
+    read_by = (PipelineJob, PrepareJob) if schema is PrepareJob else (schema,)
+    values = read_values(path, words, read_by)
+    if schema is PrepareJob and "model" in values:
+        return cast(Job, validate_job(PipelineJob, values, path).preparation())
+    return validate_job(schema, values, path)

@@ -1,0 +1,243 @@
+"""The command `headrace`: help at once, exit statuses, JSON, starters and schemas."""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from typer.main import get_command
+
+from flows.command import RUNNING, main
+from flows.commands import app
+from flows.commands.schemas import TITLE, fields_of, schema_of
+from flows.commands.starters import RUN_BY, Kind
+from flows.schema_files import as_text, file_name
+from tests.flows.conftest import SETTINGS, Done
+from tests.processes import start_module
+from tests.stops import heeds
+from tests.support import ROOT, only_run, small_values, write_config
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
+from trainer.common.plain_values import show_json
+from trainer.comparison.listing import RunLine
+from trainer.config.files import explain, load_job
+from trainer.config.unique_keys import parse_yaml
+
+COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
+
+HEAVY = ("prefect", "torch", "transformers", "datasets", "pandas", "httpx", "rich")
+
+EACH = """
+import json, sys
+from flows.command import main
+statuses = []
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+    except SystemExit as end:
+        statuses.append(end.code)
+print(json.dumps([statuses, sorted(sys.modules)]))
+"""
+"""Commands one after the other in one process; prints their statuses, and what was loaded for them."""
+
+
+@pytest.fixture
+def config(raw: Path, tmp_path: Path) -> Path:
+    return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
+
+
+def run_each(*commands: list[Any]) -> tuple[list[int], set[str], str, str]:
+    """The statuses of some commands in a process without a server, what they loaded, and what they printed."""
+    words = json.dumps([[str(word) for word in command] for command in commands])
+    ended = subprocess.run([sys.executable, "-c", EACH, words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    *printed, told = ended.stdout.splitlines(keepends=True)
+    statuses, modules = json.loads(told)
+    return statuses, set(modules), "".join(printed), ended.stderr
+
+
+def status_of(*words: Any) -> int:
+    """The exit status of a command that is fit to be run in the process of the tests."""
+    assert words[0] not in RUNNING
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def json_of(capsys: pytest.CaptureFixture[str], *words: Any) -> Any:
+    """What a command prints for programs."""
+    capsys.readouterr()
+    assert status_of(*words, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_help_fits_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("--help") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert 24 <= len(lines) <= 40 and max(map(len, lines)) <= 80
+    named = [line.split()[0] for line in lines if re.match(r"  [a-z]+  +[A-Z]", line)]
+    assert sorted(named) == COMMANDS
+    assert not [line for line in lines[1:] if line.endswith("...")], "every summary is whole"
+
+
+def test_the_help_of_every_command_loads_no_heavy_library() -> None:
+    statuses, loaded, printed, said = run_each(*([command, "--help"] for command in COMMANDS))
+    assert statuses == [0] * len(COMMANDS), said
+    assert not loaded & set(HEAVY)
+    for command in RUNNING:
+        assert explain(schema_of(command)[TITLE]) in printed
+
+
+def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
+    commands = [
+        ["run", config, "training.lerning_rate=1"],
+        ["train", config, "training.max_steps"],
+        ["prepare", config, "data.tokenizer.vocab_size=yes"],
+        ["run", config.with_name("none.yaml")],
+        ["finetune", config],
+        ["explain", config, "training.max_steps=many"],
+    ]
+    statuses, loaded, _, said = run_each(*commands)
+    assert statuses == [EXIT_BAD_INPUT] * len(commands)
+    assert not loaded & set(HEAVY)
+    assert said.count("ConfigError: ") == len(commands) and "Traceback" not in said
+
+
+def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, tmp_path: Path) -> None:
+    prepare, evaluate = (
+        ["prepare", config],
+        ["evaluate", write_config(tmp_path / "e.yaml", {"store": "s", "checkpoint": "tiny"})],
+    )
+    statuses, loaded, printed, said = run_each([*prepare, "--dry-run"], [*evaluate, "--dry-run"])
+    assert statuses == [0, 0], said
+    assert not loaded & {"prefect", "torch", "transformers"}
+    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed) and "would evaluate tiny in s" in printed
+    statuses, loaded, printed, said = run_each(["run", config, "--dry-run", "--json"])
+    assert statuses == [0], said
+    assert "prefect" not in loaded
+    found = json.loads(printed)
+    assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
+
+
+def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in {
+        ("nothing",): "No such command 'nothing'",
+        ("list",): "Missing argument 'STORE'",
+        ("list", str(tmp_path / "none")): f"there is no store at {tmp_path / 'none'}",
+        ("compare", str(tmp_path), "one"): "name 2 to 26 runs",
+        ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
+        ("schema", "list"): "'list' reads no configuration",
+        ("new", "poem"): "'poem' is not one of",
+    }.items():
+        assert status_of(*words) == EXIT_BAD_INPUT
+        assert says in capsys.readouterr().err
+
+
+def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    running = start_module(tmp_path / "said", "flows.command", "run", config, env=server)
+    ended = running.send_when(signal.SIGTERM, lambda: heeds(running.pid))
+    assert ended.status == EXIT_PREEMPTED, ended
+    assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "store" / "runs").exists()
+
+
+def test_a_shell_completes_commands_and_settings() -> None:
+    assert {"training.max_steps", "data.corpora.0.name", "data.tokenizer.eos_token"} <= set(fields_of("run"))
+    words = {"COMP_WORDS": "headrace run job.yaml training.max_s", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+    command = [sys.executable, "-m", "flows.command"]
+    completed = subprocess.run(command, cwd=ROOT, env=words, capture_output=True, text=True, check=True).stdout
+    assert completed.split() == ["training.max_steps="]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_starter_is_valid_once_it_names_files_that_are_there(
+    kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine" / f"{kind}.yaml"
+    path.parent.mkdir()
+    assert status_of("new", kind, path) == 0
+    assert f"headrace {RUN_BY[kind]} {path} --dry-run" in capsys.readouterr().out
+    require_valid(path)
+    schema = schema_of(RUN_BY[kind])[TITLE]
+    assert "<-" in path.read_text()
+    (tmp_path / "part.csv").write_text("text,label\ngood,1\nbad,0\n")
+    files = "data.train" if kind == Kind.csv else "data.corpora.0.paths"
+    job: Any = load_job(schema, str(path), [f"{files}=[{tmp_path}/*.csv]", f"store={tmp_path / 'store'}"])
+    assert job.data.name if kind == Kind.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
+    assert status_of("new", kind, path) == EXIT_BAD_INPUT
+    assert "is there already: name another file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_configuration_names_its_schema(path: Path) -> None:
+    require_valid(path)
+
+
+def require_valid(path: Path) -> None:
+    """Fail unless a file names, in its first line, a schema beside it that it fulfils."""
+    first = path.read_text().splitlines()[0]
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(schemas/\w+\.json)", first)
+    assert named, first
+    jsonschema.validate(parse_yaml(path.read_text()), json.loads((path.parent / named[1]).read_text()))
+
+
+def test_the_schemas_beside_the_configurations_are_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("schema", "--write", tmp_path) == 0
+    made = {path.name: path.read_text() for path in (tmp_path / "schemas").iterdir()}
+    kept = {path.name: path.read_text() for path in (ROOT / "configs" / "schemas").iterdir()}
+    assert made == kept, "`headrace schema --write configs` brings them up to date"
+    assert status_of("schema", "predict") == 0
+    assert capsys.readouterr().out == made["predict.json"] == as_text(schema_of("predict")[TITLE])
+    assert set(made) == {file_name(schema_of(command)[TITLE]) for command in RUNNING}
+
+
+def test_what_programs_read_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
+    show_json([RunLine("new", best=float("nan")), {"at": datetime(2026, 1, 2, tzinfo=UTC)}])
+    line, record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (line["name"], line["best"], record) == ("new", None, {"at": "2026-01-02T00:00:00Z"})
+
+
+def test_up_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("flows.commands.services.SCRIPT", tmp_path / "local.py")
+    assert status_of("up") == EXIT_BAD_INPUT
+    assert "needs a checkout of headrace" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_looks_at_a_store_gives_json(done: Done, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, run = done.store, only_run(done.store).removeprefix("runs/")
+    (listed,) = json_of(capsys, "list", store)
+    assert (listed["name"], listed["state"]) == (run, "finished")
+    compared = json_of(capsys, "compare", store, run, run, "--html", tmp_path / "page.html")
+    assert [each["letter"] for each in compared["runs"]] == ["A", "B"] and "identical" in compared["verdict"]
+    assert (tmp_path / "page.html").exists()
+    assert json_of(capsys, "lineage", store, run, "--check")["run"] == f"runs/{run}"
+    stages = json_of(capsys, "explain", write_config(tmp_path / "job.yaml", done.job.model_dump(exclude_unset=True)))
+    assert {stage["verdict"] for stage in stages} == {"reused"}
+    assert json_of(capsys, "gc", store) == {"removed": False, "found": [], "pinned": []}
+    assert json_of(capsys, "leftovers", store) == {"removed": False, "found": []}
+    store = shutil.copytree(store, tmp_path / "store")
+    assert json_of(capsys, "pin", store, run) == {"pinned": [f"runs/{run}"]}
+    assert json_of(capsys, "pin", store, run, "--remove") == {"pinned": []}
+
+
+@pytest.mark.slow
+def test_a_pipeline_runs_from_end_to_end(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    words = ["run", config, "training.max_steps=4", "--verify", "--json"]
+    ended = start_module(tmp_path / "said", "flows.command", *words, env=server).wait(240)
+    assert ended.status == 0, ended.stderr
+    outcome = json.loads(ended.stdout)
+    assert (tmp_path / "store" / outcome["report"]).exists()
+    values = {"store": str(tmp_path / "store"), "name": "words", "run": outcome["run"].removeprefix("runs/")}
+    promoted = start_module(
+        tmp_path / "promoted", "flows.command", "promote", write_config(tmp_path / "promote.yaml", values), env=server
+    ).wait()
+    assert promoted.status == 0, promoted.stderr
+    assert f"{outcome['run']} since" in promoted.stdout
