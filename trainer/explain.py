@@ -17,7 +17,7 @@ from trainer.common.showing import show
 from trainer.config.files import Overrides, add_config
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.foresight import foresee
-from trainer.kinds.table import load_job
+from trainer.kinds.table import load_training_job
 
 
 def describe(stage: Foreseen) -> str:
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
 def tell(config: str, overrides: Overrides, as_json: bool) -> int:
     """Print what becomes of every stage of a job; returns the exit status."""
     try:
-        stages = foresee(load_job(config, list(overrides)))
+        stages = foresee(load_training_job(config, list(overrides)))
     except PipelineError as error:
         return tell_failure(error)
     if as_json:

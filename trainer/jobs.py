@@ -16,7 +16,7 @@ from trainer.common.progress import Progress, for_people, silent
 from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
 from trainer.config.jobs import PromotionConfig
-from trainer.kinds.table import kind_of, load_job
+from trainer.kinds.table import kind_of, load_training_job
 from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured
 from trainer.runs.logs import for_terminals, start_logging
 from trainer.runs.run import TrainingJob
@@ -38,7 +38,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
-    job = heed_launcher(load_job(config, overrides) if isinstance(config, str) else config)
+    job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()

@@ -15,7 +15,7 @@ def kind_of(job: TrainingJob) -> Kind:
     return next(kind for kind in KINDS if type(job) is kind.schema)
 
 
-def load_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:
+def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:
     """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
     values = read_values(path, overrides, [kind.schema for kind in KINDS])
     kind = next(kind for kind in KINDS if kind.fits(values))

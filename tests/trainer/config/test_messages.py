@@ -3,14 +3,17 @@
 A message says where the mistake is, what was expected there and what was found, in words that need no look into a library.
 """
 
+from datetime import date
+from functools import reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from tests.support import small_values, write_config, write_corpora
 from tests.trainer.small_tokenizers import saved, word_piece
-from trainer.common.errors import PipelineError
+from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
@@ -27,30 +30,6 @@ class Said(NamedTuple):
 
 
 TABLE = [
-    Said(
-        "text that YAML takes for a list",
-        ["data.tokenizer.eos_token=[SEP]"],
-        "ConfigError: configuration {here}/job.yaml: data.tokenizer.eos_token: expected text, found the list [SEP]; in "
-        'quotes it is text: "[SEP]" in a file, \'data.tokenizer.eos_token="[SEP]"\' on the command line',
-    ),
-    Said(
-        "a name that YAML takes for a number",
-        ["run=123"],
-        'ConfigError: configuration {here}/job.yaml: run: expected text, found 123; in quotes it is text: "123" in a file, '
-        "'run=\"123\"' on the command line",
-    ),
-    Said(
-        "a name that YAML takes for a date",
-        ["name=2026-01-01"],
-        "ConfigError: configuration {here}/job.yaml: name: expected text, found the date 2026-01-01; in quotes it is text: "
-        '"2026-01-01" in a file, \'name="2026-01-01"\' on the command line',
-    ),
-    Said(
-        "a path that YAML takes for yes",
-        ["store=yes"],
-        'ConfigError: configuration {here}/job.yaml: store: expected text, found true; in quotes it is text: "true" in a '
-        "file, 'store=\"true\"' on the command line",
-    ),
     Said(
         "no path",
         ["store="],
@@ -353,6 +332,25 @@ TABLE = [
 ]
 
 
+WRITTEN: list[tuple[str, Any, str]] = [
+    (
+        "data.tokenizer.eos_token",
+        ["SEP"],
+        'expected text, found the list [SEP]; in quotes it is text: "[SEP]" in a file, \'data.tokenizer.eos_token="[SEP]"\' on '
+        "the command line",
+    ),
+    ("run", 123, 'expected text, found 123; in quotes it is text: "123" in a file, \'run="123"\' on the command line'),
+    (
+        "name",
+        date(2026, 1, 1),
+        'expected text, found the date 2026-01-01; in quotes it is text: "2026-01-01" in a file, \'name="2026-01-01"\' on the '
+        "command line",
+    ),
+    ("store", True, 'expected text, found true; in quotes it is text: "true" in a file, \'store="true"\' on the command line'),
+]
+"""What stands in a file without quotes, as YAML takes it, and what is said of it."""
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A good job with two small corpora, and beside it what some mistakes name."""
@@ -382,3 +380,16 @@ def test_a_mistake_is_told_as_whoever_made_it_sees_it(said: Said, here: Path) ->
     assert message.replace(str(here), "{here}") == said.message
     internals = ("Errno", "Input should", "pattern", "dictionary", "NoneType", "Repo id", "Traceback", "instance of", "0.0 GB")
     assert not [word for word in internals if word in message]
+
+
+@pytest.mark.parametrize(("field", "value", "said"), WRITTEN, ids=[field for field, _, _ in WRITTEN])
+def test_text_in_a_file_that_yaml_takes_for_something_else_is_refused_with_how_to_quote_it(
+    field: str, value: Any, said: str, here: Path
+) -> None:
+    values = yaml.safe_load((here / "job.yaml").read_text())
+    *way, last = field.split(".")
+    reduce(dict.__getitem__, way, values)[last] = value
+    (here / "written.yaml").write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError) as caught:
+        load_job(PipelineJob, str(here / "written.yaml"))
+    assert str(caught.value) == f"configuration {here}/written.yaml: {field}: {said}"
