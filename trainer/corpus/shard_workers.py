@@ -1,12 +1,14 @@
 """Shards built in parallel by worker processes that end with their parent."""
 
-import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType
 from typing import Any
 
 from trainer.common.process import die_with_parent, return_large_buffers
@@ -49,7 +51,7 @@ def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar
     """Build and publish shards, the largest first. The first error, or a stop, breaks off the rest; finished shards stay."""
     if not missing:
         return
-    context = multiprocessing.get_context("spawn")
+    context = _Context()
     done, broken_off = context.Value("q", 0), context.Value("b", False)
     with ProcessPoolExecutor(
         min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)
@@ -66,6 +68,27 @@ def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar
         finally:
             broken_off.value = True
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker(SpawnProcess):
+    """A process that does not import the program that it is started from.
+
+    Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would load as
+    well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
+    """
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # without a file and a name that a worker could find it by
+        try:
+            return SpawnProcess._Popen(process_obj)
+        finally:
+            sys.modules["__main__"] = program
+
+
+class _Context(SpawnContext):
+    Process = _Worker
 
 
 _done: Any = None

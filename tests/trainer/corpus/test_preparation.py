@@ -1,6 +1,9 @@
 """Preparation in real worker processes: only missing work is done, and the result is always the same bytes."""
 
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -8,6 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.support import ROOT
 from tests.trainer.preparing import (
     SHARDS,
     content,
@@ -146,3 +150,22 @@ def test_shards_of_another_tokenizer_or_none_are_refused(code: Path, own: Path) 
     store.delete(key)
     with pytest.raises(ArtifactError, match="holds no published shards; run prepare-data first"):
         shard_manifests(store, prepared)
+
+
+def test_workers_do_not_run_the_program_that_they_are_started_from(code: Path, tmp_path: Path) -> None:
+    """One without `if __name__ == "__main__"`, so that a worker which imported it would prepare as well."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"""
+with open({str(tmp_path / "ran")!r}, "a") as file:
+    file.write("once ")
+from tests.trainer.preparing import job_of, run
+from pathlib import Path
+run(job_of(Path({str(code)!r}), Path({str(tmp_path / "store")!r}), workers=2))
+"""
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, program], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "ran").read_text() == "once "
+    assert len(list((tmp_path / "store").glob("shards/*/shard-*.bin"))) == SHARDS
