@@ -98,6 +98,11 @@ class RunLog:
 
         What fails is sent the next time; at the end of training it is sent once more, by the end of the block.
         """
+        if self._store.local is None:
+            self._board.flush()
+        self._try_to_send()
+
+    def _try_to_send(self) -> None:
         try:
             self._send()
         except StorageError as error:
@@ -106,7 +111,6 @@ class RunLog:
     def _send(self) -> None:
         if self._store.local is None:
             self._check()
-            self._board.flush()
             for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
@@ -121,7 +125,7 @@ class RunLog:
         if error is None:
             patiently(self._send)
         else:
-            self.publish()
+            self._try_to_send()
 
 
 def _is_after(step: int, record: dict[str, Any]) -> bool:

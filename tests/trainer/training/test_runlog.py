@@ -202,3 +202,15 @@ def test_tensorboard_shows_what_the_records_say_after_a_resume(empty_store: Stor
     write(empty_store, 1, 2, 3)
     events = EventAccumulator(str(empty_store.fetch(f"{RUN}/tensorboard"))).Reload()
     assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(0, 0.0), (1, 1.0), (2, 2.0), (3, 3.0)]
+
+
+def test_nothing_is_missing_in_tensorboard_at_the_end_of_a_run_in_a_bucket(
+    remote_store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RunLog(remote_store, RUN, 0) as log:
+        log.write("train", 1, loss=2.5)
+        log.publish()
+        log.write("train", 2, loss=2.0)
+    assert caplog.text == ""
+    (name,) = remote_store.names(f"{RUN}/tensorboard")
+    assert remote_store.read_bytes(f"{RUN}/tensorboard/{name}").count(b"train/loss") == 2
