@@ -13,7 +13,7 @@ from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.runtime import deployment
 from prefect.states import Scheduled
 from pydantic import TypeAdapter
@@ -40,6 +40,9 @@ JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
 
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
+
+REST = timedelta(minutes=10)
+"""How much later a run is started for each time that it has died without getting further: a full disk, say, may pass."""
 
 
 @flow(name="watchdog", log_prints=True)
@@ -87,8 +90,10 @@ def look(flow_run: UUID, deaths: int) -> bool:
             client.update_flow_run_labels(run.id, labels)
         place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
         if int(labels[DEATHS]) < deaths:
-            get_run_logger().info("%s crashed at %s: scheduled again", run.name, place)
-            client.set_flow_run_state(run.id, Scheduled(message=f"It crashed at {place}: to be continued"), force=True)
+            due = datetime.now(UTC) + REST * (int(labels[DEATHS]) - 1)
+            get_run_logger().info("%s crashed at %s: scheduled again for %s", run.name, place, f"{due:%H:%M:%S} UTC")
+            again: State[Any] = Scheduled(scheduled_time=due, message=f"It crashed at {place}: to be continued")
+            client.set_flow_run_state(run.id, again, force=True)
             return True
         if not known:
             raise RunError(

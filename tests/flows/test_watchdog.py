@@ -1,6 +1,7 @@
 """The watchdog: what it schedules again, and what it gives up."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,7 @@ from prefect.flow_engine import run_flow
 from prefect.states import Crashed, Pending, Running, Scheduled
 
 from flows.train_model import train_model
-from flows.watchdog import DEATHS, SHARD_FILES, STEP, count_deaths, look, watchdog
+from flows.watchdog import DEATHS, REST, SHARD_FILES, STEP, count_deaths, look, watchdog
 from tests.flows.conftest import pipeline_job
 from trainer.common.errors import RunError, StorageError
 from trainer.config.files import override
@@ -86,6 +87,10 @@ def test_a_run_is_scheduled_again_while_it_gets_further_and_given_up_when_it_doe
         assert watchdog(flow_run=made) == [made]
         assert state_of(client, made) == "SCHEDULED"
         assert client.read_flow_run(made).labels[DEATHS] == expected
+        scheduled = client.read_flow_run(made).state
+        assert scheduled is not None and scheduled.state_details.scheduled_time is not None
+        rest = scheduled.state_details.scheduled_time - scheduled.timestamp
+        assert abs(rest - REST * (expected - 1)) < timedelta(minutes=1), "a run that gets further is started at once"
     crash(client, made)
     assert watchdog(flow_run=made) == [made], "a death that is told twice counts once"
     assert client.read_flow_run(made).labels[DEATHS] == 2
