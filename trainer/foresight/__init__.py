@@ -1,1 +1,1 @@
-"""What a command would do, and why, with the store only read. `job.foresee` is what `python -m trainer.explain` prints."""
+"""What a command would do, and why, with the store only read: `job.foresee` goes through the stages of a job."""

@@ -1,4 +1,7 @@
-"""What differs between kinds of job: one file a kind, and `table.py`, the one table of them.
+"""What differs between kinds of job: `pretraining.py`, `finetuning.py`, and the one table of them, `table.py`.
 
-Rooms below are handed a `Kind`, or a part of it, and do not know which one it is.
+A further kind is one more entry there, described as `kind.py` says: which schema validates its jobs (config/), how its data is
+looked at and made (preflight/, corpus/ or labelled/), what decides a run's outcome (runs/), what it brings to the training loop
+(workloads/), how its model is measured (evaluation/) and foreseen (foresight/). `training.py` and `foresight.py` do that work
+for a job of any kind. What reports, lineage and comparison tell of a run, its tasks and its flow still ask for the kind themselves.
 """

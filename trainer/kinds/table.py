@@ -11,8 +11,11 @@ KINDS = (FINETUNING, PRETRAINING)
 
 
 def kind_of(job: TrainingJob) -> Kind:
-    """The kind that a job is of."""
-    return next(kind for kind in KINDS if type(job) is kind.schema)
+    """The kind that a job is of. Raises `TypeError` for what is no job that trains."""
+    for kind in KINDS:
+        if isinstance(job, kind.schema):
+            return kind
+    raise TypeError(f"{type(job).__name__} is of none of the kinds {', '.join(kind.schema.__name__ for kind in KINDS)}")
 
 
 def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:

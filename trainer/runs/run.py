@@ -151,7 +151,7 @@ def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: Tr
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
     said = job.model_dump(mode="json")
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
-    if run.renews_data and config["data"] != (renewed := _without_reused(data.model_dump())):
+    if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         noted |= {"data": renewed, "job": {**noted["job"], "data": said["data"]}}
     return noted
 

@@ -126,10 +126,14 @@ def _is_old(folder: Path) -> bool:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """Every file below a folder in which others work: folders that are gone when their turn comes hold none."""
+    """Every file below a folder in which others work: folders that are gone when their turn comes hold none.
+
+    Raises `PermissionError` for one that may not be read, unless it is what a disk's root has of its own.
+    """
 
     def tell(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        foreign = isinstance(error, PermissionError) and Path(error.filename) == folder / "lost+found"
+        if not foreign and not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
     for top, _, names in os.walk(folder, onerror=tell):

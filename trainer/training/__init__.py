@@ -1,1 +1,4 @@
-"""The loop, its step, checkpoints and recovery, devices and ranks. `checkpoint.py` commits, `saver.py` in the background."""
+"""The loop, its step, checkpoints and recovery, devices and ranks.
+
+`saver.py` writes checkpoints and commits them, `checkpoint.py` says what they hold and finds them, `restoring.py` loads one.
+"""

@@ -3,7 +3,10 @@
 import hashlib
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +251,28 @@ def test_a_folder_that_goes_while_a_store_is_listed_holds_no_files(tmp_path: Pat
     for key in gone:
         shutil.rmtree((tmp_path / key).parent)
     assert [file.key for file in listed] == []
+
+
+@pytest.fixture
+def shared_folder() -> Iterator[Path]:
+    """One that every user may enter, as pytest's own may not be."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-", dir="/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("closed", ["lost+found", "runs"])
+def test_a_folder_that_may_not_be_read_is_told_unless_it_is_the_disk_s_own(closed: str, shared_folder: Path) -> None:
+    store = Store(str(shared_folder))
+    store.write_bytes("runs/a", b"1")
+    (shared_folder / closed).mkdir(exist_ok=True)
+    (shared_folder / closed).chmod(0o700)
+    told = nullcontext() if closed == "lost+found" else pytest.raises(StorageError, match="cannot list .*Permission denied")
+    try:
+        os.seteuid(65534)
+        with told:
+            assert [file.key for file in store.walk()] == ["runs/a"]
+    finally:
+        os.seteuid(0)
