@@ -41,6 +41,10 @@ JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
 SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
 
+SETTLED = timedelta(seconds=30)
+"""How much later a run is started again: a worker tells of the end of its process once more, some seconds after it was told first,
+and would tell it of a new start, which would count as a second death. Workers claim runs ten seconds early."""
+
 REST = timedelta(minutes=10)
 """How much later a run is started for each time that it has died without getting further: a full disk, say, may pass."""
 
@@ -90,7 +94,7 @@ def look(flow_run: UUID, deaths: int) -> bool:
             client.update_flow_run_labels(run.id, labels)
         place = f"step {labels[STEP]}, {labels[SHARD_FILES]} shard files"
         if int(labels[DEATHS]) < deaths:
-            due = datetime.now(UTC) + REST * (int(labels[DEATHS]) - 1)
+            due = datetime.now(UTC) + max(SETTLED, REST * (int(labels[DEATHS]) - 1))
             get_run_logger().info("%s crashed at %s: scheduled again for %s", run.name, place, f"{due:%H:%M:%S} UTC")
             again: State[Any] = Scheduled(scheduled_time=due, message=f"It crashed at {place}: to be continued")
             client.set_flow_run_state(run.id, again, force=True)
