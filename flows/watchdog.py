@@ -42,8 +42,8 @@ SOON, LATE = timedelta(seconds=30), timedelta(hours=1)
 """The shortest and the longest wait before another look at a run whose process lives on."""
 
 SETTLED = timedelta(seconds=30)
-"""How much later a run is started again. A worker tells of the end of its process once more, some seconds after the first word of
-it: a new start before that would count as a second death. Workers claim runs ten seconds early."""
+"""How much later a run is started again. A worker tells of the end of its process once more, some seconds after the first
+word of it: a new start before that would count as a second death. Workers claim runs ten seconds early."""
 
 REST = timedelta(minutes=10)
 """How much later a run is started for each time that it has died without getting further: a full disk, say, may pass."""
