@@ -23,7 +23,7 @@ def page() -> Iterator[str]:
     for name, command in commands.items():
         yield from (f"## headrace {name}", "", *paragraphs(command.help))
         words = [_usage(parameter) for parameter in command.params]
-        yield from ("```", " ".join(["headrace", name, *words]), "```", "")
+        yield from ("```text", " ".join(["headrace", name, *words]), "```", "")
         yield from ("| | |", "|---|---|")
         yield from (f"| {_spelling(each)} | {cell(_meaning(each))} |" for each in command.params)
         yield ""
