@@ -31,7 +31,7 @@ def name_of(page: Path) -> str:
 
 def blocks(language: str, page: Path | None = None) -> list[Block]:
     """The blocks of a language in one page, or in all."""
-    return [block for each in ([page] if page else PAGES) for block in _blocks(each) if block.language == language]
+    return [block for each in ([page] if page else PAGES) for block in blocks_of(each) if block.language == language]
 
 
 def without_code(page: Path) -> str:
@@ -44,6 +44,7 @@ def commands(page: Path | None = None) -> list[tuple[Block, str]]:
     return [(block, line) for block in blocks("", page) for line in block.text.splitlines() if line.startswith("headrace ")]
 
 
-def _blocks(page: Path) -> Iterator[Block]:
+def blocks_of(page: Path) -> Iterator[Block]:
+    """All blocks of a page, in their order."""
     for language, title, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         yield Block(name_of(page), language, title, text)
