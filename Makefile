@@ -62,7 +62,7 @@ bench: $(STAMP) corpora
 # The site in build/site; a link or an anchor that leads nowhere fails.
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The pages of docs/reference that are made from the code.
 reference: $(STAMP)

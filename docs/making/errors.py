@@ -22,9 +22,8 @@ def page() -> Iterator[str]:
         "",
         "An error that a person can put right is shown as one message, without a traceback. The message says what was found,",
         "what was expected, where, and what to do. Below are the kinds of errors, what causes them and what helps, and the",
-        f"messages of each kind. `{ELLIPSIS}` stands for what is filled in, such as a path or a number. Messages that come",
-        "from a library or from another part of the code are left out. [Exit codes](exit-codes.md) says how a process ends after",
-        "an error.",
+        f"messages of each kind. `{ELLIPSIS}` stands for what is filled in, such as a path or a number. Messages that",
+        "a library gives, or another part of the code, are left out. [Exit codes](exit-codes.md) says how a process ends then.",
         "",
     )
     messages = _messages()
