@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs test test-long soak outages stops check bench clean
+.PHONY: run up down corpora finetune pairs test test-long soak outages stops check bench docs reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -58,6 +58,15 @@ check: $(STAMP)
 
 bench: $(STAMP) corpora
 	$(BIN)/python -m benchmarks
+
+# The site in build/site; a link or an anchor that leads nowhere fails.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The pages of docs/reference that are made from the code.
+reference: $(STAMP)
+	$(BIN)/python -m docs.making
 
 clean:
 	rm -rf .venv .prefect data build *.egg-info

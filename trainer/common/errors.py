@@ -42,19 +42,31 @@ class PipelineError(Exception):
 
 
 class ConfigError(PipelineError):
-    """A setting is unknown, impossible or contradicts another one."""
+    """A setting is unknown, impossible or contradicts another one.
+
+    Remedy: change the setting that the message names; `headrace COMMAND --help` tells what each setting takes.
+    """
 
 
 class CorpusError(PipelineError):
-    """Raw input is missing, empty or unreadable."""
+    """Raw input is missing, empty or unreadable.
+
+    Remedy: correct the paths or the format in the configuration, or mend the file that the message names.
+    """
 
 
 class RecordError(CorpusError):
-    """One record of a raw file is bad."""
+    """One record of a raw file is bad.
+
+    Remedy: mend the record at the line or offset that the message names, or let some be skipped with `max_bad_records`.
+    """
 
 
 class ChangedFile(CorpusError):
-    """A raw file's bytes are not those that were looked at; `path` is what it is remembered by."""
+    """A raw file's bytes are not those that were looked at; `path` is what it is remembered by.
+
+    Remedy: start the command again, which looks at the file anew, once nothing writes to it any more.
+    """
 
     def __init__(self, message: str, path: str = "", passes: bool = False, waited_for: bool = False) -> None:
         super().__init__(message, passes, waited_for)
@@ -62,31 +74,52 @@ class ChangedFile(CorpusError):
 
 
 class TokenizerError(PipelineError):
-    """A tokenizer cannot be loaded, or does not fit the data or the model."""
+    """A tokenizer cannot be loaded, or does not fit the data or the model.
+
+    Remedy: name another tokenizer, or the one that belongs to the model; for one that is trained, another `vocab_size`.
+    """
 
 
 class StorageError(PipelineError):
-    """The store cannot be read or written."""
+    """The store cannot be read or written.
+
+    Remedy: see to the address, the permissions or the space of the store. What passes by itself is waited for first.
+    """
 
 
 class ArtifactError(PipelineError):
-    """A published artifact is missing, damaged, or not what it should be."""
+    """A published artifact is missing, damaged, or not what it should be.
+
+    Remedy: do what the message says for that file. Most can be made again by the command that made them first.
+    """
 
 
 class WrongContent(ArtifactError):
-    """A file is not the one that its manifest lists."""
+    """A file is not the one that its manifest lists.
+
+    Remedy: start the command that made the artifact again, which makes the file anew, or put back a copy of it.
+    """
 
 
 class DeviceError(PipelineError):
-    """The machine lacks the device or the precision that was asked for."""
+    """The machine lacks the device or the precision that was asked for.
+
+    Remedy: choose another `device`, `precision` or number of `processes`, or another machine.
+    """
 
 
 class RunError(PipelineError):
-    """A run directory holds something else than what was asked for."""
+    """A run directory holds something else than what was asked for.
+
+    Remedy: leave `run` out or choose another name for it, use `resume: fork`, or wait until the other process has ended.
+    """
 
 
 class FirstRankFailed(PipelineError):
-    """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not."""
+    """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not.
+
+    Remedy: read the error of rank 0, in the same output or in `logs/` of the run.
+    """
 
 
 class Preempted(Exception):

@@ -155,33 +155,33 @@ def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
             yield from _lines(nested[0], f"{prefix}{name}.{'N.' if many else ''}")
         else:
-            yield f"  {prefix}{name}  {_type_name(field.annotation)}{_bounds(field)}, {_default(field)}"
+            yield f"  {prefix}{name}  {type_name(field.annotation)}{bounds_of(field)}, {default_of(field)}"
             yield f"        {field.description}"
 
 
-def _type_name(annotation: Any) -> str:
+def type_name(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Literal:
         return "|".join(map(str, get_args(annotation)))
     if origin in (Union, UnionType):
-        return " or ".join(_type_name(part) for part in get_args(annotation) if part is not NoneType)
+        return " or ".join(type_name(part) for part in get_args(annotation) if part is not NoneType)
     if origin is list:
-        return f"list of {_type_name(get_args(annotation)[0])}"
+        return f"list of {type_name(get_args(annotation)[0])}"
     if origin is dict:
         return "mapping"
     if origin is not None:
-        return _type_name(get_args(annotation)[0])
+        return type_name(get_args(annotation)[0])
     return {"int": "whole number", "float": "number", "str": "text", "bool": "true|false"}.get(
         getattr(annotation, "__name__", ""), str(annotation)
     )
 
 
-def _bounds(field: FieldInfo) -> str:
+def bounds_of(field: FieldInfo) -> str:
     found = [f"{SIGNS[type(m)]} {getattr(m, BOUNDS[type(m)])}" for m in field.metadata if type(m) in SIGNS]
     return f" {' and '.join(found)}" if found else ""
 
 
-def _default(field: FieldInfo) -> str:
+def default_of(field: FieldInfo) -> str:
     if field.default is PydanticUndefined:
         return "required"
     return "optional" if field.default is None else f"default {field.default}"

@@ -1,0 +1,1 @@
+"""The pages of the reference that are made from the code."""

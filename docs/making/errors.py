@@ -1,0 +1,85 @@
+"""The page about the errors: their classes, and every message that is raised."""
+
+import ast
+from collections.abc import Iterator
+from inspect import getdoc
+from pathlib import Path
+
+from docs.making.text import cell, paragraphs
+from trainer.common import errors
+from trainer.common.errors import PipelineError
+from trainer.records.seals import REMEDIES
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = ROOT / "trainer" / "config"
+ELLIPSIS = "…"
+
+
+def page() -> Iterator[str]:
+    """Every class of errors with its cause and remedy, and every message that is raised."""
+    yield from (
+        "# Errors",
+        "",
+        "An error that a person can put right is shown as one message, without a traceback. The message says what was found,",
+        "what was expected, where, and what to do. Below are the kinds of errors, what causes them and what helps, and the",
+        f"messages of each kind. `{ELLIPSIS}` stands for what is filled in, such as a path or a number. Messages that",
+        "a library gives, or another part of the code, are left out. [Exit codes](exit-codes.md) says how a process ends then.",
+        "",
+    )
+    messages = _messages()
+    for kind in _tree(PipelineError):
+        cause, *rest = paragraphs(getdoc(kind))
+        yield from (f"## {kind.__name__}", "", cause, *rest)
+        if kind.__base__ is not Exception and kind.__base__ is not PipelineError:
+            yield from (f"It is a kind of {kind.__base__.__name__}.", "")
+        if found := messages.get(kind.__name__):
+            yield from ("| Message | Raised in |", "|---|---|")
+            yield from (f"| {cell(text)} | `{where}` |" for text, where in sorted(found, key=lambda each: (each[1], each[0])))
+            yield ""
+    yield from (
+        "## What to do about a damaged file",
+        "",
+        "The files of a store carry checksums. A message about a file that does not match its own ends with what to do, which",
+        "depends on where in the store the file is. The places are regular expressions.",
+        "",
+        "| Place | What to do |",
+        "|---|---|",
+    )
+    for pattern, remedy in REMEDIES.items():
+        place = pattern.replace("|", r"\|")
+        yield f"| `{place}` | {cell(remedy)} |"
+
+
+def _tree(kind: type[Exception]) -> Iterator[type[Exception]]:
+    """A class of errors, and those below it, in the order of the file."""
+    yield kind
+    for other in vars(errors).values():
+        if isinstance(other, type) and other.__base__ is kind:
+            yield from _tree(other)
+
+
+def _messages() -> dict[str, set[tuple[str, str]]]:
+    """The messages that are raised, with the file that raises each, by the class of the error."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    kinds = {kind.__name__ for kind in _tree(PipelineError)}
+    for path in sorted(path for room in ("trainer", "tasks", "flows") for path in (ROOT / room).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and isinstance(node.exc.func, ast.Name)):
+                continue
+            name = node.exc.func.id
+            kind = "ConfigError" if name == "ValueError" and path.parent == SCHEMAS else name
+            text = _template(node.exc.args[0]) if node.exc.args else ""
+            if kind in kinds and len(text.replace(ELLIPSIS, "").strip(" :;,.()")) > 3:
+                found.setdefault(kind, set()).add((text, path.relative_to(ROOT).as_posix()))
+    return found
+
+
+def _template(node: ast.expr) -> str:
+    """A message as the code has it, with an ellipsis for each value that is filled in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_template(part) for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _template(node.left) + _template(node.right)
+    return ELLIPSIS

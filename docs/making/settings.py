@@ -1,0 +1,68 @@
+"""The page about the settings: every field of every schema."""
+
+from collections.abc import Iterator
+from inspect import getdoc
+from typing import get_origin
+
+from pydantic import BaseModel
+
+from docs.making.text import cell, paragraphs, slug
+from flows import RUNNING
+from flows.commands.schemas import TITLE, schema_of
+from trainer.config.files import bounds_of, default_of, type_name
+from trainer.config.jobs import GarbageJob
+from trainer.config.problems import schemas_in
+
+
+def page() -> Iterator[str]:
+    """Every field of every schema, by the command that reads it."""
+    yield from (
+        "# Settings",
+        "",
+        "A configuration is a YAML file with these keys. `headrace new` writes one to start from. On the command line,",
+        "`key=value` replaces a setting by its whole path, such as `training.max_steps=9`; an entry of a list is named by its",
+        "number, from 0, such as `data.corpora.0.format=jsonl`. A key that is not listed here is refused.",
+        "",
+    )
+    shown: dict[type[BaseModel], str] = {}
+    for schema, names in _schemas().items():
+        title = " and ".join(names)
+        yield from (f"## {title}", "", *paragraphs(getdoc(schema)))
+        yield from _table_of(schema, "", title, shown)
+
+
+def _schemas() -> dict[type[BaseModel], list[str]]:
+    """Each schema, with the names of what reads it."""
+    found: dict[type[BaseModel], list[str]] = {}
+    for command in RUNNING:
+        found.setdefault(schema_of(command)[TITLE], []).append(command)
+    return {**found, GarbageJob: ["the flow gc"]}
+
+
+def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type[BaseModel], str]) -> Iterator[str]:
+    """A table of a schema's fields, and one of each schema in it; of one that was shown before, where."""
+    nested: list[tuple[str, type[BaseModel]]] = []
+    yield from ("| Setting | Takes | Default | Meaning |", "|---|---|---|---|")
+    for name, field in schema.model_fields.items():
+        inside = schemas_in(field.annotation)
+        if not inside:
+            takes = f"{type_name(field.annotation)}{bounds_of(field)}"
+            yield f"| `{prefix}{name}` | {cell(takes)} | {cell(_default(default_of(field)))} | {cell(field.description)} |"
+            continue
+        many = get_origin(field.annotation) is list
+        heading = shown.get(inside[0], f"{title}: {prefix}{name}")
+        kind = "a list of keys" if many else "keys"
+        needed = "required" if field.is_required() else "optional"
+        yield f"| `{prefix}{name}` | [{kind}](#{slug(heading)}) | {needed} | {cell(field.description)} |"
+        if inside[0] not in shown:
+            shown[inside[0]] = heading
+            nested.append((f"{prefix}{name}{'.N' if many else ''}", inside[0]))
+    yield ""
+    for path, part in nested:
+        yield from (f"### {shown[part]}", "", *paragraphs(getdoc(part)))
+        yield from _table_of(part, f"{path}.", title, shown)
+
+
+def _default(said: str) -> str:
+    value = said.removeprefix("default ").strip()
+    return value.lower() if value in ("True", "False") else value or "empty"

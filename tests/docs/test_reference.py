@@ -1,0 +1,43 @@
+"""The pages that are made from the code are what the code says."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from docs.making import __main__ as making
+from docs.making.errors import page as errors_page
+from docs.making.settings import page as settings_page
+from flows import RUNNING
+from flows.commands.schemas import fields_of
+from trainer.common import errors
+from trainer.common.errors import PipelineError
+
+
+def kinds(kind: type[PipelineError] = PipelineError) -> Iterator[type[PipelineError]]:
+    for other in kind.__subclasses__():
+        yield other
+        yield from kinds(other)
+
+
+def test_the_reference_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert making.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_a_stale_page_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(making.PAGES, "errors.md", lambda: iter(["# Errors", "", "something else"]))
+    assert making.main(["--check"]) == 1
+    assert "docs/reference/errors.md" in capsys.readouterr().err
+
+
+def test_every_setting_has_its_line() -> None:
+    text = "\n".join(settings_page()).replace(".N.", ".0.")
+    missing = {path for command in RUNNING for path in fields_of(command) if f"| `{path}` |" not in text}
+    assert not missing
+
+
+def test_every_error_has_a_cause_and_a_remedy() -> None:
+    told = "\n".join(errors_page())
+    for kind in kinds():
+        if kind.__module__ == errors.__name__:
+            section = told.partition(f"## {kind.__name__}\n")[2].partition("\n## ")[0]
+            assert section.strip() and "Remedy: " in section, kind.__name__
