@@ -8,7 +8,7 @@ import typer
 
 from flows import RUNNING
 from flows.commands.options import end
-from flows.commands.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -20,7 +20,7 @@ def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     """What a job would reuse, continue or do again, and why."""
     from trainer.explain import tell
 
-    end(tell(str(config), words or [], as_json))
+    end(tell(config, words or [], as_json))
 
 
 @commands.command("list")

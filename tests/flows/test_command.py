@@ -15,10 +15,11 @@ import pytest
 from typer.main import get_command
 
 from flows.command import RUNNING, main
-from flows.commands import app
-from flows.commands.schemas import TITLE, fields_of, schema_of
+from flows.commands import app, jobs
 from flows.commands.starters import RUN_BY, Kind
+from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
+from flows.schemas import TITLE, schema_of
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import start_module
 from tests.stops import heeds
@@ -148,12 +149,37 @@ def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(config: Path, 
     assert not (tmp_path / "store" / "runs").exists()
 
 
-def test_a_shell_completes_commands_and_settings() -> None:
-    assert {"training.max_steps", "data.corpora.0.name", "data.tokenizer.eos_token"} <= set(fields_of("run"))
-    words = {"COMP_WORDS": "headrace run job.yaml training.max_s", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+def test_every_command_that_runs_a_flow_is_in_every_table() -> None:
+    commands = [str(info.callback.__name__) for info in jobs.commands.registered_commands if info.callback]
+    assert tuple(commands) == RUNNING
+    assert {schema_of(command)[TITLE] for command in RUNNING} == set(DRY_RUNS)
+
+
+def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, tmp_path: Path) -> None:
+    labelled = write_config(tmp_path / "labelled.yaml", {"data": {"source": "csv", "train": ["a.csv"]}})
+    statuses, loaded, _, said = run_each(
+        ["finetune", config], ["run", labelled], ["prepare", labelled], ["run", labelled, "data.corpora=[]"]
+    )
+    assert statuses == [EXIT_BAD_INPUT] * 4 and not loaded & set(HEAVY)
+    pretraining, finetuning, preparation, both = said.split("\n\n")
+    assert f"{config} is one for `headrace run`: its data names `corpora`, which `headrace finetune` does not" in pretraining
+    assert f"{labelled} is one for `headrace finetune`: its data names `source`, which `headrace run` does not" in finetuning
+    assert "is one for `headrace finetune`" in preparation and "`headrace prepare` does not read" in preparation
+    assert "data.source: unknown key" in both, "what is of the command's own kind is told what is wrong with it"
+
+
+def test_an_address_is_told_as_it_was_given() -> None:
+    assert "configuration s3://b/x.yaml cannot be read" in run_each(["run", "s3://b/x.yaml"])[3]
+
+
+def test_a_shell_completes_commands_and_leaves_settings_alone() -> None:
+    words = {"COMP_WORDS": "headrace fine", "COMP_CWORD": "1", "_HEADRACE_COMPLETE": "complete_bash"}
     command = [sys.executable, "-m", "flows.command"]
     completed = subprocess.run(command, cwd=ROOT, env=words, capture_output=True, text=True, check=True).stdout
-    assert completed.split() == ["training.max_steps="]
+    assert completed.split() == ["finetune"]
+    words |= {"COMP_WORDS": "headrace run job.yaml training.max_s", "COMP_CWORD": "3"}
+    completed = subprocess.run(command, cwd=ROOT, env=words, capture_output=True, text=True, check=True).stdout
+    assert completed.split() == [], "a shell would put a blank after the =, and offer all of them again after it"
 
 
 @pytest.mark.parametrize("kind", Kind)
