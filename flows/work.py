@@ -72,7 +72,7 @@ def load(schema: type[Job], path: str, words: list[str]) -> Job:
         if schema is PrepareJob and "model" in values:
             return cast(Job, validate_job(PipelineJob, values, path).preparation())
         return validate_job(schema, values, path)
-    except ConfigError as error:
+    except ConfigError:
         _require_kind(schema, values, path)
         raise
 

@@ -79,6 +79,11 @@ def json_of(capsys: pytest.CaptureFixture[str], *words: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+def test_the_usage_shows_what_may_be_left_out_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("schema", "--help") == 0
+    assert "[COMMAND]" in (usage := capsys.readouterr().out) and "[[COMMAND]]" not in usage
+
+
 def test_help_fits_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert status_of("--help") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -135,6 +140,8 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
         ("compare", str(tmp_path), "one"): "name 2 to 26 runs",
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",
+        ("schema", "explain"): "explain reads what run and finetune read: name one of",
+        ("schema", "run", "--write", str(tmp_path / "out")): "--write writes the schemas of all commands: leave 'run' out",
         ("new", "poem"): "'poem' is not one of",
     }.items():
         assert status_of(*words) == EXIT_BAD_INPUT
@@ -199,6 +206,26 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     assert job.data.name if kind == Kind.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
     assert status_of("new", kind, path) == EXIT_BAD_INPUT
     assert "is there already: name another file" in capsys.readouterr().err
+
+
+def test_a_starter_whose_schema_cannot_be_written_can_be_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, schema = tmp_path / "job.yaml", tmp_path / "schemas" / "pipeline.json"
+    schema.parent.mkdir()
+    schema.write_text('{"title": "of another tool"}')
+    assert status_of("new", "text", path) == EXIT_BAD_INPUT
+    assert f"{schema} is there already, and is not headrace's schema PipelineJob" in capsys.readouterr().err
+    assert not path.exists() and "another tool" in schema.read_text()
+    schema.write_text(as_text(schema_of("run")[TITLE]).replace("whole", "earlier"))
+    assert status_of("new", "text", path) == 0
+    assert schema.read_text() == as_text(schema_of("run")[TITLE]), "an earlier version gives way"
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_starter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "schemas").write_text("a file")
+    assert status_of("new", "text", tmp_path / "job.yaml") == EXIT_BAD_INPUT
+    assert "cannot write schemas to" in capsys.readouterr().err and not (tmp_path / "job.yaml").exists()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
