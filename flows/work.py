@@ -1,4 +1,11 @@
-"""What a command that runs a job does. A configuration is read, and refused, before Prefect is loaded, which takes seconds."""
+"""What every command that runs a job does, whichever command line it came by, from its words to its exit status.
+
+command.py   `headrace`: its first moment, before anything heavy is loaded
+commands/    the commands of `headrace`, with their arguments, options and help
+cli.py       `python -m flows.X`: the same for one flow each
+work.py      here both meet: the job is read, and refused if it is wrong, before Prefect is loaded, which takes seconds
+running.py   runs the flow; needs Prefect
+"""
 
 import sys
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """The command `headrace`: help at once, exit statuses, JSON, starters and schemas."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -21,7 +22,7 @@ from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
 from flows.schemas import TITLE, schema_of
 from tests.flows.conftest import SETTINGS, Done
-from tests.processes import start_module
+from tests.processes import free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
@@ -53,10 +54,11 @@ def config(raw: Path, tmp_path: Path) -> Path:
     return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
 
 
-def run_each(*commands: list[Any]) -> tuple[list[int], set[str], str, str]:
+def run_each(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str, str]:
     """The statuses of some commands in a process without a server, what they loaded, and what they printed."""
     words = json.dumps([[str(word) for word in command] for command in commands])
-    ended = subprocess.run([sys.executable, "-c", EACH, words], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", EACH, words]
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     *printed, told = ended.stdout.splitlines(keepends=True)
     statuses, modules = json.loads(told)
@@ -130,6 +132,14 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert "prefect" not in loaded
     found = json.loads(printed)
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
+
+
+def test_a_look_at_a_local_store_loads_no_prefect(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    commands = [[command, tmp_path / "store"] for command in ("list", "gc", "pin", "leftovers")]
+    statuses, loaded, _, said = run_each(*commands, ["explain", config], HEADRACE_CREDENTIALS="aws-credentials/nobody")
+    assert statuses == [0] * 5, said
+    assert "prefect" not in loaded
 
 
 def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +271,35 @@ def test_up_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("flows.commands.services.SCRIPT", tmp_path / "local.py")
     assert status_of("up") == EXIT_BAD_INPUT
     assert "needs a checkout of headrace" in capsys.readouterr().err
+
+
+def test_up_and_down_run_as_make_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "deployments" / "local.py"
+    script.parent.mkdir()
+    names = ["PREFECT_HOME", "DO_NOT_TRACK", "PWD"]
+    script.write_text(f"import os, sys; print([sys.argv[1], os.getcwd(), *map(os.environ.get, {names})])")
+    monkeypatch.setattr("flows.commands.services.SCRIPT", script)
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    monkeypatch.setenv("DO_NOT_TRACK", "yes")
+    assert status_of("down") == 0
+    here = str(tmp_path)
+    assert capfd.readouterr().out == f"{['down', here, f'{here}/.prefect', 'yes', here]}\n"
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setenv("PREFECT_HOME", "mine")
+    assert status_of("up") == 0
+    assert capfd.readouterr().out.splitlines()[-1] == str(["up", here, "mine", "yes", here])
+    assert (tmp_path / "data" / "raw" / "topics" / "topics.txt").exists()
+
+
+def test_down_says_that_nothing_was_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PORT", str(free_port()))
+    assert status_of("down") == 0
+    assert f"nothing was running that was started with PREFECT_HOME={tmp_path}" in capfd.readouterr().out
 
 
 @pytest.mark.slow
