@@ -1,7 +1,7 @@
-"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, every field explained.
+"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, help on every field.
 
-Its module has loaded Prefect by then. The command `headrace` (command.py and commands/) does the same without that, and has more
-commands; both hand over to work.py.
+Prefect is loaded by then. The command `headrace` (command.py and commands/) does the same without that, and has more commands.
+Both hand over to work.py.
 """
 
 import argparse
