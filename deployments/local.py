@@ -1,4 +1,5 @@
-"""A Prefect server and a worker on this machine, with everything deployed: `make up`, and `make down` to stop them.
+"""A Prefect server and a worker on this machine, with everything deployed: `make up` or `headrace up`, and `make down` or
+`headrace down` to stop them.
 
     python deployments/local.py up|down
 
@@ -58,7 +59,8 @@ def up() -> int:
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
     print(f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
-    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/local\n\n`make down` stops both.")
+    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/local")
+    print("\n`headrace down` (or `make down`) stops both.")
     return 0
 
 
@@ -68,14 +70,19 @@ def down() -> int:
     if _running("worker") is not None and _answers():
         with _client(30) as client:
             client.patch("/work_pools/local", json={"is_paused": True})
+    stopped = []
     for name in ("worker", "server"):
         process = _running(name)
         if process is not None:
             _stop(process)
+            stopped.append(name)
             print(f"stopped the {name}")
         _pid_file(name).unlink(missing_ok=True)
     if postgres.stop(DATABASE):
+        stopped.append("database")
         print("stopped the database")
+    if not stopped:
+        print(f"nothing was running that was started with PREFECT_HOME={HOME}")
     return 0
 
 

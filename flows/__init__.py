@@ -1,4 +1,7 @@
-"""Prefect flows: whole jobs, composed of tasks."""
+"""Prefect flows, which are whole jobs composed of tasks, and the command lines that start them.
+
+Prefect takes seconds to load. What does not need it, such as help or a refused configuration, is in modules that leave it out.
+"""
 
 import sys
 

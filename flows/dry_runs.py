@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from flows.credentials import take_credentials
 from trainer.common.formats import plural, size
 from trainer.common.plain_values import show_json
 from trainer.common.progress import for_people
@@ -22,7 +23,7 @@ class Foretold(NamedTuple):
 
 def dry_run(job: Any, as_json: bool = False) -> None:
     """Print what a job would do."""
-    _take_credentials(job)
+    take_credentials(job.model_dump_json(), ask_server=True)  # as the job itself would
     if isinstance(job, GarbageJob):
         _show_garbage(job)
         return
@@ -69,17 +70,6 @@ def describe_finetune_preflight(found: FinetunePreflight) -> list[str]:
     if found.plan is None:
         lines.append("Examples are counted, and steps planned, once the data is encoded.")
     return lines
-
-
-def _take_credentials(job: Any) -> None:
-    """Take the store's credentials, if the job names any address: files of this machine need none."""
-    if "://" not in job.model_dump_json():
-        return
-    from flows.running import telling_outages
-    from tasks.credentials import use_credentials
-
-    with telling_outages():
-        use_credentials(start_server=False)
 
 
 def _foretell_pipeline(job: PipelineJob) -> Foretold:

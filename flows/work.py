@@ -1,11 +1,19 @@
-"""What a command that runs a job does. A configuration is read, and refused, before Prefect is loaded, which takes seconds."""
+"""What every command that runs a job does, whichever command line it came by, from its words to its exit status.
+
+command.py   `headrace`: its first moment, before anything heavy is loaded
+commands/    the commands of `headrace`, with their arguments, options and help
+cli.py       `python -m flows.X`: the same for one flow each
+work.py      here both meet: the job is read, and refused if it is wrong, before Prefect is loaded, which takes seconds
+running.py   runs the flow; needs Prefect
+"""
 
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from flows import LATEST
-from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
+from flows.schemas import reader_of
+from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.outages import exit_status
 from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
 from trainer.config.files import Job, read_values, validate_job
@@ -64,9 +72,27 @@ def status_of(work: Callable[[], None]) -> int:
 
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
-    """Read a job; the file of a whole pipeline also serves to prepare its data."""
+    """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
     read_by = (PipelineJob, PrepareJob) if schema is PrepareJob else (schema,)
     values = read_values(path, words, read_by)
-    if schema is PrepareJob and "model" in values:
-        return cast(Job, validate_job(PipelineJob, values, path).preparation())
-    return validate_job(schema, values, path)
+    try:
+        if schema is PrepareJob and "model" in values:
+            return cast(Job, validate_job(PipelineJob, values, path).preparation())
+        return validate_job(schema, values, path)
+    except ConfigError:
+        _require_kind(schema, values, path)
+        raise
+
+
+def _require_kind(schema: type[Job], values: dict[str, Any], path: str) -> None:
+    """Raise `ConfigError` for the file of another kind of training, with the command that reads it."""
+    from trainer.kinds.table import KINDS, marked_kinds
+
+    own = PipelineJob if schema is PrepareJob else schema
+    kinds, found = [kind.schema for kind in KINDS], marked_kinds(values)
+    if own in kinds and found and own not in [kind.schema for kind in found]:
+        meant = found[0]
+        raise ConfigError(
+            f"configuration {path} is one for `headrace {reader_of(meant.schema)}`: its data names `{meant.mark}`, which "
+            f"`headrace {reader_of(schema)}` does not read"
+        )

@@ -10,10 +10,6 @@ nothing else learns them.
 import os
 from typing import Any
 
-from prefect.blocks.core import Block
-from prefect.settings import PREFECT_API_URL
-from prefect.variables import Variable
-
 from trainer.common.errors import ConfigError
 
 VARIABLE = "HEADRACE_CREDENTIALS"
@@ -26,6 +22,10 @@ def use_credentials(start_server: bool = True) -> None:
     Where no server is set Prefect starts one to ask for its variable, which is left out unless `start_server`. Raises
     `ConfigError` if there is no such block, or it is of another kind.
     """
+    from prefect.blocks.core import Block  # loaded here, so that a command can ask for the variable's name without Prefect
+    from prefect.settings import PREFECT_API_URL
+    from prefect.variables import Variable
+
     name = os.environ.get(VARIABLE)
     if not name and (start_server or PREFECT_API_URL.value()):
         name = Variable.get(VARIABLE.lower(), "")

@@ -14,10 +14,11 @@ from trainer.common.errors import PipelineError
 from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.common.showing import show
-from trainer.config.files import Overrides, add_config
+from trainer.config.files import add_config
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import load_training_job
+from trainer.runs.run import TrainingJob
 
 
 def describe(stage: Foreseen) -> str:
@@ -35,20 +36,20 @@ def main(arguments: list[str]) -> int:
     add_config(parser)
     parser.add_argument("--json", action="store_true", help="print all of it as JSON")
     parsed = parser.parse_intermixed_args(arguments)
-    return tell(parsed.config, parsed.overrides, parsed.json)
-
-
-def tell(config: str, overrides: Overrides, as_json: bool) -> int:
-    """Print what becomes of every stage of a job; returns the exit status."""
     try:
-        stages = foresee(load_training_job(config, list(overrides)))
+        tell(load_training_job(parsed.config, parsed.overrides), parsed.json)
     except PipelineError as error:
         return tell_failure(error)
+    return 0
+
+
+def tell(job: TrainingJob, as_json: bool = False) -> None:
+    """Print what becomes of every stage of a job."""
+    stages = foresee(job)
     if as_json:
         show_json(stages)
     else:
         show("\n".join([*map(describe, stages), ""]))
-    return 0
 
 
 if __name__ == "__main__":

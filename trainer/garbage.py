@@ -84,11 +84,12 @@ def change_pin(url: str, key: str | None, removed: bool, as_json: bool = False) 
 
 def _show_garbage(store: Store, found: Iterable[Garbage], removed: bool) -> None:
     """Print it as JSON, also what was found, or removed, before an error."""
+    pins = sorted(pinned(store))  # read first: after an error the store may be away
     listed: list[Garbage] = []
     try:
         listed.extend(found)
     finally:
-        show_json({"removed": removed, "found": listed, "pinned": sorted(pinned(store))})
+        show_json({"removed": removed, "found": listed, "pinned": pins})
 
 
 def _tell_pins(store: Store) -> None:

@@ -10,14 +10,18 @@ is removed.
 
 import argparse
 import sys
+from collections.abc import Iterator
 from datetime import timedelta
 
-from trainer.common.errors import PipelineError
+from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.store.storage import Store
-from trainer.upkeep.leftovers import OLD, find_leftovers, remove_leftover
+from trainer.upkeep.leftovers import OLD, Leftover, find_leftovers, remove_leftover
 from trainer.upkeep.telling import describe, sum_up
+
+LONGEST = 24 * 36500.0
+"""Hours: as long as `headrace gc` may be told to wait."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,23 +40,38 @@ def main(arguments: list[str]) -> int:
 def tell(url: str, older_than: float = OLD / timedelta(hours=1), remove: bool = False, as_json: bool = False) -> int:
     """Print the leftovers older than some hours, and remove them if that is asked for; returns the exit status."""
     try:
+        if not abs(older_than) <= LONGEST:  # so written, it refuses nan too
+            raise ConfigError(f"--older-than: expected a number of hours, at most {LONGEST:g}, found {older_than}")
         store = Store(url)
         found = find_leftovers(store, timedelta(hours=older_than))
         if not found:  # half an upload may be all that there is
             store.require_there()
-        for left in [*found]:
-            gone = not remove or remove_leftover(store, left)
-            if not gone:
-                found.remove(left)
-            if not as_json:
-                print(describe(left.what, left.size, left.modified, left.key) + ("" if gone else " (in use again, kept)"))
+        _show(_settle(store, found, remove, as_json), remove, as_json)
     except PipelineError as error:
         return tell_failure(error)
-    if as_json:
-        show_json({"removed": remove, "found": found})
-    else:
-        print(sum_up([left.size for left in found], remove, "leftover"))
     return 0
+
+
+def _settle(store: Store, found: list[Leftover], remove: bool, quiet: bool) -> Iterator[Leftover]:
+    """Each leftover, once it is gone if it is to be removed; what is in use again is left out."""
+    for left in found:
+        gone = not remove or remove_leftover(store, left)
+        if not quiet:
+            print(describe(left.what, left.size, left.modified, left.key) + ("" if gone else " (in use again, kept)"))
+        if gone:
+            yield left
+
+
+def _show(settled: Iterator[Leftover], removed: bool, as_json: bool) -> None:
+    """Print all of them as JSON, or their sum; also what was found, or removed, before an error."""
+    listed: list[Leftover] = []
+    try:
+        listed.extend(settled)
+    finally:
+        if as_json:
+            show_json({"removed": removed, "found": listed})
+        else:
+            print(sum_up([left.size for left in listed], removed, "leftover"))
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """The commands that run a flow: a configuration, words that replace its settings, and what Prefect is loaded for."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from flows.commands.options import Config, DryRun, JobCommand, Json, Verify, Words, end
-from flows.commands.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of
 
 if TYPE_CHECKING:
     from flows.work import Found
@@ -121,7 +120,7 @@ def rollback(config: Config, words: Words = None, dry_run: DryRun = False, as_js
     _start("rollback", config, words, find, dry_run, as_json)
 
 
-def _start(command: str, config: Path, words: list[str] | None, find: "Callable[[], Found]", dry: bool, as_json: bool) -> None:
+def _start(command: str, config: str, words: list[str] | None, find: "Callable[[], Found]", dry: bool, as_json: bool) -> None:
     from flows.work import carry_out
 
-    end(carry_out(schema_of(command)[TITLE], str(config), words or [], find, dry, as_json))
+    end(carry_out(schema_of(command)[TITLE], config, words or [], find, dry, as_json))

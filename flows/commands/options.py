@@ -1,13 +1,11 @@
 """Arguments and options that several commands take, and how a command ends."""
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand
 
-from flows.commands.schemas import fields_of, schema_of
+from flows.schemas import schema_of
 
 
 class JobCommand(TyperCommand):
@@ -20,22 +18,15 @@ class JobCommand(TyperCommand):
             formatter.write(f"\n{title}:\n\n{explain(schema)}\n")
 
 
-def complete_field(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    """The settings whose path begins so, for a shell to complete."""
-    return [f"{field}=" for field in fields_of(str(ctx.command.name)) if field.startswith(incomplete)]
-
-
 def end(status: int) -> NoReturn:
     """End a command with an exit status."""
     raise typer.Exit(status)
 
 
-Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file", show_default=False)]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="a YAML file", show_default=False)]
 Words = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="key=value", help="settings that replace the file's", show_default=False, autocompletion=complete_field
-    ),
+    typer.Argument(metavar="key=value", help="settings that replace the file's", show_default=False),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="check everything, print the plan, and start nothing")]
 Verify = Annotated[

@@ -1,5 +1,6 @@
 """The commands that start and stop a Prefect server and a worker on this machine."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +19,9 @@ SCRIPT = Path(__file__).parents[2] / "deployments" / "local.py"
 def up() -> None:
     """Start a Prefect server and a worker here, all flows deployed.
 
-    In a checkout of headrace only. Settings are variables of the environment: PREFECT_HOME (database and logs), LISTEN, PORT,
-    DB, SCHEDULES, NOTIFY, CREDENTIALS; deployments/local.py explains them.
+    In a checkout of headrace only, as `make up` does it, with the sample corpora in data/raw. Settings are variables of the
+    environment: PREFECT_HOME (database and logs; default: .prefect in the checkout), LISTEN, PORT, DB, SCHEDULES, NOTIFY,
+    CREDENTIALS; deployments/local.py explains them.
     """
     end(_run("up"))
 
@@ -39,4 +41,15 @@ def _run(command: str) -> int:
             err=True,
         )
         return EXIT_BAD_INPUT
-    return subprocess.run([sys.executable, str(SCRIPT), command], check=False).returncode
+    if command == "up":  # as in the Makefile: the deployments' own jobs read them
+        status = _run_there("-m", "trainer.sample_corpora", "data/raw")
+        if status:
+            return status
+    return _run_there(str(SCRIPT), command)
+
+
+def _run_there(*arguments: str) -> int:
+    """Run the interpreter in the checkout, with the environment that `make` gives; returns its exit status."""
+    checkout = SCRIPT.parents[1]
+    env = {"PREFECT_HOME": str(checkout / ".prefect"), "DO_NOT_TRACK": "1", **os.environ, "PWD": str(checkout)}
+    return subprocess.run([sys.executable, *arguments], cwd=checkout, env=env, check=False).returncode

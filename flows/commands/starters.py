@@ -8,7 +8,7 @@ import typer
 
 from flows import RUNNING
 from flows.commands.options import end
-from flows.commands.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -30,7 +30,7 @@ class Kind(StrEnum):
 RUN_BY = {Kind.text: "run", Kind.jsonl: "run", Kind.csv: "finetune", Kind.s3: "run"}
 """The command that takes the file of each kind."""
 
-Command = Annotated[str | None, typer.Argument(metavar="[COMMAND]", help="the command that reads the file, such as run")]
+Command = Annotated[str | None, typer.Argument(metavar="COMMAND", help="the command that reads the file, such as run")]
 Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="write all of them to FOLDER/schemas")]
 
 
@@ -53,12 +53,22 @@ def schema(command: Command = None, write: Folder = None) -> None:
     from flows.work import status_of
 
     if write is not None:
+        if command is not None:
+            raise typer.BadParameter(f"--write writes the schemas of all commands: leave {command!r} out")
         folder = write
         end(status_of(lambda: write_schemas([_schema(name) for name in RUNNING], folder)))
     if command not in RUNNING:
-        found = "name a command" if command is None else f"{command!r} reads no configuration: name a command that does"
-        raise typer.BadParameter(f"{found} ({', '.join(RUNNING)}), or give --write FOLDER for all schemas")
+        raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or give --write FOLDER for all schemas")
     typer.echo(as_text(_schema(command)), nl=False)
+
+
+def _unfit(command: str | None) -> str:
+    """Why a command has no schema of its own, and what to do."""
+    if command is None:
+        return "name a command"
+    if command == "explain":
+        return "explain reads what run and finetune read: name one of the commands that have a schema"
+    return f"{command!r} reads no configuration: name a command that does"
 
 
 def _schema(command: str) -> "type[BaseModel]":
@@ -67,7 +77,7 @@ def _schema(command: str) -> "type[BaseModel]":
 
 def _write_starter(kind: Kind, path: Path) -> None:
     from flows.schema_files import write_schemas
-    from trainer.common.errors import ConfigError, StorageError
+    from trainer.common.errors import ConfigError, PipelineError, StorageError
 
     try:
         with open(path, "x", encoding="utf-8") as file:
@@ -76,5 +86,9 @@ def _write_starter(kind: Kind, path: Path) -> None:
         raise ConfigError(f"{path} is there already: name another file") from error
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}; name a file in a folder that can be written") from error
-    write_schemas([_schema(RUN_BY[kind])], path.parent)
+    try:
+        write_schemas([_schema(RUN_BY[kind])], path.parent)
+    except PipelineError:
+        path.unlink()  # else a second try would find it there
+        raise
     typer.echo(f"wrote {path}: change what is marked with <-, then `headrace {RUN_BY[kind]} {path} --dry-run` shows the plan")

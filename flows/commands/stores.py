@@ -1,7 +1,8 @@
-"""The commands that look at a store, or clean it up: they load no Prefect."""
+"""The commands that look at a store, or clean it up: they load no Prefect, unless a block holds the store's credentials."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -18,9 +19,17 @@ Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="write
 @commands.command(cls=JobCommand)
 def explain(config: Config, words: Words = None, as_json: Json = False) -> None:
     """What a job would reuse, continue or do again, and why."""
+    from flows.credentials import take_credentials
+    from flows.work import status_of
     from trainer.explain import tell
+    from trainer.kinds.table import load_training_job
 
-    end(tell(str(config), words or [], as_json))
+    def work() -> None:
+        job = load_training_job(config, words or [])
+        take_credentials(job.model_dump_json())
+        tell(job, as_json)
+
+    end(status_of(work))
 
 
 @commands.command("list")
@@ -28,7 +37,7 @@ def list_(store: StoreUrl, as_json: Json = False) -> None:
     """The runs of a store, a line each, newest first."""
     from trainer.compare import tell
 
-    end(tell(store, [], as_json=as_json))
+    _look(store, lambda: tell(store, [], as_json=as_json))
 
 
 @commands.command()
@@ -43,7 +52,7 @@ def compare(
 
     if not 2 <= len(runs) <= MOST:
         raise typer.BadParameter(f"name 2 to {MOST} runs; `headrace list {store}` shows which there are")
-    end(tell(store, runs, html, as_json))
+    _look(store, lambda: tell(store, runs, html, as_json))
 
 
 @commands.command()
@@ -57,7 +66,7 @@ def lineage(
     """Everything behind a model, from raw files to its promotion."""
     from trainer.lineage import tell
 
-    end(tell(store, model, every_file=files, checked=check, as_json=as_json))
+    _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
 
 
 @commands.command()
@@ -71,7 +80,7 @@ def gc(
     """What no run, champion or pin reaches: list it, or --remove it."""
     from trainer.garbage import tell_garbage
 
-    end(tell_garbage(store, older_than, runs_older_than, remove, as_json))
+    _look(store, lambda: tell_garbage(store, older_than, runs_older_than, remove, as_json))
 
 
 @commands.command()
@@ -86,7 +95,7 @@ def pin(
 
     if remove and key is None:
         raise typer.BadParameter("--remove needs a KEY: the pin to take away")
-    end(change_pin(store, key, remove, as_json))
+    _look(store, lambda: change_pin(store, key, remove, as_json))
 
 
 @commands.command()
@@ -99,4 +108,12 @@ def leftovers(
     """What killed processes left behind: list it, or --remove it."""
     from trainer.leftovers import tell
 
-    end(tell(store, older_than, remove, as_json))
+    _look(store, lambda: tell(store, older_than, remove, as_json))
+
+
+def _look(store: str, tell: Callable[[], int]) -> NoReturn:
+    """End with the status that `tell` returns, once the store's credentials are there."""
+    from flows.credentials import take_credentials
+    from flows.work import status_of
+
+    end(status_of(lambda: take_credentials(store)) or tell())

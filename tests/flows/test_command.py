@@ -1,6 +1,7 @@
 """The command `headrace`: help at once, exit statuses, JSON, starters and schemas."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,12 +16,13 @@ import pytest
 from typer.main import get_command
 
 from flows.command import RUNNING, main
-from flows.commands import app
-from flows.commands.schemas import TITLE, fields_of, schema_of
+from flows.commands import app, jobs
 from flows.commands.starters import RUN_BY, Kind
+from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
+from flows.schemas import TITLE, schema_of
 from tests.flows.conftest import SETTINGS, Done
-from tests.processes import start_module
+from tests.processes import free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
@@ -52,10 +54,11 @@ def config(raw: Path, tmp_path: Path) -> Path:
     return write_config(tmp_path / "job.yaml", small_values(raw, tmp_path / "store", **SETTINGS))
 
 
-def run_each(*commands: list[Any]) -> tuple[list[int], set[str], str, str]:
+def run_each(*commands: list[Any], **env: str) -> tuple[list[int], set[str], str, str]:
     """The statuses of some commands in a process without a server, what they loaded, and what they printed."""
     words = json.dumps([[str(word) for word in command] for command in commands])
-    ended = subprocess.run([sys.executable, "-c", EACH, words], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", EACH, words]
+    ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     *printed, told = ended.stdout.splitlines(keepends=True)
     statuses, modules = json.loads(told)
@@ -76,6 +79,11 @@ def json_of(capsys: pytest.CaptureFixture[str], *words: Any) -> Any:
     capsys.readouterr()
     assert status_of(*words, "--json") == 0
     return json.loads(capsys.readouterr().out)
+
+
+def test_the_usage_shows_what_may_be_left_out_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of("schema", "--help") == 0
+    assert "[COMMAND]" in (usage := capsys.readouterr().out) and "[[COMMAND]]" not in usage
 
 
 def test_help_fits_one_screen_and_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -126,6 +134,14 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
+def test_a_look_at_a_local_store_loads_no_prefect(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    commands = [[command, tmp_path / "store"] for command in ("list", "gc", "pin", "leftovers")]
+    statuses, loaded, _, said = run_each(*commands, ["explain", config], HEADRACE_CREDENTIALS="aws-credentials/nobody")
+    assert statuses == [0] * 5, said
+    assert "prefect" not in loaded
+
+
 def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in {
         ("nothing",): "No such command 'nothing'",
@@ -134,6 +150,8 @@ def test_a_command_line_that_is_wrong_is_bad_input(tmp_path: Path, capsys: pytes
         ("compare", str(tmp_path), "one"): "name 2 to 26 runs",
         ("pin", str(tmp_path), "--remove"): "--remove needs a KEY",
         ("schema", "list"): "'list' reads no configuration",
+        ("schema", "explain"): "explain reads what run and finetune read: name one of",
+        ("schema", "run", "--write", str(tmp_path / "out")): "--write writes the schemas of all commands: leave 'run' out",
         ("new", "poem"): "'poem' is not one of",
     }.items():
         assert status_of(*words) == EXIT_BAD_INPUT
@@ -148,12 +166,37 @@ def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(config: Path, 
     assert not (tmp_path / "store" / "runs").exists()
 
 
-def test_a_shell_completes_commands_and_settings() -> None:
-    assert {"training.max_steps", "data.corpora.0.name", "data.tokenizer.eos_token"} <= set(fields_of("run"))
-    words = {"COMP_WORDS": "headrace run job.yaml training.max_s", "COMP_CWORD": "3", "_HEADRACE_COMPLETE": "complete_bash"}
+def test_every_command_that_runs_a_flow_is_in_every_table() -> None:
+    commands = [str(info.callback.__name__) for info in jobs.commands.registered_commands if info.callback]
+    assert tuple(commands) == RUNNING
+    assert {schema_of(command)[TITLE] for command in RUNNING} == set(DRY_RUNS)
+
+
+def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, tmp_path: Path) -> None:
+    labelled = write_config(tmp_path / "labelled.yaml", {"data": {"source": "csv", "train": ["a.csv"]}})
+    statuses, loaded, _, said = run_each(
+        ["finetune", config], ["run", labelled], ["prepare", labelled], ["run", labelled, "data.corpora=[]"]
+    )
+    assert statuses == [EXIT_BAD_INPUT] * 4 and not loaded & set(HEAVY)
+    pretraining, finetuning, preparation, both = said.split("\n\n")
+    assert f"{config} is one for `headrace run`: its data names `corpora`, which `headrace finetune` does not" in pretraining
+    assert f"{labelled} is one for `headrace finetune`: its data names `source`, which `headrace run` does not" in finetuning
+    assert "is one for `headrace finetune`" in preparation and "`headrace prepare` does not read" in preparation
+    assert "data.source: unknown key" in both, "what is of the command's own kind is told what is wrong with it"
+
+
+def test_an_address_is_told_as_it_was_given() -> None:
+    assert "configuration s3://b/x.yaml cannot be read" in run_each(["run", "s3://b/x.yaml"])[3]
+
+
+def test_a_shell_completes_commands_and_leaves_settings_alone() -> None:
+    words = {"COMP_WORDS": "headrace fine", "COMP_CWORD": "1", "_HEADRACE_COMPLETE": "complete_bash"}
     command = [sys.executable, "-m", "flows.command"]
     completed = subprocess.run(command, cwd=ROOT, env=words, capture_output=True, text=True, check=True).stdout
-    assert completed.split() == ["training.max_steps="]
+    assert completed.split() == ["finetune"]
+    words |= {"COMP_WORDS": "headrace run job.yaml training.max_s", "COMP_CWORD": "3"}
+    completed = subprocess.run(command, cwd=ROOT, env=words, capture_output=True, text=True, check=True).stdout
+    assert completed.split() == [], "a shell would put a blank after the =, and offer all of them again after it"
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -173,6 +216,26 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     assert job.data.name if kind == Kind.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
     assert status_of("new", kind, path) == EXIT_BAD_INPUT
     assert "is there already: name another file" in capsys.readouterr().err
+
+
+def test_a_starter_whose_schema_cannot_be_written_can_be_tried_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, schema = tmp_path / "job.yaml", tmp_path / "schemas" / "pipeline.json"
+    schema.parent.mkdir()
+    schema.write_text('{"title": "of another tool"}')
+    assert status_of("new", "text", path) == EXIT_BAD_INPUT
+    assert f"{schema} is there already, and is not headrace's schema PipelineJob" in capsys.readouterr().err
+    assert not path.exists() and "another tool" in schema.read_text()
+    schema.write_text(as_text(schema_of("run")[TITLE]).replace("whole", "earlier"))
+    assert status_of("new", "text", path) == 0
+    assert schema.read_text() == as_text(schema_of("run")[TITLE]), "an earlier version gives way"
+
+
+def test_a_folder_that_cannot_be_made_leaves_no_starter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "schemas").write_text("a file")
+    assert status_of("new", "text", tmp_path / "job.yaml") == EXIT_BAD_INPUT
+    assert "cannot write schemas to" in capsys.readouterr().err and not (tmp_path / "job.yaml").exists()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
@@ -208,6 +271,35 @@ def test_up_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setattr("flows.commands.services.SCRIPT", tmp_path / "local.py")
     assert status_of("up") == EXIT_BAD_INPUT
     assert "needs a checkout of headrace" in capsys.readouterr().err
+
+
+def test_up_and_down_run_as_make_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "deployments" / "local.py"
+    script.parent.mkdir()
+    names = ["PREFECT_HOME", "DO_NOT_TRACK", "PWD"]
+    script.write_text(f"import os, sys; print([sys.argv[1], os.getcwd(), *map(os.environ.get, {names})])")
+    monkeypatch.setattr("flows.commands.services.SCRIPT", script)
+    monkeypatch.delenv("PREFECT_HOME", raising=False)
+    monkeypatch.setenv("DO_NOT_TRACK", "yes")
+    assert status_of("down") == 0
+    here = str(tmp_path)
+    assert capfd.readouterr().out == f"{['down', here, f'{here}/.prefect', 'yes', here]}\n"
+    assert not (tmp_path / "data").exists()
+    monkeypatch.setenv("PREFECT_HOME", "mine")
+    assert status_of("up") == 0
+    assert capfd.readouterr().out.splitlines()[-1] == str(["up", here, "mine", "yes", here])
+    assert (tmp_path / "data" / "raw" / "topics" / "topics.txt").exists()
+
+
+def test_down_says_that_nothing_was_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PORT", str(free_port()))
+    assert status_of("down") == 0
+    assert f"nothing was running that was started with PREFECT_HOME={tmp_path}" in capfd.readouterr().out
 
 
 @pytest.mark.slow

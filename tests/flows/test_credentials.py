@@ -10,6 +10,7 @@ from prefect.blocks.system import Secret
 from prefect_aws import AwsClientParameters, AwsCredentials, MinIOCredentials, S3Bucket
 from pydantic import SecretStr
 
+from flows.command import main
 from tasks.credentials import VARIABLE, use_credentials
 from tests.processes import start_module
 from tests.s3 import S3Server
@@ -54,6 +55,25 @@ def test_a_block_that_is_missing_or_of_another_kind_is_refused(monkeypatch: pyte
     assert "hush" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("explain", "CONFIG"), ("list", "STORE"), ("compare", "STORE", "a", "b"), ("lineage", "STORE", "a"), ("gc", "STORE"),
+        ("pin", "STORE"), ("leftovers", "STORE"),
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_what_looks_at_a_bucket_takes_the_block(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "aws-credentials/nobody")
+    config = write_config(tmp_path / "job.yaml", small_values(tmp_path, "s3://nowhere/store"))
+    with pytest.raises(SystemExit) as end:
+        main([{"STORE": "s3://nowhere/store", "CONFIG": str(config)}.get(word, word) for word in words])
+    assert end.value.code == 2
+    assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_flow_finds_its_store_with_a_block_alone_and_writes_the_secret_nowhere(
     raw: Path, s3: S3Server, server: dict[str, str], tmp_path: Path
@@ -75,3 +95,5 @@ def test_a_flow_finds_its_store_with_a_block_alone_and_writes_the_secret_nowhere
     assert not [name for name, content in files.items() if secret.encode() in content or key.encode() in content]
     assert secret not in ended.stdout + ended.stderr
     assert key not in ended.stdout + ended.stderr
+    listed = start_module(tmp_path / "listed", "flows.command", "list", store.url, env=env).wait(240)
+    assert listed.status == 0 and "finished" in listed.stdout, listed

@@ -1,9 +1,7 @@
 """Jobs from YAML files and `key=value` words, and the explanation of every field."""
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -14,18 +12,16 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from trainer.common.errors import ConfigError, reason_of
-from trainer.common.formats import plural
-from trainer.config.problems import describe_problems, schemas_in, shown, wants_text
+from trainer.config.field_types import schemas_in
+from trainer.config.problems import describe_problems, shown
 from trainer.config.unique_keys import DuplicateKey, parse_yaml
+from trainer.config.words import set_value
 
 Job = TypeVar("Job", bound=BaseModel)
 
 WORD = r"^[^=]+="
 Overrides = Sequence[Annotated[str, Field(pattern=WORD, description="key=value, such as training.max_steps=100")]]
 """Words that replace settings of a job, each by the path of its field."""
-
-NOTHING = ("", "~", "null", "Null", "NULL")
-"""How YAML spells that there is no value."""
 
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
@@ -44,7 +40,8 @@ def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[Bas
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration {path} cannot be read: {reason_of(error)}") from error
+        hint = "; the YAML file comes first, and then settings such as this" if "=" in path else ""
+        raise ConfigError(f"configuration {path} cannot be read: {reason_of(error)}{hint}") from error
     except DuplicateKey as error:
         raise ConfigError(f"configuration {path}: {error}") from error
     except ValueError as error:
@@ -52,7 +49,7 @@ def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[Bas
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
     for word in overrides:
-        _override(values, word, schemas)
+        set_value(values, word, schemas)
     return values
 
 
@@ -70,7 +67,7 @@ def override(job: Job, words: Overrides) -> Job:
         return job
     values = job.model_dump(mode="json", exclude_unset=True)
     for word in words:
-        _override(values, word, (type(job),))
+        set_value(values, word, (type(job),))
     return validate_job(type(job), values, f"`job` with `set` {', '.join(words)}")
 
 
@@ -91,60 +88,6 @@ def add_verify(parser: ArgumentParser) -> None:
 def explain(schema: type[BaseModel]) -> str:
     """A line for each field: its name, type, bounds, default and meaning."""
     return "\n".join(_lines(schema, ""))
-
-
-def _override(values: dict[str, Any], word: str, schemas: Sequence[type[BaseModel]]) -> None:
-    path, equals, text = word.partition("=")
-    if not equals or not path:
-        raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
-    keys = path.split(".")
-    value = _read_text(text) if wants_text(schemas, keys) else _read_yaml(text, word)
-    place: Any = values
-    for depth in range(1, len(keys)):
-        key = _key_in(place, keys[:depth], word)
-        if isinstance(place, dict) and place.get(key) is None:
-            place[key] = {}
-        place = place[key]
-    place[_key_in(place, keys, word)] = value
-
-
-def _read_text(text: str) -> str | None:
-    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks around it."""
-    said = text.strip()
-    if said in NOTHING:
-        return None
-    if said[0] in "'\"":
-        with suppress(ValueError):
-            value = parse_yaml(said)
-            return value if isinstance(value, str) else said
-    return said
-
-
-def _read_yaml(text: str, word: str) -> Any:
-    try:
-        value = parse_yaml(text)
-    except DuplicateKey as error:
-        raise ConfigError(f"{word!r} cannot be set: {error}") from error
-    except ValueError as error:
-        raise ConfigError(f"{word!r} cannot be set: {text!r} is not YAML: {error}") from error
-    if value is None and text.strip() not in NOTHING:
-        quoted = json.dumps(text.strip(), ensure_ascii=False)
-        raise ConfigError(f"{word!r} cannot be set: YAML reads {text!r} as nothing; to give it as text, write {quoted}")
-    return value
-
-
-def _key_in(place: Any, keys: list[str], word: str) -> str | int:
-    """The last of some keys, as a key or number in `place`, to which the ones before it lead. Raises `ConfigError`."""
-    *before, key = keys
-    if isinstance(place, dict):
-        return key
-    where = ".".join(before)
-    if not isinstance(place, list):
-        raise ConfigError(f"{word!r} cannot be set: {where} is {shown(place)}, which has no keys")
-    if not key.isdecimal() or int(key) >= len(place):
-        there = f"has {plural(len(place), 'entry', 'entries')}, counted from 0"
-        raise ConfigError(f"{word!r} cannot be set: the list {where} {there}; none of them is {key}")
-    return int(key)
 
 
 def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:

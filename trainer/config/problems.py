@@ -1,16 +1,15 @@
 """What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was found."""
 
 import difflib
-from collections.abc import Iterable, Iterator
 from datetime import date
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainer.common.formats import plural
+from trainer.config.field_types import inside, options_of, schemas_in
 from trainer.config.jobs import SPELLINGS
 
 TEXT, NUMBER, INTEGER, LIST, KEYS = "text", "a number", "a whole number", "a list", "keys with values"
@@ -52,22 +51,6 @@ def describe_problems(schema: type[BaseModel], error: ValidationError) -> list[s
         tried |= {place} if is_one_of_several else set()
     deeper = {place[:depth] for place in tried for depth in range(len(place))}
     return [_told(schema, place, found) for place, found in problems.items() if place not in tried & deeper]
-
-
-def schemas_in(annotation: Any) -> list[type[BaseModel]]:
-    """The schemas that a field's type is made of."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in schemas_in(part)]
-
-
-def wants_text(schemas: Iterable[type[BaseModel]], keys: Iterable[str]) -> bool:
-    """Whether nothing but text can stand under these keys, by each schema that knows them."""
-    types: list[Any] = list(schemas)
-    for key in keys:
-        types = [inside for each in types for option in _options(each) for inside in _inside(option, key)]
-    options = [option for each in types for option in _options(each)]
-    return bool(options) and all(option is str for option in options)
 
 
 def shown(value: Any) -> str:
@@ -148,32 +131,14 @@ def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, b
     annotation: Any = schema
     one_of_several = False
     for part in location:
-        options = _options(annotation)
+        options = options_of(annotation)
         if len(options) > 1:
             annotation, one_of_several = Any, True
             continue
         if part != "[key]":
             kept.append(part)
-        annotation = next(iter(_inside(options[0], part)), Any)
+        annotation = next(iter(inside(options[0], part)), Any)
     return tuple(kept), one_of_several
-
-
-def _options(annotation: Any) -> list[Any]:
-    """The types that a value may have, other than none at all."""
-    if get_origin(annotation) is Annotated:
-        return _options(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [option for part in get_args(annotation) if part is not NoneType for option in _options(part)]
-    return [annotation]
-
-
-def _inside(annotation: Any, key: Any) -> Iterator[Any]:
-    """The type of what is under a key of a value of some type."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        if key in annotation.model_fields:
-            yield annotation.model_fields[key].annotation
-    elif get_origin(annotation) in (list, dict):
-        yield get_args(annotation)[-1]
 
 
 def _schema_at(schema: type[BaseModel], place: Place) -> type[BaseModel]:

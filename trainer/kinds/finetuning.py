@@ -1,7 +1,6 @@
 """Fine-tuning: labelled data and a pretrained model to one that classifies, or predicts a number."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainer.common.progress import Progress
 from trainer.config.finetuning import FinetuneJob
@@ -16,12 +15,6 @@ from trainer.store.storage import Store
 
 if TYPE_CHECKING:
     from trainer.workloads.finetuning import Finetuning
-
-
-def fits(values: Mapping[str, Any]) -> bool:
-    """Labelled data names a `source`."""
-    data = values.get("data")
-    return isinstance(data, dict) and "source" in data
 
 
 def preflight(job: FinetuneJob, progress: Progress) -> object:
@@ -58,7 +51,7 @@ def foresee_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_ke
 
 FINETUNING = Kind(
     schema=FinetuneJob,
-    fits=fits,
+    mark="source",
     preflight=preflight,
     prepare=encode,
     identify=identify,

@@ -1,6 +1,6 @@
 """What a kind of job says of itself."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +19,8 @@ class Kind:
 
     schema: type[Any]
     """The job's schema: it validates the YAML file, the command line and a deployment's form."""
-    fits: Callable[[Mapping[str, Any]], bool]
-    """Whether the values of a file are meant for this schema, before they are validated."""
+    mark: str
+    """The key of `data` by which a file is seen to be of this kind, before it is validated."""
     preflight: Callable[[Any, Progress], object]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Progress], TrainingData]

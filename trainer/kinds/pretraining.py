@@ -54,7 +54,7 @@ def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_k
 
 PRETRAINING = Kind(
     schema=PipelineJob,
-    fits=lambda values: True,
+    mark="corpora",
     preflight=preflight,
     prepare=prepare,
     identify=identify,

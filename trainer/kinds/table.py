@@ -1,5 +1,8 @@
 """The kinds of job, and which of them a job or a file is of."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from trainer.config.files import read_values, validate_job
 from trainer.kinds.finetuning import FINETUNING
 from trainer.kinds.kind import Kind
@@ -7,7 +10,7 @@ from trainer.kinds.pretraining import PRETRAINING
 from trainer.runs.run import Run, TrainingData, TrainingJob
 
 KINDS = (FINETUNING, PRETRAINING)
-"""A file is of the first kind that it fits."""
+"""A file is of the first kind whose mark it has."""
 
 
 def kind_of(job: TrainingJob) -> Kind:
@@ -18,10 +21,16 @@ def kind_of(job: TrainingJob) -> Kind:
     raise TypeError(f"{type(job).__name__} is of none of the kinds {', '.join(kind.schema.__name__ for kind in KINDS)}")
 
 
+def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:
+    """The kinds whose mark the values of a file have, in their order."""
+    data = values.get("data")
+    return [kind for kind in KINDS if isinstance(data, dict) and kind.mark in data]
+
+
 def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:
     """The job of a YAML file, to which `key=value` words are added. Raises `ConfigError`."""
     values = read_values(path, overrides, [kind.schema for kind in KINDS])
-    kind = next(kind for kind in KINDS if kind.fits(values))
+    kind = next(iter(marked_kinds(values)), PRETRAINING)
     job: TrainingJob = validate_job(kind.schema, values, path)
     return job
 

@@ -242,9 +242,21 @@ def test_a_word_for_a_text_is_taken_as_it_stands(said: str, meant: str | None, c
     ("word", "says"),
     [
         ("evaluation.prompts=[yes]", """prompts.0: expected text, found true; in quotes it is text: "true" in a file"""),
-        ("evaluation.prompts=#x", """YAML reads '#x' as nothing; to give it as text, write "#x\""""),
+        ("evaluation.prompts=#x", """'#x' as a comment, which is nothing; a list of one text is 'evaluation.prompts=["#x"]'"""),
+        ("model.config.act=#x", """as a comment, which is nothing; in quotes it is text: 'model.config.act="#x"'"""),
         ("training.max_steps=[9]", "training.max_steps: expected a whole number, found the list [9]"),
     ],
 )
 def test_a_word_for_another_thing_is_told_how_to_be_quoted(word: str, says: str, config: Path) -> None:
     assert says in refused(config, word)
+
+
+def test_a_comment_for_a_number_is_not_told_to_be_text(config: Path) -> None:
+    assert refused(config, "training.max_steps=#9").endswith("YAML reads '#9' as a comment, which is nothing")
+
+
+def test_a_setting_before_the_file_is_told_to_come_after_it(config: Path) -> None:
+    assert refused(Path("training.max_steps=9"), str(config)) == (
+        "configuration training.max_steps=9 cannot be read: No such file or directory; the YAML file comes first, and then "
+        "settings such as this"
+    )

@@ -1,5 +1,6 @@
 """What killed processes left in a store is found and removed; what is committed, young or held stays."""
 
+import json
 import os
 import time
 from datetime import timedelta
@@ -10,6 +11,8 @@ import pytest
 
 from tests.s3 import S3Server
 from tests.support import small_job
+from trainer import garbage
+from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.corpus import preparation
 from trainer.corpus.preparation import prepare
@@ -110,3 +113,41 @@ def test_the_command_removes_only_when_it_is_told_to(tmp_path: Path, capsys: pyt
     assert main([str(tmp_path), "--remove"]) == 0
     assert not half.parent.exists() and "uncommitted" in capsys.readouterr().out
     assert main(["s3://no-such-bucket-anywhere"]) == 2
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "-inf", "1e9"])
+def test_an_age_that_is_none_is_refused(hours: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path), f"--older-than={hours}"]) == 2
+    assert "--older-than: expected a number of hours, at most 876000, found" in capsys.readouterr().err
+
+
+def test_what_was_removed_before_an_error_is_told(
+    littered: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    delete = Store.delete
+
+    def fail_at_the_last(store: Store, key: str) -> None:
+        if key == UNCOMMITTED[-1]:
+            raise StorageError("the store is away", passes=True)
+        delete(store, key)
+
+    monkeypatch.setattr("trainer.leftovers.Store", lambda url: littered)
+    monkeypatch.setattr(Store, "delete", fail_at_the_last)
+    assert main([littered.url, "--older-than", "-1", "--remove", "--json"]) == 75
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert told["removed"] and [each["key"] for each in told["found"]] == UNCOMMITTED[:-1]
+    assert "StorageError: the store is away" in printed.err
+
+
+def test_gc_tells_the_first_error_where_the_store_is_away_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def go_away(*_: object) -> None:
+        monkeypatch.setattr(garbage, "pinned", go_away)
+        raise StorageError("the store is away", passes=True)
+
+    monkeypatch.setattr(garbage, "collect", lambda job: (go_away() for _ in range(1)))
+    assert garbage.main([str(tmp_path), "--json"]) == 75
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["found"] == [] and "the store is away" in printed.err

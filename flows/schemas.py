@@ -1,7 +1,8 @@
 """Which configuration each command reads. Loads the schemas, and nothing more."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, get_origin
+from typing import TYPE_CHECKING
+
+from flows import RUNNING
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -29,18 +30,6 @@ def schema_of(command: str) -> "dict[str, type[BaseModel]]":
     return read[command]
 
 
-def fields_of(command: str) -> list[str]:
-    """The paths of all settings that a command's configuration may hold."""
-    return sorted({path for schema in schema_of(command).values() for path in _paths(schema, "")})
-
-
-def _paths(schema: "type[BaseModel]", prefix: str) -> Iterator[str]:
-    """Those of one schema; of a list of settings, its first entry's."""
-    from trainer.config.problems import schemas_in
-
-    for name, field in schema.model_fields.items():
-        path = f"{prefix}{name}"
-        for nested in (inside := schemas_in(field.annotation)):
-            yield from _paths(nested, f"{path}.0." if get_origin(field.annotation) is list else f"{path}.")
-        if not inside:
-            yield path
+def reader_of(schema: "type[BaseModel]") -> str:
+    """The command that reads a schema's files: the first in the order of the help, where several do."""
+    return next(command for command in RUNNING if schema in schema_of(command).values())
