@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from docs.making.text import cell, paragraphs, slug
 from flows import RUNNING
-from flows.commands.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of
 from trainer.config.files import bounds_of, default_of, type_name
 from trainer.config.jobs import GarbageJob
 from trainer.config.problems import schemas_in

@@ -8,7 +8,7 @@ from docs.making import __main__ as making
 from docs.making.errors import page as errors_page
 from docs.making.settings import page as settings_page
 from flows import RUNNING
-from flows.commands.schemas import fields_of
+from tests.docs.fields import fields_of
 from trainer.common import errors
 from trainer.common.errors import PipelineError
 

@@ -13,9 +13,10 @@ from typer.main import get_command
 
 from flows import RUNNING
 from flows.commands import app
-from flows.commands.schemas import TITLE, fields_of, schema_of
 from flows.commands.starters import TEMPLATES
 from flows.schema_files import file_name
+from flows.schemas import TITLE, schema_of
+from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.support import ROOT
 from tests.trainer.preparing import job_of, run
