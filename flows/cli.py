@@ -1,4 +1,4 @@
-"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, `--dry-run`, help on every field.
+"""The command line of each flow's module, `python -m flows.X`: a YAML file, `key=value` words, options and help.
 
 Prefect is loaded by then. The command `headrace` (command.py and commands/) does the same without that, and has more commands.
 Both hand over to work.py.
