@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 class CorpusPlan(BaseModel):
     """A corpus's part in the run."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     name: str
     documents: int
@@ -21,7 +21,7 @@ class CorpusPlan(BaseModel):
 class Plan(BaseModel):
     """What every training loop needs to know of its length."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     global_batch: int = Field(ge=1)
     ranks: int = Field(ge=1)

@@ -9,7 +9,9 @@ import pytest
 from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.common.errors import ArtifactError
+from trainer.records.plans import FinetunePlan
 from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.shapes import require_shape
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records
 from trainer.store.manifest import fingerprint
@@ -119,3 +121,20 @@ def test_records_that_were_lost_as_a_whole_are_told_of_a_finished_run(
         with caplog.at_level(logging.WARNING):
             assert read_records(empty_store, "runs/a") == records[:kept]
         assert ("records are missing" in caplog.text) == (kept < len(records))
+
+
+def test_a_plan_whose_number_is_written_as_text_is_no_plan() -> None:
+    plan = FinetunePlan(
+        global_batch=8,
+        ranks=1,
+        micro_batch=8,
+        accumulation=1,
+        steps_per_epoch=5,
+        total_steps=15,
+        warmup_steps=0,
+        examples=40,
+        validation_examples=9,
+    )
+    require_shape("runs/x/plan.json", plan.model_dump())
+    with pytest.raises(ValueError, match="steps_per_epoch"):
+        require_shape("runs/x/plan.json", {**plan.model_dump(), "steps_per_epoch": "5"})
