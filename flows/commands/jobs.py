@@ -24,7 +24,7 @@ def run(config: Config, words: Words = None, verify: Verify = False, dry_run: Dr
 
         return data_to_model, show_outcome
 
-    _start("run", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+    _start("run", config, words, find, dry_run, as_json, verify)
 
 
 @commands.command(cls=JobCommand)
@@ -52,7 +52,7 @@ def prepare(
 
         return prepare_data, show_prepared
 
-    _start("prepare", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+    _start("prepare", config, words, find, dry_run, as_json, verify)
 
 
 @commands.command(cls=JobCommand)
@@ -65,7 +65,7 @@ def train(config: Config, words: Words = None, verify: Verify = False, dry_run: 
 
         return train_model, show_run
 
-    _start("train", config, [*(words or []), *(["verify=true"] if verify else [])], find, dry_run, as_json)
+    _start("train", config, words, find, dry_run, as_json, verify)
 
 
 @commands.command(cls=JobCommand)
@@ -120,7 +120,16 @@ def rollback(config: Config, words: Words = None, dry_run: DryRun = False, as_js
     _start("rollback", config, words, find, dry_run, as_json)
 
 
-def _start(command: str, config: str, words: list[str] | None, find: "Callable[[], Found]", dry: bool, as_json: bool) -> None:
+def _start(
+    command: str,
+    config: str,
+    words: list[str] | None,
+    find: "Callable[[], Found]",
+    dry: bool,
+    as_json: bool,
+    verify: bool = False,
+) -> None:
     from flows.work import carry_out
 
-    end(carry_out(schema_of(command)[TITLE], config, words or [], find, dry, as_json))
+    settings = [*(words or []), *(["verify=true"] if verify else [])]
+    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json))

@@ -6,11 +6,9 @@ from typing import Any
 
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
-from trainer.records.results import Evaluation, FinetuneEvaluation
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
-
-Measured = Evaluation | FinetuneEvaluation
+from trainer.upkeep.gate import Measured
 
 
 @dataclass(frozen=True)
