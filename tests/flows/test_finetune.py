@@ -54,7 +54,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     killer.join()
     assert state.name == "Completed"
     outcome, flow_run = state.result(), flow_run_of(state)
-    runs = task_runs(flow_run)
+    runs = task_runs(flow_run, "report")
     assert list(runs) == ["preflight", "encode", "plan-steps", "train", "evaluate", "report"]
     assert runs["train"].run_count == 2
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
@@ -68,7 +68,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     ended = start_module(tmp_path / "said", "flows.finetune", config, env=server).wait()
     assert ended.status == 0, ended.stderr
     assert digests(tmp_path / "store") == before
-    names = {name: run.state_name for name, run in task_runs(latest_run("finetune")).items()}
+    names = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "report").items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
         **dict.fromkeys(["encode", "train", "evaluate", "report"], "Reused"),
@@ -88,7 +88,7 @@ def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pair
     for said in ("Completed", "Reused"):
         with cores(1):
             state = finetune(job, return_state=True)
-        names = {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()}
+        names = {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()}
         assert names == {
             "preflight": "Completed", "encode": said, "plan-steps": "Completed", "train": "Reused", "evaluate": said,
             "report": said,
@@ -121,7 +121,7 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Pa
     assert json.loads(str(artifact.data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
     with cores(1):
         state = evaluate_model(EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True)
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"evaluate": "Reused"}
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {"evaluate": "Reused"}
 
 
 def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
@@ -141,7 +141,7 @@ def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
         state = predict(
             validate_job(PredictJob, {"store": str(tuned), "model": "pairs", "data": data}, "test"), return_state=True
         )
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"predict": "Reused"}
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "predict").items()} == {"predict": "Reused"}
     (artifact,) = [each for each in artifacts(flow_run_of(state)) if each.key == "predictions"]
     assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
 

@@ -73,7 +73,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
         state = train_model(pipeline_job(raw, store), return_state=True)
     killer.join()
     assert state.name == "Completed"
-    assert task_runs(flow_run_of(state))["train"].run_count == 2
+    assert task_runs(flow_run_of(state), "train")["train"].run_count == 2
     assert final_bytes(store) == final_bytes(done.store)
     assert curve(store) == curve(done.store)
 
@@ -133,6 +133,6 @@ def test_bad_input_is_not_tried_again(
     data = job.data.model_copy(update={"corpora": [code, job.data.corpora[1]]})
     message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), kind)
     assert says in message
-    runs = task_runs(flow_run_of(state))
+    runs = task_runs(flow_run_of(state), task)
     assert (runs[task].state_name, runs[task].run_count) == ("Failed", 1)
     assert task == list(runs)[-1], "nothing after it was begun"
