@@ -15,7 +15,7 @@ from flows.finetune import finetune
 from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
-from tests.processes import children, command_line, cores, start_module, start_warm, wait_until
+from tests.processes import cores, stages, start_module, start_warm, wait_until
 from tests.support import digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from trainer.config.files import validate_job
@@ -44,7 +44,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
 
     def kill_trainer() -> None:
         wait_until(lambda: checkpoints.exists() and json.loads(checkpoints.read_text())["step"] > 5)
-        (trainer,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+        (trainer,) = stages(os.getpid())
         os.kill(trainer, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_trainer)

@@ -17,7 +17,7 @@ from flows.train_model import train_model
 from tasks.stage import run_stage
 from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
-from tests.processes import children, command_line, cores, wait_until
+from tests.processes import cores, stages, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
@@ -64,7 +64,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
 
     def kill() -> None:
         wait_until(lambda: steps_recorded(store) >= 13)
-        (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+        (stage,) = stages(os.getpid())
         os.kill(stage, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
