@@ -182,11 +182,11 @@ _starting = threading.Lock()
 
 def _fitting_server() -> ForkServer:
     with _starting:
-        _servers[:] = [server for server in _servers if server.lives()]
-        if not _servers or not _servers[-1].fits():
+        current = _servers[-1] if _servers else None
+        if current is None or not current.lives() or not current.fits():
             for server in _servers:
                 server.close()
-            _servers.append(ForkServer())
+            _servers[:] = [*filter(ForkServer.lives, _servers), ForkServer()]
         return _servers[-1]
 
 
@@ -194,3 +194,12 @@ def _fitting_server() -> ForkServer:
 def _end_servers() -> None:
     for server in _servers:
         server.end()
+
+
+def _forget_servers() -> None:
+    for server in _servers:
+        server.close()
+    _servers.clear()
+
+
+os.register_at_fork(after_in_child=_forget_servers)
