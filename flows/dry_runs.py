@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
 from trainer.common.formats import plural, size
+from trainer.common.loading import loading
 from trainer.common.plain_values import show_json
 from trainer.common.progress import for_people
 from trainer.config.finetuning import FinetuneJob
@@ -73,14 +74,16 @@ def describe_finetune_preflight(found: FinetunePreflight) -> list[str]:
 
 
 def _foretell_pipeline(job: PipelineJob) -> Foretold:
-    from trainer.preflight.pretraining import preflight
+    with loading():
+        from trainer.preflight.pretraining import preflight
 
     found = preflight(job, for_people())
     return Foretold(describe_preflight(found), found)
 
 
 def _foretell_finetuning(job: FinetuneJob) -> Foretold:
-    from trainer.preflight.finetuning import finetune_preflight
+    with loading():
+        from trainer.preflight.finetuning import finetune_preflight
 
     found = finetune_preflight(job, for_people())
     return Foretold(describe_finetune_preflight(found), found)
