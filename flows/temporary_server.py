@@ -32,7 +32,7 @@ SERVER_SETTINGS = {
 
 def start_loading() -> "TemporaryServer | None":
     """Start loading a server, unless a server is known to be named."""
-    if API_URL in os.environ:
+    if os.environ.get(API_URL):
         return None
     if "prefect" in sys.modules:
         from prefect.settings import get_current_settings

@@ -1,0 +1,59 @@
+"""The Prefect server of a command whose environment names none."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
+from tests.support import small_values, write_config, write_corpora
+
+
+def start_preparing(folder: Path, **given: str) -> Running:
+    """`headrace prepare` in a process that knows of no server, with a database of its own."""
+    values = small_values(write_corpora(folder / "raw"), folder / "store")
+    config = write_config(folder / "job.yaml", {key: values[key] for key in ("store", "name", "data")})
+    env = {"PREFECT_HOME": str(folder / "prefect"), **given}
+    return start_module(folder / "said", "flows.command", "prepare", config, env=env)
+
+
+def servers_of(pid: int) -> list[int]:
+    return [each for each in descendants(pid) if "flows.temporary_server" in command_line(each)]
+
+
+def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it(tmp_path: Path) -> None:
+    command = start_preparing(tmp_path)
+    wait_until(lambda: bool(servers_of(command.pid)))
+    (server,) = servers_of(command.pid)
+    ended = command.wait()
+    assert ended.status == 0, ended
+    assert not alive(server)
+    assert (tmp_path / "prefect" / "prefect.db").exists()
+    assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals) -> None:
+    command = start_preparing(tmp_path)
+    wait_until(lambda: (tmp_path / "prefect" / "prefect.db").exists())
+    found = descendants(command.pid)
+    assert servers_of(command.pid)
+    os.kill(command.pid, signum)
+    command.wait()
+    wait_until(lambda: not any(map(alive, found)), 30.0)
+
+
+def test_a_command_that_is_told_of_a_server_starts_none(tmp_path: Path, server: dict[str, str]) -> None:
+    command = start_preparing(tmp_path, **server)
+    seen: list[int] = []
+    wait_until(lambda: seen.extend(servers_of(command.pid)) or command.status() is not None)
+    assert command.wait().status == 0
+    assert not seen
+    assert not (tmp_path / "prefect" / "prefect.db").exists()
+
+
+def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
+    ended = start_preparing(tmp_path, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false").wait()
+    assert ended.status != 0
+    assert "No Prefect API URL provided" in ended.stderr
