@@ -6,6 +6,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,14 +40,16 @@ class NoPicture(Exception):
 
 
 def find_browser() -> str:
-    """The path of the browser's program. Raises `NoPicture`."""
-    for name in PROGRAMS:
-        if found := shutil.which(name):
-            return found
-    raise NoPicture(
-        f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on Debian by "
-        "`apt-get install chromium`"
-    )
+    """The path of the browser's program. Raises `NoPicture` if it, or what drives it, is missing."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        raise NoPicture(
+            f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on Debian by "
+            "`apt-get install chromium`"
+        )
+    if find_spec("playwright") is None:
+        raise NoPicture("the package playwright, which drives the browser, is not installed: `make screenshots` installs it")
+    return found
 
 
 @contextmanager
