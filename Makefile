@@ -13,7 +13,7 @@ export DO_NOT_TRACK := 1
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
-	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.data_to_model $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
+	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.command run $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
 
 # A Prefect server and a worker on this machine, with every flow deployed.
 up: $(STAMP) corpora
@@ -22,7 +22,9 @@ up: $(STAMP) corpora
 down: $(STAMP)
 	@$(BIN)/python deployments/local.py down
 
-corpora: $(STAMP)
+corpora: data/raw/topics/topics.txt
+
+data/raw/topics/topics.txt: | $(STAMP)  # written last
 	@$(BIN)/python -m trainer.sample_corpora data/raw
 
 finetune: $(STAMP) pairs

@@ -13,14 +13,28 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flows import LATEST
 from flows.schemas import reader_of
+from flows.temporary_server import start_loading
+from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
+from trainer.common.loading import loading
 from trainer.common.outages import exit_status
 from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
 from trainer.config.files import Job, read_values, validate_job
-from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.predicting import PredictJob
 
 if TYPE_CHECKING:
     from prefect import Flow
+
+FIRST_STAGES: dict[type[Any], str] = {
+    PipelineJob: "preflight",
+    FinetuneJob: "finetune-preflight",
+    PrepareJob: "tokenizer",
+    EvaluateJob: "evaluate",
+    PredictJob: "predict",
+}
+"""The stage that the flow on such a job begins with."""
 
 Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 """A flow, and what prints for people what it made."""
@@ -42,9 +56,14 @@ def carry_out(
 
             dry_run(job, as_json)
             return
-        flow, show = find()
-        from flows.running import run
-
+        server = start_loading()
+        if schema in FIRST_STAGES:
+            load_early(FIRST_STAGES[schema])
+        with loading():
+            flow, show = find()
+            from flows.running import run
+        if server is not None:
+            server.serve()
         made = run(flow, job)
         if as_json:
             from trainer.common.plain_values import show_json

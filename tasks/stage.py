@@ -3,12 +3,11 @@
 import json
 import logging
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
+from tasks.stage_processes import start_stage
 from trainer.child import BY_SIGNAL
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
@@ -36,13 +35,11 @@ def run_stage(
     with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
         json.dump(request, file)
         file.flush()
-        with subprocess.Popen(
-            [sys.executable, "-m", "trainer.child"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            errors="replace",
-        ) as child:  # fmt: skip
+        with start_stage(name, file, ranks) as child:
             try:
                 with finishing(), on_stop(child.terminate):
-                    outcome = _follow(child, show, logger)
+                    assert child.stdout is not None
+                    outcome = _follow(child.stdout, show, logger)
                     child.wait()
             except BaseException:
                 child.terminate()
@@ -51,11 +48,10 @@ def run_stage(
     return _result(name, child.returncode, outcome)
 
 
-def _follow(child: subprocess.Popen[str], show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
+def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> dict[str, Any]:
     """Pass on what the child says until it ends; returns its error or result event."""
     outcome: dict[str, Any] = {}
-    assert child.stdout is not None
-    for line in child.stdout:
+    for line in said:
         event = _event(line)
         match event.pop("event", None):
             case "progress":

@@ -194,9 +194,26 @@ def descendants(pid: int) -> list[int]:
     return [found for child in children(pid) for found in [child, *descendants(child)]]
 
 
+def stages(pid: int) -> list[int]:
+    """The processes in which stages run that a process waits for: launchers and ranks too."""
+    return [each for each in descendants(pid) if name_of(each).startswith("stage ")]
+
+
+def name_of(pid: int) -> str:
+    return _read(pid, "comm").rstrip("\n")
+
+
+def parent_of(pid: int) -> int:
+    return int(_read(pid, "stat").rpartition(") ")[2].split()[1])
+
+
 def command_line(pid: int) -> str:
+    return _read(pid, "cmdline").replace("\0", " ")
+
+
+def _read(pid: int, what: str) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return Path(f"/proc/{pid}/{what}").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return ""
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Any
 
 from trainer.common.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.common.loading import loading
 from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
@@ -28,16 +29,18 @@ TELL_SECONDS = 0.2
 """Between two looks whether ranks are to be asked to stop."""
 
 
-def main() -> int:
-    """Run the requested stage; returns the exit status."""
+def main(parent: int | None = None) -> int:
+    """Run the requested stage; returns the exit status. `parent` is the process that has started this one, if it is another
+    than the one that waits."""
     heed_stops()  # before the libraries are loaded, which takes seconds
-    from trainer.common.process import die_with_parent
+    from trainer.common.process import die_with_parent, name_process
     from trainer.runs.logs import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
     request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
     launched = "RANK" in os.environ
-    die_with_parent(os.getppid() if launched else request["parent"])
+    name_process(f"stage {request['stage']}")
+    die_with_parent(os.getppid() if launched else parent or request["parent"])
     if request["ranks"] > 1 and not launched:
         return leave(launch(request["ranks"]))
     rank = int(os.environ.get("RANK", "0"))
@@ -110,7 +113,8 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
             from trainer.stages import stage
 
             check_stop()
-            work = stage(name)
+            with loading():
+                work = stage(name)
             check_stop()
             result = work(**arguments, progress=as_events() if rank == 0 else silent())
     except Preempted as stop:

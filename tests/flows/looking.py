@@ -15,6 +15,8 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import Artifact, TaskRun, TaskRunResult
 from prefect.client.schemas.sorting import FlowRunSort
 
+from tests.processes import wait_until
+
 
 def latest_run(flow: str) -> UUID:
     """The newest run of a flow."""
@@ -24,8 +26,21 @@ def latest_run(flow: str) -> UUID:
         return found.id
 
 
-def task_runs(flow_run: UUID) -> dict[str, TaskRun]:
-    """The task runs of a flow run in their order, by name without their random ending."""
+def task_runs(flow_run: UUID, last: str) -> dict[str, TaskRun]:
+    """The task runs of a flow run in their order, by name without their random ending; `last` is the one that ends last.
+
+    The server records them in its own time, from events that it is sent: later than the flow's end if its database is busy.
+    """
+
+    def told() -> bool:
+        known = _known_task_runs(flow_run)
+        return last in known and all(run.state is not None and run.state.is_final() for run in known.values())
+
+    wait_until(told)
+    return _known_task_runs(flow_run)
+
+
+def _known_task_runs(flow_run: UUID) -> dict[str, TaskRun]:
     with get_client(sync_client=True) as client:
         runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[flow_run])))
     in_order = sorted(runs, key=lambda run: run.start_time or run.created)

@@ -15,7 +15,7 @@ from flows.finetune import finetune
 from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
-from tests.processes import children, command_line, cores, start_module, start_warm, wait_until
+from tests.processes import cores, stages, start_module, start_warm, wait_until
 from tests.support import digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from trainer.config.files import validate_job
@@ -44,7 +44,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
 
     def kill_trainer() -> None:
         wait_until(lambda: checkpoints.exists() and json.loads(checkpoints.read_text())["step"] > 5)
-        (trainer,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+        (trainer,) = stages(os.getpid())
         os.kill(trainer, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_trainer)
@@ -54,7 +54,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     killer.join()
     assert state.name == "Completed"
     outcome, flow_run = state.result(), flow_run_of(state)
-    runs = task_runs(flow_run)
+    runs = task_runs(flow_run, "report")
     assert list(runs) == ["preflight", "encode", "plan-steps", "train", "evaluate", "report"]
     assert runs["train"].run_count == 2
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
@@ -68,7 +68,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     ended = start_module(tmp_path / "said", "flows.finetune", config, env=server).wait()
     assert ended.status == 0, ended.stderr
     assert digests(tmp_path / "store") == before
-    names = {name: run.state_name for name, run in task_runs(latest_run("finetune")).items()}
+    names = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "report").items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
         **dict.fromkeys(["encode", "train", "evaluate", "report"], "Reused"),
@@ -88,7 +88,7 @@ def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pair
     for said in ("Completed", "Reused"):
         with cores(1):
             state = finetune(job, return_state=True)
-        names = {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()}
+        names = {name: run.state_name for name, run in task_runs(flow_run_of(state), "report").items()}
         assert names == {
             "preflight": "Completed", "encode": said, "plan-steps": "Completed", "train": "Reused", "evaluate": said,
             "report": said,
@@ -121,7 +121,7 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Pa
     assert json.loads(str(artifact.data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
     with cores(1):
         state = evaluate_model(EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True)
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"evaluate": "Reused"}
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {"evaluate": "Reused"}
 
 
 def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
@@ -141,7 +141,7 @@ def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
         state = predict(
             validate_job(PredictJob, {"store": str(tuned), "model": "pairs", "data": data}, "test"), return_state=True
         )
-    assert {name: run.state_name for name, run in task_runs(flow_run_of(state)).items()} == {"predict": "Reused"}
+    assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "predict").items()} == {"predict": "Reused"}
     (artifact,) = [each for each in artifacts(flow_run_of(state)) if each.key == "predictions"]
     assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
 

@@ -17,7 +17,7 @@ from flows.train_model import train_model
 from tasks.stage import run_stage
 from tests.flows.conftest import Done, flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
-from tests.processes import children, command_line, cores, wait_until
+from tests.processes import cores, stages, wait_until
 from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
@@ -64,7 +64,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
 
     def kill() -> None:
         wait_until(lambda: steps_recorded(store) >= 13)
-        (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+        (stage,) = stages(os.getpid())
         os.kill(stage, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
@@ -73,7 +73,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
         state = train_model(pipeline_job(raw, store), return_state=True)
     killer.join()
     assert state.name == "Completed"
-    assert task_runs(flow_run_of(state))["train"].run_count == 2
+    assert task_runs(flow_run_of(state), "train")["train"].run_count == 2
     assert final_bytes(store) == final_bytes(done.store)
     assert curve(store) == curve(done.store)
 
@@ -133,6 +133,6 @@ def test_bad_input_is_not_tried_again(
     data = job.data.model_copy(update={"corpora": [code, job.data.corpora[1]]})
     message, state = refused(prepare_data, job.preparation().model_copy(update={"data": data}), kind)
     assert says in message
-    runs = task_runs(flow_run_of(state))
+    runs = task_runs(flow_run_of(state), task)
     assert (runs[task].state_name, runs[task].run_count) == ("Failed", 1)
     assert task == list(runs)[-1], "nothing after it was begun"

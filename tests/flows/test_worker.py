@@ -13,7 +13,7 @@ import pytest
 
 from tests.flows.conftest import SETTINGS, Done
 from tests.flows.serving import Serving, served, serving
-from tests.processes import alive, descendants, start_module, wait_until
+from tests.processes import alive, command_line, descendants, parent_of, stages, start_module, wait_until
 from tests.support import final_bytes, only_run, small_values, steps_recorded, write_config
 from trainer.common.errors import EXIT_PREEMPTED
 
@@ -33,9 +33,10 @@ def prepared(done: Done, store: Path) -> Path:
 
 
 def flow_process(served: Serving) -> int:
-    """The process that runs the flow: the trainer's parent."""
-    (trainer,) = served.processes("trainer.child")
-    return int(Path(f"/proc/{trainer}/stat").read_text().rpartition(") ")[2].split()[1])
+    """The process that runs the flow: the parent of the trainer, or of the process that the trainer is a fork of."""
+    (trainer,) = stages(served.worker.pid)
+    parent = parent_of(trainer)
+    return parent_of(parent) if "trainer.fork_server" in command_line(parent) else parent
 
 
 def last_step(store: Path) -> int:
@@ -68,7 +69,7 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     store = prepared(done, tmp_path / "store")
     flow_run = served.run("train-model/local", small_values(raw, store, **SETTINGS))
     wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
-    flow, trainers = flow_process(served), served.processes("trainer.child")
+    flow, trainers = flow_process(served), stages(served.worker.pid)
     os.kill(flow, signal.SIGKILL)
     wait_until(lambda: not any(alive(pid) for pid in trainers), 30)
     saved = last_step(store)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
+from tests.processes import Running, alive, command_line, descendants, name_of, start_module, wait_until
 from tests.support import small_values
 from tests.tasks.running import Prepared, run
 
@@ -23,10 +23,10 @@ def start_parent(stage: str, arguments: dict[str, Any], folder: Path, ranks: int
 
 
 def kill_when(parent: Running, ready: Callable[[list[str]], bool]) -> dict[int, str]:
-    """Kill the parent as soon as what it started is ready; returns what it had started, with its command lines."""
+    """Kill the parent as soon as what it started is ready; returns what it had started, with names and command lines."""
 
     def started() -> dict[int, str]:
-        return {pid: command_line(pid) for pid in descendants(parent.pid)}
+        return {pid: f"{name_of(pid)}: {command_line(pid)}" for pid in descendants(parent.pid)}
 
     wait_until(lambda: parent.status() is not None or ready(list(started().values())))
     assert parent.status() is None, parent.wait()
@@ -48,7 +48,9 @@ def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tm
     parent = start_parent("train", {"job": job, "data": prepared.data}, tmp_path, ranks, ranks)
     trains = Path(prepared.values["store"]) / "runs" / name / "metrics.jsonl"
     found = kill_when(parent, lambda commands: trains.exists())
-    assert sum("trainer.child" in command for command in found.values()) == (1 if ranks == 1 else 3), "torchrun and its ranks"
+    assert sum(command.startswith("stage train: ") for command in found.values()) == (1 if ranks == 1 else 3), (
+        "torchrun and its ranks"
+    )
     assert_all_end(found)
     assert list((tmp_path / "temporary").iterdir()) == []
 

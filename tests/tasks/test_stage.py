@@ -12,7 +12,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 import tasks.stage
 import trainer.stages
 from tasks.stage import StageCrashed
-from tests.processes import children, command_line, descendants, wait_until
+from tests.processes import descendants, stages, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
 from trainer.child import launch
@@ -22,8 +22,7 @@ from trainer.store.manifest import ArtifactRef
 
 
 def the_stage() -> int:
-    (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
-    return stage
+    return stages(os.getpid())[0]  # the launcher, before its ranks
 
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
@@ -97,7 +96,7 @@ def test_a_stage_that_is_killed_is_a_crash(raw: Path, tmp_path: Path) -> None:
     job = {key: values[key] for key in ("store", "name", "data")}
 
     def kill() -> None:
-        wait_until(lambda: any("trainer.child" in command_line(pid) for pid in children(os.getpid())))
+        wait_until(lambda: bool(stages(os.getpid())))
         os.kill(the_stage(), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)

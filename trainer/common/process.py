@@ -1,10 +1,13 @@
 """Small facts about processes: dying with the parent, and how many cores and threads there are to use."""
 
+import atexit
 import ctypes
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from trainer.common.errors import ConfigError
 
@@ -27,6 +30,33 @@ def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> Non
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signum)
     if os.getppid() != parent:
         sys.exit(128 + signum)
+
+
+def name_process(name: str) -> None:
+    """Give this process a name of up to 15 bytes, which `ps -o comm` and `top` show. Linux only; elsewhere nothing happens."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
+
+
+class QuickEnd:
+    """Ends a process without taking its objects apart, which takes a third of a second once libraries are loaded.
+
+    What is registered to be done at the end is done, if it was registered after this was made: so this is made first.
+    """
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+        atexit.register(self._end)
+
+    def __call__(self, status: int) -> NoReturn:
+        self._status = status
+        sys.exit(status)
+
+    def _end(self) -> None:
+        if self._status is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(self._status)
 
 
 def return_freed_memory() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.stage import StageCrashed, run_stage
-from tests.processes import Ended, children, command_line, cores, start_module, start_warm, wait_until
+from tests.processes import Ended, cores, stages, start_module, start_warm, wait_until
 from tests.support import (
     curve,
     final_bytes,
@@ -113,7 +113,7 @@ def test_a_run_stopped_on_the_command_line_and_killed_as_a_stage_ends_with_the_s
 
 def kill_stage_when(condition: Callable[[], bool]) -> None:
     wait_until(condition)
-    (stage,) = [pid for pid in children(os.getpid()) if "trainer.child" in command_line(pid)]
+    (stage,) = stages(os.getpid())
     os.kill(stage, signal.SIGKILL)
 
 
