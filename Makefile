@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs test test-long soak outages stops check bench docs reference clean
+.PHONY: run up down corpora finetune pairs test test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -65,6 +65,11 @@ bench: $(STAMP) corpora
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# The pictures in docs/images, of a quickstart that is run for them; needs Chromium.
+screenshots: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[screenshots]'
+	$(BIN)/python -m docs.screenshots
 
 # The pages of docs/reference that are made from the code.
 reference: $(STAMP)

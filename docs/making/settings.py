@@ -46,7 +46,7 @@ def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type
     for name, field in schema.model_fields.items():
         inside = schemas_in(field.annotation)
         if not inside:
-            takes = f"{type_name(field.annotation)}{bounds_of(field)}"
+            takes = f"{type_name(field.annotation).replace('|', ' | ')}{bounds_of(field)}"  # a long row of words can be broken
             yield f"| `{prefix}{name}` | {cell(takes)} | {cell(_default(default_of(field)))} | {cell(field.description)} |"
             continue
         many = get_origin(field.annotation) is list

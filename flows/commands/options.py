@@ -24,6 +24,12 @@ def end(status: int) -> NoReturn:
 
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help="a YAML file", show_default=False)]
+OptionalConfig = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CONFIG", help="a YAML file; not needed where all settings are given as key=value", show_default=False
+    ),
+]
 Words = Annotated[
     list[str] | None,
     typer.Argument(metavar="key=value", help="settings that replace the file's", show_default=False),

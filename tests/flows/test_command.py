@@ -118,6 +118,15 @@ def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
     assert said.count("ConfigError: ") == len(commands) and "Traceback" not in said
 
 
+def test_a_promotion_without_a_file_is_refused_in_one_message_if_a_setting_is_missing() -> None:
+    commands = [["promote", "store=s", "name=words"], ["rollback", "store=s", "name=words", "run=x"], ["promote"]]
+    statuses, loaded, _, said = run_each(*commands)
+    assert statuses == [EXIT_BAD_INPUT] * 3
+    assert not loaded & set(HEAVY)
+    where = "ConfigError: configuration on the command line: "
+    assert f"{where}run: " in said and said.count(where) == 3 and "Traceback" not in said
+
+
 def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, tmp_path: Path) -> None:
     prepare, evaluate = (
         ["prepare", config],
@@ -327,9 +336,10 @@ def test_a_pipeline_runs_from_end_to_end(config: Path, server: dict[str, str], t
     assert ended.status == 0, ended.stderr
     outcome = json.loads(ended.stdout)
     assert (tmp_path / "store" / outcome["report"]).exists()
-    values = {"store": str(tmp_path / "store"), "name": "words", "run": outcome["run"].removeprefix("runs/")}
-    promoted = start_module(
-        tmp_path / "promoted", "flows.command", "promote", write_config(tmp_path / "promote.yaml", values), env=server
-    ).wait()
-    assert promoted.status == 0, promoted.stderr
-    assert f"{outcome['run']} since" in promoted.stdout
+    run = f"run={outcome['run'].removeprefix('runs/')}"
+    by_file = [write_config(tmp_path / "promote.yaml", {"store": str(tmp_path / "store"), "name": "words"}), run]
+    by_words = [f"store={tmp_path / 'store'}", "name=words", run, "reason=the same again"]
+    for number, given in enumerate((by_file, by_words)):
+        promoted = start_module(tmp_path / f"promoted-{number}", "flows.command", "promote", *given, env=server).wait()
+        assert promoted.status == 0, promoted.stderr
+        assert f"{outcome['run']} since" in promoted.stdout

@@ -23,6 +23,9 @@ WORD = r"^[^=]+="
 Overrides = Sequence[Annotated[str, Field(pattern=WORD, description="key=value, such as training.max_steps=100")]]
 """Words that replace settings of a job, each by the path of its field."""
 
+COMMAND_LINE = "on the command line"
+"""Stands for the path of a configuration that is given in words alone."""
+
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 SIGNS = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
 
@@ -33,10 +36,17 @@ def load_job(schema: type[Job], path: str, overrides: Overrides = ()) -> Job:
 
 
 def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[BaseModel]] = ()) -> dict[str, Any]:
-    """The values of a YAML file with `key=value` words applied. Raises `ConfigError`.
+    """The values of a YAML file, or of `COMMAND_LINE`, with `key=value` words applied. Raises `ConfigError`.
 
     `schemas` are those that the values may be of: a word is taken as it stands where each that knows its field wants text.
     """
+    values = {} if path == COMMAND_LINE else _read_file(path)
+    for word in overrides:
+        set_value(values, word, schemas)
+    return values
+
+
+def _read_file(path: str) -> dict[str, Any]:
     try:
         values = parse_yaml(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -48,8 +58,6 @@ def read_values(path: str, overrides: Overrides = (), schemas: Sequence[type[Bas
         raise ConfigError(f"configuration {path} is not YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"configuration {path}: expected keys with values, found {shown(values)}")
-    for word in overrides:
-        set_value(values, word, schemas)
     return values
 
 

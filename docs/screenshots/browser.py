@@ -1,0 +1,81 @@
+"""Pictures of pages, taken with the Chromium of this machine."""
+
+import io
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from docs.screenshots import FOLDER
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+SIZE = {"width": 1360, "height": 860}
+"""Pixels of each picture."""
+
+COLORS = 255
+MOST_BYTES = 300_000
+
+TEXT_IN_VIEW = """() => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), range = document.createRange(), seen = []
+    while (texts.nextNode()) {
+        range.selectNodeContents(texts.currentNode)
+        const box = range.getBoundingClientRect()
+        if (box.bottom > 0 && box.top < innerHeight) seen.push(texts.currentNode.data)
+    }
+    return seen.join("\\n")
+}"""
+
+
+class NoPicture(Exception):
+    """A picture that cannot be taken, or must not be published."""
+
+
+def find_browser() -> str:
+    """The path of the browser's program. Raises `NoPicture` if it, or what drives it, is missing."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        raise NoPicture(
+            f"the pictures are taken with Chromium, and none of {', '.join(PROGRAMS)} is on the path: install it, on Debian by "
+            "`apt-get install chromium`"
+        )
+    if find_spec("playwright") is None:
+        raise NoPicture("the package playwright, which drives the browser, is not installed: `make screenshots` installs it")
+    return found
+
+
+@contextmanager
+def open_page(browser: str) -> Iterator["Page"]:
+    """A page of a new browser, dark, and with the times in UTC."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=browser) as launched:
+        context = launched.new_context(viewport=SIZE, color_scheme="dark", timezone_id="UTC", locale="en-US")
+        yield context.new_page()
+
+
+def take(page: "Page", name: str, folder: Path) -> None:
+    """Write what the page shows as `name`, in few colours. `folder` is where things ran: no picture may name it."""
+    if found := of_this_machine(page.evaluate(TEXT_IN_VIEW), folder):
+        raise NoPicture(f"{name} would show {found}, which is of this machine alone: change what the page shows there")
+    few = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(COLORS, dither=Image.Dither.NONE)
+    few.save(FOLDER / name, optimize=True)
+    if (size := (FOLDER / name).stat().st_size) > MOST_BYTES:
+        raise NoPicture(f"{name} has {size:,} bytes, and a picture may have {MOST_BYTES:,}: show less in it")
+
+
+def of_this_machine(text: str, folder: Path) -> str | None:
+    """The first path or name of this machine that a text holds."""
+    checkout = FOLDER.parents[1]
+    for private in (str(folder), str(checkout), str(Path.home()), socket.gethostname()):
+        if re.search(rf"(?<!\w){re.escape(private)}(?!\w)", text):
+            return private
+    return None

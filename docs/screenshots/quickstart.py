@@ -1,0 +1,55 @@
+"""The quickstart, run in a folder of its own by a Prefect server and a worker, as `make up` starts them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+import httpx
+from prefect.client.schemas.objects import FlowRun
+from prefect.deployments import run_deployment
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from docs.screenshots.browser import NoPicture
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+class Shown(NamedTuple):
+    """What there is to be shown: the address of the UI, the flow run in it, and the run's folder in the store."""
+
+    ui: str
+    flow_run: UUID
+    run: Path
+
+    def artifact(self, key: str) -> str:
+        """The address of an artifact of the flow run in the UI."""
+        wanted = {"artifacts": {"flow_run_id": {"any_": [str(self.flow_run)]}, "key": {"any_": [key]}}}
+        (found,) = httpx.post(f"{self.ui}/api/artifacts/filter", json=wanted, timeout=60).raise_for_status().json()
+        return f"{self.ui}/artifacts/artifact/{found['id']}"
+
+
+@contextmanager
+def quickstart(folder: Path, port: int, words: list[str]) -> Iterator[Shown]:
+    """The server that ran it, and still answers; `words` replace settings of its job. Raises `NoPicture` if it failed."""
+    ui = f"http://127.0.0.1:{port}"
+    # Relative paths of the deployments' jobs are taken from the folder that PWD names.
+    env = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PORT": str(port), "PWD": str(folder), "DO_NOT_TRACK": "1"}
+    env["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
+    local = str(CHECKOUT / "deployments" / "local.py")
+    subprocess.run([sys.executable, "-m", "trainer.sample_corpora", "data/raw"], cwd=folder, env=env, check=True)
+    try:
+        subprocess.run([sys.executable, local, "up"], cwd=folder, env=env, check=True)
+        with temporary_settings({PREFECT_API_URL: f"{ui}/api"}):
+            ended = run_deployment("data-to-model/local", flow_run_name="quickstart", parameters={"set": words})
+        assert isinstance(ended, FlowRun)
+        if ended.state is None or not ended.state.is_completed():
+            raise NoPicture(f"the quickstart ended as {ended.state}")
+        (run,) = (folder / "data" / "store" / "runs").iterdir()
+        yield Shown(ui, ended.id, run)
+    finally:
+        subprocess.run([sys.executable, local, "down"], cwd=folder, env=env, check=True)
