@@ -55,7 +55,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
-        from trainer.report.making import make_report
+        from trainer.kinds.reporting import make_report
 
         check_stop()
         store = Store(job.store)

@@ -1,6 +1,8 @@
 """What stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from trainer.config.jobs import TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
@@ -102,6 +104,32 @@ class Evaluation(Result):
         """The figures in one line."""
         return f"held-out {self.scores.total.describe()}"
 
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each corpus, and one for all of them."""
+        return [
+            {
+                "corpus": name,
+                "loss": round(score.loss, 4),
+                "perplexity": round(score.perplexity, 2),
+                "bits a byte": None if score.bits_per_byte is None else round(score.bits_per_byte, 4),
+                "tokens": score.tokens,
+            }
+            for name, score in self._by_corpus()
+        ]
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        told = []
+        for name, score in self._by_corpus():
+            bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
+            told.append(
+                f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
+            )
+        return told
+
+    def _by_corpus(self) -> list[tuple[str, CorpusScore]]:
+        return [*self.scores.corpora.items(), ("all", self.scores.total)]
+
 
 class ClassScore(Result):
     """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
@@ -132,11 +160,19 @@ class FinetuneEvaluation(Result):
     classification: dict[str, Classification]
     predictions: dict[str, str]
     measured_on: ExamplesBasis | None = None
+    samples: ClassVar[list[Sample]] = []
+    """A classifier continues no prompts."""
     positive: dict[str, str] = {}
     """The figures that are of one class of two, and that class's name."""
     model: str | None = None
     """The key that was found under `checkpoint`; None in a run's own record."""
     reused: bool = False
+
+    @model_validator(mode="after")
+    def _has_the_figures_of_a_gate(self) -> Self:
+        if "validation" not in self.scores:
+            raise ValueError("it has no figures of the validation split")
+        return self
 
     def figures(self) -> dict[str, float]:
         """The figures of the validation split, as a gate's `metric` names them."""
@@ -145,6 +181,20 @@ class FinetuneEvaluation(Result):
     def describe(self) -> str:
         """The figures of the validation split in one line."""
         return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each labelled split."""
+        return [
+            {"split": split, **{self.label(name): value for name, value in figures.items()}}
+            for split, figures in self.scores.items()
+        ]
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        return [
+            f"{split:<10} " + ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
+            for split, figures in self.scores.items()
+        ]
 
     def label(self, figure: str) -> str:
         """A figure's name for people: it says of which class it is, if it is of one."""

@@ -46,7 +46,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     evaluation = _read_evaluation(facts)
     figures = _figures(facts, evaluation)
     labels = _label_recorded(facts, evaluation, figures, details)
-    unit = "nats an example" if details["classes"] else "squared error"
+    unit = loss_unit(bool(details["classes"]))
     return Account(
         verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
@@ -60,6 +60,11 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         checkpoints=checkpoint_table(facts, labels, score),
         card=_card(facts, plan, evaluation, figures, details),
     )
+
+
+def loss_unit(classifies: bool) -> str:
+    """The unit of the loss of a model that classifies, or predicts a number."""
+    return "nats an example" if classifies else "squared error"
 
 
 def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:

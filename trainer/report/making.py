@@ -9,6 +9,7 @@ runs/X/lineage.json      written last: it holds the fingerprint of what the repo
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,11 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.common.errors import ArtifactError
 from trainer.provenance.record import describe_files, make_lineage
-from trainer.records.plans import FinetunePlan
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.report.account import Account, first_table
 from trainer.report.curves import draw_curves, with_planned_rates
-from trainer.report.finetuning import describe_finetuning
 from trainer.report.model_card import make_card
 from trainer.report.particulars import environment_pairs, speed_pairs
-from trainer.report.pretraining import describe_pretraining
 from trainer.report.tables import Table, markdown_table, markdown_text
 from trainer.runs.board_outcome import write_outcome
 from trainer.runs.facts import RunFacts, read_facts
@@ -55,11 +53,11 @@ class Report(BaseModel):
     reused: bool = False
 
 
-def make_report(store: Store, run_key: str) -> Report:
+def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], Account]) -> Report:
     """Write a finished run's report, model card and lineage, or find them as they would be written.
 
-    `run_key` is the run's folder in the store: runs/NAME. Raises `RunError` if there is no finished run, `ArtifactError` if
-    the data that it names is gone or its model is damaged.
+    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises `RunError` if
+    there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
     account = make_account(facts)
@@ -117,14 +115,6 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     store.write_bytes(f"{folder}/{CARD}", card)
     files = sorted([*facts.final.files, record], key=lambda file: file.name)
     write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
-
-
-def make_account(facts: RunFacts) -> Account:
-    """What is to be told of a run, by its kind."""
-    plan = facts.plan
-    if isinstance(plan, FinetunePlan):
-        return describe_finetuning(facts, plan)
-    return describe_pretraining(facts, plan)
 
 
 def render_page(facts: RunFacts, account: Account) -> str:
