@@ -7,7 +7,8 @@ from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob
 from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.predicted import describe
-from trainer.records.results import Evaluation, FinetuneEvaluation, FinetuneOutcome, Outcome, PredictedTexts, Verdict
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts, Verdict
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

@@ -12,8 +12,8 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.kinds import evaluation_type
-from trainer.records.results import Evaluation, FinetuneEvaluation
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -9,8 +9,9 @@ from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.labelled.encoding import encode
 from trainer.records import kinds
+from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
-from trainer.records.results import FinetuneEvaluation
+from trainer.records.results import FinetunePreflight
 from trainer.runs.facts import RunFacts
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from trainer.workloads.finetuning import Finetuning
 
 
-def preflight(job: FinetuneJob, progress: Progress) -> object:
+def preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
     from trainer.preflight.finetuning import finetune_preflight
 
     return finetune_preflight(job, progress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
 from trainer.records.kinds import RunKind
+from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
@@ -25,7 +26,7 @@ class Kind:
     """How its runs are recorded, and the job's schema."""
     mark: str
     """The key of `data` by which a file is seen to be of this kind, before it is validated."""
-    preflight: Callable[[Any, Progress], object]
+    preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Progress], TrainingData]
     """What the job trains on, made unless it is published and intact."""

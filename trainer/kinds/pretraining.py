@@ -10,8 +10,9 @@ from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.records import kinds
+from trainer.records.evaluations import Evaluation
 from trainer.records.plans import StepPlan
-from trainer.records.results import Evaluation
+from trainer.records.results import Preflight
 from trainer.records.seals import require_sealed
 from trainer.runs.facts import RunFacts
 from trainer.runs.pretraining import identify
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from trainer.workloads.pretraining import Pretraining
 
 
-def preflight(job: PipelineJob, progress: Progress) -> object:
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     from trainer.preflight.pretraining import preflight
 
     return preflight(job, progress)

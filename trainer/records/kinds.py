@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.plans import FinetunePlan, StepPlan
-from trainer.records.results import Evaluation, FinetuneEvaluation
 
 Shape = TypeVar("Shape", bound=BaseModel)
 

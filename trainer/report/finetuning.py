@@ -6,8 +6,8 @@ from trainer.common.formats import count, plural, score, short
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
-from trainer.records.results import FinetuneEvaluation, label_figure
 from trainer.report.account import Account, Block, Card, Section, Tile
 from trainer.report.card_metadata import hub_metric, index_entry
 from trainer.report.curves import standard_curves

@@ -38,14 +38,14 @@ from trainer.training.saver import Saver
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
-from trainer.training.workload import Kind, Workload
+from trainer.training.workload import TrainingKind, Workload
 
 log = logging.getLogger(__name__)
 
 
 def train(
     job: TrainingJob,
-    kind: Kind,
+    kind: TrainingKind,
     progress: Progress,
     data: TrainingData | None = None,
     expected: StepPlan | FinetunePlan | None = None,
@@ -81,7 +81,7 @@ def train(
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
 
-def _tidy(job: TrainingJob, kind: Kind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+def _tidy(job: TrainingJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
     """See to what a finished run's last process left behind, and to what was lost or damaged since."""
 
     def make_plan() -> Plan:

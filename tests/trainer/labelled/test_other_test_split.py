@@ -34,8 +34,8 @@ from trainer.labelled.encoded import encoded_details
 from trainer.labelled.encoding import encode
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
+from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
-from trainer.records.results import FinetuneEvaluation
 from trainer.records.seals import read_sealed
 from trainer.runs.run import is_whole
 from trainer.store.manifest import ArtifactRef

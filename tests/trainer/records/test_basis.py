@@ -25,7 +25,8 @@ from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival
 from trainer.records.basis import TextBasis, find_differences
-from trainer.records.results import Evaluation, Verdict
+from trainer.records.evaluations import Evaluation
+from trainer.records.results import Verdict
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.places import FINAL, FINAL_KIND
 from trainer.store.storage import Store

@@ -5,9 +5,9 @@ import pytest
 from trainer.config.jobs import OptimizationConfig
 from trainer.kinds.table import KINDS, kind_of_run
 from trainer.order.plan import make_finetune_plan
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
 from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan
-from trainer.records.results import Evaluation, FinetuneEvaluation
 from trainer.records.shapes import require_evaluation, require_shape
 
 PLAN = make_finetune_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
