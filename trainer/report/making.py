@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.common.errors import ArtifactError
 from trainer.provenance.record import describe_files, make_lineage
+from trainer.records.fields import tell_changes
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.report.account import Account, first_table
 from trainer.report.curves import draw_curves, with_planned_rates
@@ -28,7 +29,6 @@ from trainer.report.particulars import environment_pairs, speed_pairs
 from trainer.report.tables import Table, markdown_table, markdown_text
 from trainer.runs.board_outcome import write_outcome
 from trainer.runs.facts import RunFacts, read_facts
-from trainer.runs.run import difference
 from trainer.store.manifest import FileRecord, write_manifest
 from trainer.store.places import CARD, FINAL, LINEAGE, REPORT
 from trainer.store.storage import Store
@@ -99,7 +99,7 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
         return "its page or the model card is missing or changed"
-    changes = difference({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
+    changes = tell_changes({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
     return "; ".join(changes) or "it was made by another version of headrace, or the run's records or checkpoints have changed"
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.jobs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
-from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, find_differences
+from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.plain_names import RunKey
@@ -140,4 +140,4 @@ def _is_of(anew: Remeasured, champion: Move) -> bool:
 
 
 def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:
-    return find_differences(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
+    return why_incomparable(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
