@@ -10,8 +10,20 @@ from trainer.common.stopping import heed_stops
 LATEST = 3.0
 """Seconds from a stop request, or from the end of the stage that is stopped, to the end of a flow's process."""
 
-RUNNING = ("run", "finetune", "prepare", "train", "evaluate", "predict", "promote", "rollback")
-"""Commands that run a flow on a configuration: SIGTERM and SIGINT ask them to stop, from their first moment on."""
+READS = {
+    "run": ("trainer.config.jobs", "PipelineJob"),
+    "finetune": ("trainer.config.finetuning", "FinetuneJob"),
+    "prepare": ("trainer.config.jobs", "PrepareJob"),
+    "train": ("trainer.config.jobs", "PipelineJob"),
+    "evaluate": ("trainer.config.jobs", "EvaluateJob"),
+    "predict": ("trainer.config.predicting", "PredictJob"),
+    "promote": ("trainer.config.jobs", "PromoteJob"),
+    "rollback": ("trainer.config.jobs", "RollbackJob"),
+}
+"""Commands that run a flow, in the order of the help, and the module and schema of the configuration that each reads."""
+
+RUNNING = tuple(READS)
+"""SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
 
 if sys.argv[0] == "-m":  # as long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds
     heed_stops(LATEST)

@@ -15,7 +15,8 @@ from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.requests import measurement, measurement_alike
-from trainer.records.results import Evaluation, FinetuneEvaluation, Outcome
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.results import Outcome
 
 
 @flow(name="data-to-model", log_prints=True)

@@ -5,13 +5,11 @@ from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
 from trainer.common.formats import plural, size
-from trainer.common.loading import loading
 from trainer.common.plain_values import show_json
 from trainer.common.progress import for_people
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
+from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.predicting import PredictJob
-from trainer.records.results import FinetunePreflight, Preflight
+from trainer.kinds.table import KINDS, kind_of
 from trainer.store.storage import Store
 
 
@@ -35,58 +33,9 @@ def dry_run(job: Any, as_json: bool = False) -> None:
         print("\n".join(told.lines))
 
 
-def describe_preflight(found: Preflight) -> list[str]:
-    """The plan of a pipeline that is not started."""
-    lines = [f"{'corpus':<16}{'files':>9}{'raw':>12}{'documents':>12}{'tokens':>14}"]
-    for corpus in found.corpora:
-        documents, tokens = (("?" if n is None else f"{n:,}") for n in (corpus.documents, corpus.tokens))
-        lines.append(f"{corpus.name:<16}{corpus.files:>9,}{size(corpus.raw_bytes):>12}{documents:>12}{tokens:>14}")
-    about = "" if found.plan else "about "
-    rows = [
-        ("vocabulary", f"{found.vocab_size:,} tokens"),
-        ("model", f"{found.parameters:,} parameters"),
-        ("windows", f"{about}{found.about_windows:,}"),
-        ("steps", f"{about}{found.about_steps:,} on {found.ranks} rank{'s' if found.ranks > 1 else ''}"),
-        ("memory", f"about {size(found.about_memory_bytes)} a rank"),
-        ("disk", f"about {size(found.about_disk_bytes)}"),
-    ]
-    if found.about_host_bytes != found.about_memory_bytes:
-        rows.append(("host memory", f"about {size(found.about_host_bytes)}, with the copies of a checkpoint"))
-    if found.free_disk_bytes is not None:
-        rows.append(("free disk", size(found.free_disk_bytes)))
-    lines += [f"{name:<16}{value}" for name, value in rows]
-    if not found.plan:
-        lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
-    return lines
-
-
-def describe_finetune_preflight(found: FinetunePreflight) -> list[str]:
-    """The plan of a fine-tuning that is not started."""
-    rows = [("model", f"{found.model}, {found.parameters:,} parameters"), ("metrics", ", ".join(found.metrics))]
-    rows.append(("looked at", found.looked_at))
-    rows += [(name, f"{count:,} examples") for name, count in (found.splits or {}).items()]
-    if found.plan is not None:
-        rows.append(("steps", f"{found.plan.total_steps:,}, of {found.plan.global_batch} examples on {found.ranks} ranks"))
-    lines = [f"{name:<16}{value}" for name, value in rows]
-    if found.plan is None:
-        lines.append("Examples are counted, and steps planned, once the data is encoded.")
-    return lines
-
-
-def _foretell_pipeline(job: PipelineJob) -> Foretold:
-    with loading():
-        from trainer.preflight.pretraining import preflight
-
-    found = preflight(job, for_people())
-    return Foretold(describe_preflight(found), found)
-
-
-def _foretell_finetuning(job: FinetuneJob) -> Foretold:
-    with loading():
-        from trainer.preflight.finetuning import finetune_preflight
-
-    found = finetune_preflight(job, for_people())
-    return Foretold(describe_finetune_preflight(found), found)
+def _foretell_training(job: Any) -> Foretold:
+    found = kind_of(job).preflight(job, for_people())
+    return Foretold(found.lines(), found)
 
 
 def _foretell_preparation(job: PrepareJob) -> Foretold:
@@ -140,9 +89,8 @@ def _show_garbage(job: GarbageJob) -> None:
 
 
 DRY_RUNS: dict[type, Callable[[Any], Foretold]] = {
-    PipelineJob: _foretell_pipeline,
+    **{kind.schema: _foretell_training for kind in KINDS},
     PrepareJob: _foretell_preparation,
-    FinetuneJob: _foretell_finetuning,
     EvaluateJob: _foretell_evaluation,
     PredictJob: _foretell_predictions,
     PromoteJob: _foretell_promotion,

@@ -8,7 +8,7 @@ from tasks.evaluation import evaluate
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import EvaluateJob
-from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 
 
 @flow(name="evaluate-model", log_prints=True)

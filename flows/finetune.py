@@ -13,7 +13,8 @@ from tasks.reporting import report
 from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.finetuning import FinetuneJob
-from trainer.records.results import FinetuneEvaluation, FinetuneOutcome
+from trainer.records.evaluations import FinetuneEvaluation
+from trainer.records.results import FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)

@@ -1,8 +1,9 @@
 """Which configuration each command reads. Loads the schemas, and nothing more."""
 
+import importlib
 from typing import TYPE_CHECKING
 
-from flows import RUNNING
+from flows import READS, RUNNING
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -11,23 +12,13 @@ TITLE = "fields of the configuration"
 
 
 def schema_of(command: str) -> "dict[str, type[BaseModel]]":
-    """What a command reads: its schema, under a title; those of both kinds of training for `explain`."""
-    from trainer.config.finetuning import FinetuneJob
-    from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
-    from trainer.config.predicting import PredictJob
+    """What a command reads: its schema, under a title; for `explain`, those of all kinds of training."""
+    if command == "explain":
+        from trainer.records.kinds import RUN_KINDS
 
-    read: dict[str, dict[str, type[BaseModel]]] = {
-        "run": {TITLE: PipelineJob},
-        "train": {TITLE: PipelineJob},
-        "prepare": {TITLE: PrepareJob},
-        "finetune": {TITLE: FinetuneJob},
-        "evaluate": {TITLE: EvaluateJob},
-        "predict": {TITLE: PredictJob},
-        "promote": {TITLE: PromoteJob},
-        "rollback": {TITLE: RollbackJob},
-        "explain": {"fields for corpora": PipelineJob, "fields for labelled data": FinetuneJob},
-    }
-    return read[command]
+        return {f"fields for {kind.name}": kind.job for kind in RUN_KINDS}
+    module, schema = READS[command]
+    return {TITLE: getattr(importlib.import_module(module), schema)}
 
 
 def reader_of(schema: "type[BaseModel]") -> str:

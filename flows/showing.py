@@ -7,7 +7,8 @@ from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob
 from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.predicted import describe
-from trainer.records.results import Evaluation, FinetuneEvaluation, FinetuneOutcome, Outcome, PredictedTexts, Verdict
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts, Verdict
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -43,17 +44,12 @@ def show_losses(store: Store, run: str) -> None:
 
 def show_evaluation(job: EvaluateJob, result: Evaluation | FinetuneEvaluation) -> None:
     """Print scores, and a language model's samples."""
-    if isinstance(result, FinetuneEvaluation):
-        show_splits(result)
-        print(f"evaluation {Store(job.store).path(result.key)}")
-        return
-    for name, score in [*result.scores.corpora.items(), ("all", result.scores.total)]:
-        bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
-        print(f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens")
+    print("\n".join(result.lines()))
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
     for sample in result.samples:
         print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
-    print(f"\nevaluation {Store(job.store).path(result.key)}")
+    gap = "\n" if result.samples else ""
+    print(f"{gap}evaluation {Store(job.store).path(result.key)}")
 
 
 def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
@@ -82,16 +78,10 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
     for name, value in outcome.evaluation.scores["validation"].items():
         start = f"{before[name]:.4f} -> " if name in before else ""
         print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
-    show_splits(outcome.evaluation)
+    print("\n".join(outcome.evaluation.lines()))
     for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
         print(store.path(key))
     show_verdict(outcome.promotion)
-
-
-def show_splits(evaluation: FinetuneEvaluation) -> None:
-    """Print a classifier's figures, a line for each labelled split."""
-    for split, figures in evaluation.scores.items():
-        print(f"{split:<10} " + ", ".join(f"{evaluation.label(name)} {value:.4f}" for name, value in figures.items()))
 
 
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:

@@ -12,7 +12,8 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
-from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.kinds import evaluation_type
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -28,40 +29,12 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Evaluation | FinetuneEvaluatio
     if result is None:
         with turn(DEVICES), showing() as show:
             made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks)
-        result = FinetuneEvaluation(**made) if scoring else Evaluation(**made)
-    if isinstance(result, FinetuneEvaluation):
-        create_table_artifact(split_table(result), key="evaluation", description=job.checkpoint)
-    else:
-        total = result.scores.total
-        told = total.describe()
-        create_table_artifact(score_table(result), key="evaluation", description=f"{job.checkpoint}: held-out {told}")
-        logger.info("held-out %s, over %d tokens", told, total.tokens)
+        result = evaluation_type(made)(**made)
+    create_table_artifact(result.rows(), key="evaluation", description=f"{job.checkpoint}: {result.describe()}")
+    logger.info("%s", result.describe())
     if result.reused:
         return reused(result, f"{result.key} is of this checkpoint and these settings")
     return result
-
-
-def split_table(result: FinetuneEvaluation) -> list[dict[str, object]]:
-    """A row for each labelled split."""
-    return [
-        {"split": split, **{result.label(name): value for name, value in figures.items()}}
-        for split, figures in result.scores.items()
-    ]
-
-
-def score_table(result: Evaluation) -> list[dict[str, object]]:
-    """A row for each corpus, and one for all of them."""
-    rows = [*result.scores.corpora.items(), ("all", result.scores.total)]
-    return [
-        {
-            "corpus": name,
-            "loss": round(score.loss, 4),
-            "perplexity": round(score.perplexity, 2),
-            "bits a byte": None if score.bits_per_byte is None else round(score.bits_per_byte, 4),
-            "tokens": score.tokens,
-        }
-        for name, score in rows
-    ]
 
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
@@ -74,7 +47,7 @@ def evaluate_run(job: FinetuneJob, data: ArtifactRef, run_key: str, ranks: int, 
         arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other, "encoded": data.key}
         with turn(DEVICES), showing() as show:
             result = FinetuneEvaluation(**run_stage("evaluate-run", arguments, show, logger, ranks))
-    create_table_artifact(split_table(result), key="evaluation", description=other or run_key)
+    create_table_artifact(result.rows(), key="evaluation", description=other or run_key)
     if result.reused:
         logger.info("reused %s", result.key)
         return reused(result, f"{result.key} is of the same model and data")

@@ -113,9 +113,4 @@ def corpus_table(plan: StepPlan) -> list[dict[str, object]]:
 
 def step_table(plan: Plan) -> list[dict[str, object]]:
     """A row for each figure of the plan."""
-    names = ["total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation"]
-    rows: list[dict[str, object]] = [{"figure": name.replace("_", " "), "value": getattr(plan, name)} for name in names]
-    if isinstance(plan, StepPlan):
-        rows.append({"figure": "tokens per step", "value": plan.tokens_per_step})
-        rows.append({"figure": "total tokens", "value": plan.total_tokens})
-    return rows
+    return [{"figure": name, "value": value} for name, value in plan.figures().items()]

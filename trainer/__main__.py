@@ -15,13 +15,12 @@ def main(arguments: list[str]) -> int:
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.common.ranks import on_rank
     from trainer.config.files import add_config, add_verify, explain
-    from trainer.config.finetuning import FinetuneJob
-    from trainer.config.jobs import PipelineJob
+    from trainer.records.kinds import RUN_KINDS
 
     parser = argparse.ArgumentParser(
         prog="python -m trainer",
         description=__doc__,
-        epilog=f"fields for corpora:\n\n{explain(PipelineJob)}\n\nfields for labelled data:\n\n{explain(FinetuneJob)}",
+        epilog="\n\n".join(f"fields for {kind.name}:\n\n{explain(kind.job)}" for kind in RUN_KINDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_config(parser)

@@ -73,7 +73,7 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
     """The same as values: the runs, what they differ in, their curves and results, in sections as they are printed."""
     comparison = _compared(store, names, page)
     return {
-        "runs": [{"letter": run.letter, "key": run.key, "kind": run.kind, "state": run.state} for run in comparison.runs],
+        "runs": [{"letter": run.letter, "key": run.key, "kind": run.kind.name, "state": run.state} for run in comparison.runs],
         "verdict": comparison.verdict,
         "differing": comparison.differing,
         "curves": comparison.curves,
@@ -84,8 +84,9 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
 def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
     from trainer.comparison.account import compare_runs  # not needed for the list, and takes half a second
     from trainer.comparison.runs import read_runs
+    from trainer.kinds.table import KINDS
 
-    comparison = compare_runs(store, read_runs(store, names))
+    comparison = compare_runs(store, read_runs(store, names, [kind.compared() for kind in KINDS]))
     if page is not None:
         _write(page, comparison)
     return comparison

@@ -17,7 +17,8 @@ from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
 from trainer.config.jobs import PromotionConfig
 from trainer.kinds.table import kind_of, load_training_job
-from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.results import Remeasured
 from trainer.runs.logs import for_terminals, start_logging
 from trainer.runs.run import TrainingJob
 from trainer.store.storage import Store
@@ -55,7 +56,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     anew = measure_rival(job, run.key, evaluation, progress, runtime)
     leave_group()
     if runtime.rank == 0:
-        from trainer.report.making import make_report
+        from trainer.kinds.reporting import make_report
 
         check_stop()
         store = Store(job.store)
@@ -117,4 +118,4 @@ def consider(
     verdict = judged(store, gate, run_key, figures(evaluation), evaluation.measured_on, anew)
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
-        print("not promoted: promotion.approval asks for a person; `python -m flows.promote` promotes by hand")
+        print("not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand")

@@ -15,7 +15,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
-    "predict": ("trainer.predict", "predict_texts"),
+    "predict": ("trainer.evaluation.text_predictions", "predict_texts"),
 }
 
 

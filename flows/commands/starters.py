@@ -18,7 +18,7 @@ commands = typer.Typer()
 TEMPLATES = Path(__file__).parents[1] / "starters"
 
 
-class Kind(StrEnum):
+class Starter(StrEnum):
     """What there is to begin with."""
 
     text = "text"
@@ -27,7 +27,7 @@ class Kind(StrEnum):
     s3 = "s3"
 
 
-RUN_BY = {Kind.text: "run", Kind.jsonl: "run", Kind.csv: "finetune", Kind.s3: "run"}
+RUN_BY = {Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.s3: "run"}
 """The command that takes the file of each kind."""
 
 Command = Annotated[str | None, typer.Argument(metavar="COMMAND", help="the command that reads the file, such as run")]
@@ -36,7 +36,7 @@ Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="
 
 @commands.command()
 def new(
-    kind: Annotated[Kind, typer.Argument(help="a folder of text, JSON lines, a labelled CSV file, or text in a bucket")],
+    kind: Annotated[Starter, typer.Argument(help="a folder of text, JSON lines, a labelled CSV file, or text in a bucket")],
     file: Annotated[Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")] = None,
 ) -> None:
     """Write a commented configuration to start from."""
@@ -75,7 +75,7 @@ def _schema(command: str) -> "type[BaseModel]":
     return schema_of(command)[TITLE]
 
 
-def _write_starter(kind: Kind, path: Path) -> None:
+def _write_starter(kind: Starter, path: Path) -> None:
     from flows.schema_files import write_schemas
     from trainer.common.errors import ConfigError, PipelineError, StorageError
 

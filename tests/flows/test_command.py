@@ -17,7 +17,7 @@ from typer.main import get_command
 
 from flows.command import RUNNING, main
 from flows.commands import app, jobs
-from flows.commands.starters import RUN_BY, Kind
+from flows.commands.starters import RUN_BY, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
 from flows.schemas import TITLE, schema_of
@@ -208,9 +208,9 @@ def test_a_shell_completes_commands_and_leaves_settings_alone() -> None:
     assert completed.split() == [], "a shell would put a blank after the =, and offer all of them again after it"
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", Starter)
 def test_a_starter_is_valid_once_it_names_files_that_are_there(
-    kind: Kind, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: Starter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "mine" / f"{kind}.yaml"
     path.parent.mkdir()
@@ -220,9 +220,9 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     schema = schema_of(RUN_BY[kind])[TITLE]
     assert "<-" in path.read_text()
     (tmp_path / "part.csv").write_text("text,label\ngood,1\nbad,0\n")
-    files = "data.train" if kind == Kind.csv else "data.corpora.0.paths"
+    files = "data.train" if kind == Starter.csv else "data.corpora.0.paths"
     job: Any = load_job(schema, str(path), [f"{files}=[{tmp_path}/*.csv]", f"store={tmp_path / 'store'}"])
-    assert job.data.name if kind == Kind.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
+    assert job.data.name if kind == Starter.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
     assert status_of("new", kind, path) == EXIT_BAD_INPUT
     assert "is there already: name another file" in capsys.readouterr().err
 

@@ -117,7 +117,8 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Pa
     assert re.search(r"^validation loss 0\.\d+, accuracy 0\.\d+, f1 of 'match' 0\.\d+$", ended.stdout, re.MULTILINE)
     assert "evaluation.prompts has no meaning for it" in ended.stdout + ended.stderr
     (artifact,) = [each for each in artifacts(latest_run("evaluate-model")) if each.key == "evaluation"]
-    assert artifact.description == "runs/pairs/checkpoint-last"
+    told = r"runs/pairs/checkpoint-last: loss 0\.\d+, accuracy 0\.\d+, f1 of 'match' 0\.\d+"
+    assert re.fullmatch(told, str(artifact.description))
     assert json.loads(str(artifact.data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
     with cores(1):
         state = evaluate_model(EvaluateJob(store=str(tuned), checkpoint="runs/pairs/checkpoint-last"), return_state=True)

@@ -5,8 +5,8 @@ import pytest
 from tasks import promotion
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.jobs import PromotionConfig
+from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.holds import held
-from trainer.records.results import FinetuneEvaluation
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_champion, look, pass_through
 

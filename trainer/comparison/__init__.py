@@ -1,1 +1,1 @@
-"""Runs side by side, and the list of a store's runs: what `python -m trainer.compare` prints."""
+"""Runs side by side, and the list of a store's runs: what `headrace compare` and `headrace list` print."""

@@ -5,11 +5,12 @@ from typing import NamedTuple
 
 from trainer.common.formats import plural
 from trainer.comparison.curves import curve_table
-from trainer.comparison.data import compare_corpora, compare_labelled, gone
+from trainer.comparison.data import gone
 from trainer.comparison.model import compare_models, compare_tokenizers
 from trainer.comparison.results import compare_results
-from trainer.comparison.runs import FINE_TUNING, PRETRAINING, ComparedRun
+from trainer.comparison.runs import ComparedRun
 from trainer.records.fields import find_differences, flatten
+from trainer.records.kinds import RUN_KINDS
 from trainer.report.account import Block, Section
 from trainer.report.tables import Table
 from trainer.store.storage import Store
@@ -33,7 +34,7 @@ class Comparison(NamedTuple):
 
 def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
     """Compare runs of any kind, finished or not."""
-    groups = [group for kind in (PRETRAINING, FINE_TUNING) if (group := [run for run in runs if run.kind == kind])]
+    groups = [group for kind in RUN_KINDS if (group := [run for run in runs if run.kind.recorded == kind])]
     differing = {
         "Configuration": _compare_jobs(runs, groups),
         "Data": _compare_data(store, groups),
@@ -66,22 +67,20 @@ def _verdict(runs: Sequence[ComparedRun], told: dict[str, list[Block]]) -> str:
 
 
 def _run_table(runs: Sequence[ComparedRun]) -> Table:
-    return Table(["", "Run", "Kind", "State"], [[run.letter, run.name, run.kind, run.state] for run in runs], words=4)
+    return Table(["", "Run", "Kind", "State"], [[run.letter, run.name, run.kind.name, run.state] for run in runs], words=4)
 
 
 def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:
-    """The settings that differ. Of runs of both kinds, those that both kinds have."""
+    """The settings that differ. Of runs of several kinds, those that all of them have."""
     jobs = [{field: value for field, value in run.job.items() if field != NAME} for run in runs]
     differences = find_differences(jobs)
     notes = []
     if len(groups) > 1:
-        first, second = (set().union(*(flatten(run.job) for run in group)) for group in groups)
-        differences = [each for each in differences if each.path in first & second]
-        alone = (
-            f"{plural(len(first - second), 'field')} of {PRETRAINING}",
-            f"{plural(len(second - first), 'field')} of {FINE_TUNING}",
-        )
-        notes.append(f"Not compared, as the other kind does not have them: {' and '.join(alone)}.")
+        fields = {group[0].kind.name: set[str]().union(*(flatten(run.job) for run in group)) for group in groups}
+        shared = set.intersection(*fields.values())
+        differences = [each for each in differences if each.path in shared]
+        alone = [f"{plural(len(own - shared), 'field')} of {kind}" for kind, own in fields.items()]
+        notes.append(f"Not compared, as not all kinds have them: {' and '.join(alone)}.")
     if not differences:
         return [Block(note) for note in notes]
     notes.append(f"{plural(len(differences), 'field differs', 'fields differ')}.")
@@ -91,12 +90,12 @@ def _compare_jobs(runs: Sequence[ComparedRun], groups: Sequence[Sequence[Compare
 
 def _compare_data(store: Store, groups: Sequence[Sequence[ComparedRun]]) -> list[Block]:
     """The data of the runs of each kind."""
-    blocks = []
+    blocks, by_kind = [], [(group[0].kind, group) for group in groups]
     if len(groups) > 1:
-        kinds = [f"{', '.join(run.letter for run in group)} ({group[0].kind})" for group in groups]
-        blocks.append(Block(f"Not compared: the corpora of {kinds[0]} with the labelled sets of {kinds[1]}."))
-    for group in groups:
-        blocks += compare_corpora(store, group) if group[0].kind == PRETRAINING else compare_labelled(group)
+        told = [f"the {kind.data} of {', '.join(run.letter for run in group)} ({kind.name})" for kind, group in by_kind]
+        blocks.append(Block(f"Not compared: {' with '.join(told)}."))
+    for kind, group in by_kind:
+        blocks += kind.compare_data(store, group)
     return blocks + gone([run for group in groups for run in group])
 
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from trainer.common.formats import count, duration, score
-from trainer.comparison.runs import FINE_TUNING, ComparedRun
+from trainer.comparison.runs import ComparedRun
 from trainer.metrics.measures import greater_is_better
 from trainer.report.curves import SERIES, Curve, Line, draw_curves, standard_curves, with_planned_rates
-from trainer.report.finetuning import RECORD_FIELDS
 from trainer.report.summary import measure_speed
 from trainer.report.tables import Table
 
@@ -99,7 +98,7 @@ def draw_overlays(runs: Sequence[ComparedRun]) -> dict[str, str]:
         for record in with_planned_rates(run.records)
         if record["kind"] in ("train", "evaluation")
     ]
-    overlays = [each for curve in standard_curves(runs[0].unit, _metrics(runs)) for each in _overlay(curve, runs)]
+    overlays = [each for curve in standard_curves(runs[0].unit, runs[0].kind.metrics(runs)) for each in _overlay(curve, runs)]
     steps = max(max(run.steps, run.plan.get("total_steps", 0)) for run in runs)
     return draw_curves(overlays, records, max(1, steps))
 
@@ -109,7 +108,7 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
     many = len(curve.lines) > 1
     return [
         Curve(
-            f"{curve.name}-{line.label}-{runs[0].kind}",
+            f"{curve.name}-{line.label}-{runs[0].kind.name}",
             f"{curve.title}, {line.label}" if many else curve.title,
             curve.unit,
             curve.from_zero,
@@ -122,12 +121,6 @@ def _overlay(curve: Curve, runs: Sequence[ComparedRun]) -> list[Curve]:
 def _line_of(run: ComparedRun, line: Line) -> Line:
     place = ord(run.letter) - ord("A")
     return Line(run.letter, f"{line.kind} {run.letter}", line.field, SERIES[place % len(SERIES)], DASHES[place % len(DASHES)])
-
-
-def _metrics(runs: Sequence[ComparedRun]) -> list[str]:
-    """The validation figures of fine-tuning besides the loss."""
-    names = [name for run in runs if run.kind == FINE_TUNING for record in run.of_kind("evaluation")[-1:] for name in record]
-    return [name for name in dict.fromkeys(names) if name not in RECORD_FIELDS and name != "loss"]
 
 
 def _points(run: ComparedRun, kind: str) -> list[tuple[int, float]]:

@@ -6,14 +6,14 @@ there at once.
 
 import logging
 import re
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.common.formats import count, plural, score, short
+from trainer.common.formats import count, plural, score
+from trainer.records.kinds import run_kind
 from trainer.records.lease import LEASE, is_held
 from trainer.records.seals import read_sealed, remedy_of, sealed_number, unseal_line
 from trainer.report.tables import Table, text_table
@@ -114,19 +114,18 @@ def _read_line(store: Store, champions: dict[tuple[str, str], tuple[str, ...]], 
         final = read_manifest(store, f"{key}/{FINAL}", FINAL_KIND)
         steps = last.get("step", 0)
         job, figure = config["job"], config["job"]["evaluation"].get("best_by", "loss")
-        pretrains = "shards" in config["data"]
-        scores = (read_evaluation(store, key, config) or {}).get("scores", {})
+        kind, measured, named = run_kind(config), read_evaluation(store, key, config), job["data"].get("name", "")
         return RunLine(
             name=name,
-            kind="pretraining" if pretrains else "fine-tuning",
+            kind=kind.name,
             state=state_of(store, key, bool(final)),
             started=_find_start(store, key),
-            data=_describe_corpora(plan) if pretrains else _describe_examples(job["data"]["name"], plan),
+            data=kind.plan(**plan).describe_data(named) if plan else named,
             steps=steps if final else max(steps, _last_recorded(store, key)),
             total=plan.get("total_steps"),
             figure=figure,
             best=(best.get("scores") or {}).get(figure),
-            final=scores.get("total" if pretrains else "validation", {}).get(figure),
+            final=kind.evaluation(**measured).figures().get(figure) if measured else None,
             champion_of=champions.get((key, final.fingerprint), ()) if final else (),
         )
     except (AttributeError, KeyError, TypeError, ValueError, ArtifactError, StorageError) as error:
@@ -156,14 +155,3 @@ def _last_recorded(store: Store, key: str) -> int:
         return 0
     whole = {number: line for line in lines if (number := sealed_number(f"{key}/{METRICS}", line))}
     return int(unseal_line(whole[max(whole)])["step"]) if whole else 0
-
-
-def _describe_corpora(plan: dict[str, Any]) -> str:
-    corpora: Iterable[dict[str, Any]] = plan.get("corpora", ())
-    names = [corpus["name"] for corpus in corpora]
-    what = ", ".join(names) if len(names) <= 2 else plural(len(names), "corpus", "corpora")
-    return f"{what}: {short(sum(corpus['tokens'] for corpus in corpora))} tokens" if names else ""
-
-
-def _describe_examples(name: str, plan: dict[str, Any]) -> str:
-    return f"{name}: {count(plan['examples'])} examples" if plan else name

@@ -1,29 +1,31 @@
-"""What the store says of runs that are compared: of either kind, and not all of them finished.
+"""What the store says of runs that are compared: of any kind, and not all of them finished.
 
 Nothing here needs the libraries that train.
 """
 
 import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.comparison.listing import state_of
-from trainer.corpus.shards import KIND as SHARDS
-from trainer.corpus.tokenizer import KIND as TOKENIZER
-from trainer.labelled.encoded import KIND as ENCODED
+from trainer.records.kinds import RunKind, run_kind
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed
-from trainer.report.pretraining import UNIT
+from trainer.report.account import Block
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import count_parameters, require_job
 from trainer.runs.records import read_records
+from trainer.runs.references import artifact_kind
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 
-PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
+Measured = dict[str, tuple[float, Any]]
+"""Figures by name, each with what it was measured on: figures are compared if that is equal."""
+
 NAMED = 5
 """Runs that are named where one is looked for that is not there."""
 
@@ -37,6 +39,7 @@ class ComparedRun:
 
     letter: str
     key: str
+    kind: "ComparedKind"
     state: str
     config: dict[str, Any]
     plan: dict[str, Any]
@@ -58,15 +61,9 @@ class ComparedRun:
         return job
 
     @property
-    def kind(self) -> str:
-        return PRETRAINING if "shards" in self.config["data"] else FINE_TUNING
-
-    @property
     def unit(self) -> str:
         """The unit of its loss."""
-        if self.kind == PRETRAINING:
-            return UNIT
-        return "squared error" if self.job["data"]["task"] == "regression" else "nats an example"
+        return self.kind.unit(self)
 
     @property
     def steps(self) -> int:
@@ -83,11 +80,37 @@ class ComparedRun:
         return [record for record in self.records if record["kind"] == kind]
 
 
-def read_runs(store: Store, names: list[str]) -> list[ComparedRun]:
+@dataclass(frozen=True)
+class ComparedKind:
+    """What is compared of the runs of one kind."""
+
+    recorded: RunKind
+    data: str
+    """What its data is called, in the plural."""
+    unit: Callable[[ComparedRun], str]
+    """The unit of the loss."""
+    tokenizer: Callable[[ComparedRun], dict[str, str]]
+    """The tokenizer's name, vocabulary and digest, as far as they are known."""
+    base: Callable[[ComparedRun], str]
+    """A name of the files that training starts from."""
+    compare_data: Callable[[Store, Sequence[ComparedRun]], list[Block]]
+    measure: Callable[[ComparedRun, dict[str, Any]], Measured]
+    """The figures of a run's evaluation."""
+    metrics: Callable[[Sequence[ComparedRun]], list[str]]
+    """The validation figures on the way, besides the loss."""
+    tokenizer_note: str = ""
+    """Why its tokenizers differ from those of other kinds, if they do."""
+
+    @property
+    def name(self) -> str:
+        return self.recorded.name
+
+
+def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> list[ComparedRun]:
     """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it."""
     keys = [f"runs/{name.strip('/').removeprefix('runs/')}" for name in names]
     configs = [_read_config(store, key) for key in keys]
-    return [_read(store, chr(ord("A") + i), *each) for i, each in enumerate(zip(keys, configs, strict=True))]
+    return [_read(store, chr(ord("A") + i), kinds, *each) for i, each in enumerate(zip(keys, configs, strict=True))]
 
 
 def _read_config(store: Store, key: str) -> dict[str, Any]:
@@ -107,14 +130,16 @@ def _like(store: Store, name: str) -> str:
     return f"there are {', '.join(close)}{more}"
 
 
-def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> ComparedRun:
+def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, config: dict[str, Any]) -> ComparedRun:
     final = final_manifest(store, key)
     model, manifest = (f"{key}/{FINAL}", final) if final else _last_checkpoint(store, key)
     weights = manifest and manifest.model_copy(update={"files": [f for f in manifest.files if f.name.startswith("model")]})
     listed = manifest.digests() if manifest else {}
+    recorded = run_kind(config)
     return ComparedRun(
         letter=letter,
         key=key,
+        kind=next(kind for kind in kinds if kind.recorded == recorded),
         state=state_of(store, key, final is not None),
         config=config,
         plan=read_sealed(store, f"{key}/{PLAN}") or {},
@@ -123,7 +148,7 @@ def _read(store: Store, letter: str, key: str, config: dict[str, Any]) -> Compar
         evaluation=read_evaluation(store, key, config),
         model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
-        sources=_read_sources(store, config["data"]),
+        sources={key: _manifest(store, key, artifact_kind(key)) for key in recorded.made_from(config["data"])},
     )
 
 
@@ -134,13 +159,6 @@ def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:
         return "", None
     folder = f"{key}/{pointer.checkpoint}"
     return folder, _manifest(store, folder, CHECKPOINT_KIND)
-
-
-def _read_sources(store: Store, data: dict[str, Any]) -> dict[str, Manifest | None]:
-    if "shards" not in data:
-        return {data["key"]: _manifest(store, data["key"], ENCODED)}
-    shards = {ref["key"]: _manifest(store, ref["key"], SHARDS) for ref in data["shards"]}
-    return {data["tokenizer"]["key"]: _manifest(store, data["tokenizer"]["key"], TOKENIZER), **shards}
 
 
 def _manifest(store: Store, key: str, kind: str) -> Manifest | None:

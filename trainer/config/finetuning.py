@@ -189,6 +189,11 @@ class FinetuneJob(Schema):
         """It makes no shards."""
         return []
 
+    @property
+    def runs_begin_with(self) -> str:
+        """How the names of its runs begin."""
+        return self.run or self.name
+
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
         checked: Self = check_fork(self)

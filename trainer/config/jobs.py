@@ -296,6 +296,11 @@ class PrepareJob(Schema):
         """The names of the corpora that it makes shards of."""
         return [corpus.name for corpus in self.data.corpora]
 
+    @property
+    def runs_begin_with(self) -> str | None:
+        """How the names of its runs begin; None if it makes none."""
+        return None
+
 
 class PipelineJob(PrepareJob):
     """Raw corpora to an evaluated model."""
@@ -319,6 +324,11 @@ class PipelineJob(PrepareJob):
     def holds_out(self) -> bool:
         """Whether something may be held out to be measured on."""
         return self.data.validation_fraction > 0
+
+    @property
+    def runs_begin_with(self) -> str:
+        """How the names of its runs begin."""
+        return self.run or self.name
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""

@@ -11,6 +11,7 @@ from trainer.config.jobs import EvaluateJob, EvaluationConfig
 from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.model_files import read_object
+from trainer.records.kinds import FINE_TUNING, run_kind
 from trainer.records.seals import read_sealed
 from trainer.store.places import CONFIG, FINAL
 from trainer.store.storage import Store
@@ -45,7 +46,7 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | N
                 "measure it; name a fine-tuned run's checkpoint, or let it predict new texts with `predict`"
             )
         return None
-    if "shards" in config["data"]:
+    if run_kind(config) is not FINE_TUNING:
         return None
     for setting in ("shards", "context"):
         if getattr(job, setting) is not None:

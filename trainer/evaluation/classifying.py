@@ -46,7 +46,7 @@ from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
-from trainer.records.results import Classification, ClassScore, FinetuneEvaluation
+from trainer.records.evaluations import Classification, ClassScore, FinetuneEvaluation
 from trainer.records.seals import write_sealed
 from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import digest_file

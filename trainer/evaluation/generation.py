@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.stopping import check_stop
 from trainer.config.jobs import EvaluationConfig
-from trainer.records.results import Sample
+from trainer.records.evaluations import Sample
 
 
 @torch.no_grad()

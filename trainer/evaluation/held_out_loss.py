@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.order.held_out import HeldOut
-from trainer.records.results import CorpusScore, Scores
+from trainer.records.evaluations import CorpusScore, Scores
 from trainer.training.runtime import Runtime
 
 

@@ -12,7 +12,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
-from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.seals import read_sealed, require_sealed
 from trainer.runs.evaluation import check_asked, encoded_of
 from trainer.store.manifest import digest_file, fingerprint, read_manifest

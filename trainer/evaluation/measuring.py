@@ -20,7 +20,7 @@ from trainer.models.causal import check_positions, load_model
 from trainer.order.held_out import open_held_out
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
-from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.seals import write_sealed
 from trainer.store.storage import Store
 from trainer.training.runtime import start_runtime

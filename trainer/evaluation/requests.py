@@ -1,7 +1,7 @@
 """How the final model of a pipeline, or another one like it, is measured."""
 
 from trainer.config.jobs import EvaluateJob, PipelineJob
-from trainer.records.results import Evaluation
+from trainer.records.evaluations import Evaluation
 from trainer.store.places import FINAL
 
 

@@ -11,10 +11,11 @@ from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import NONE_YET, UNRECORDED
 from trainer.foresight.other_runs import intact
 from trainer.metrics.measures import metric_identity
+from trainer.records.fields import tell_changes
 from trainer.records.plans import StepPlan
 from trainer.records.seals import read_sealed, require_sealed
 from trainer.runs.evaluation import encoded_of, read_evaluation
-from trainer.runs.run import TrainingJob, difference
+from trainer.runs.run import TrainingJob
 from trainer.store.manifest import ArtifactRef
 from trainer.store.places import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
@@ -74,7 +75,7 @@ def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] |
         }
         for each in (old, new)
     )
-    return difference(before, now)
+    return tell_changes(before, now)
 
 
 def _own(store: Store, run: str) -> dict[str, Any] | None:

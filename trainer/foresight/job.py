@@ -26,7 +26,7 @@ def foresee(
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
 ) -> list[Foreseen]:
     """Every stage of a job, in order, given what its kind foresees. Raises the `PipelineError` of bad or missing input."""
-    from trainer.foresight.run import foresee_report, foresee_run
+    from trainer.foresight.training import foresee_report, foresee_run
 
     store = LookedAt(job.store)
     stages, data = foresee_data(store, job)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.common.formats import count
-from trainer.runs.run import difference
+from trainer.records.fields import tell_changes
 from trainer.store.manifest import Manifest, find_damage, read_manifest
 from trainer.store.storage import Store
 
@@ -68,7 +68,7 @@ def explain_likeness(similar: Sequence[Likeness], compare_files: Callable[[Liken
 
 def compare_options(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """The options that differ, as `data.shards.num_shards: 2 -> 3`; of the old ones, what is not known is left out."""
-    return difference({key: _by_name(value) for key, value in old.items()}, {key: _by_name(new.get(key)) for key in old})
+    return tell_changes({key: _by_name(value) for key, value in old.items()}, {key: _by_name(new.get(key)) for key in old})
 
 
 def compare_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError
 from trainer.foresight.likeness import NONE_YET
+from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed, require_sealed
-from trainer.runs.run import Run, difference, final_manifest
+from trainer.runs.run import Run, final_manifest
 from trainer.store.places import CONFIG, PLAN
 from trainer.store.storage import Store
 from trainer.training.mending import committed_steps
@@ -33,7 +34,7 @@ def explain_new(store: Store, name: str, run: Run) -> list[str]:
     configs = {key: config for key in keys if (config := intact(read_sealed, store, f"{key}/{CONFIG}"))}
     if run.origin is not None:
         configs[run.origin] = require_sealed(store, f"{run.origin}/{CONFIG}")
-    differences = {key: difference(config["identity"], run.identity) for key, config in configs.items()}
+    differences = {key: tell_changes(config["identity"], run.identity) for key, config in configs.items()}
     left = [line for key, different in differences.items() if (line := _tell_left(store, key, different))]
     if run.origin is not None:
         return [f"a fork of {run.origin}", *differences[run.origin], *left]

@@ -2,23 +2,31 @@
 
 from typing import TYPE_CHECKING
 
+from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.finetuning import FinetuneJob
 from trainer.foresight.encoded import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.labelled.encoding import encode
-from trainer.records.results import FinetuneEvaluation
+from trainer.records import kinds
+from trainer.records.evaluations import FinetuneEvaluation
+from trainer.records.plans import FinetunePlan
+from trainer.records.results import FinetunePreflight
+from trainer.runs.facts import RunFacts
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
+    from trainer.comparison.runs import ComparedKind
+    from trainer.report.account import Account
     from trainer.workloads.finetuning import Finetuning
 
 
-def preflight(job: FinetuneJob, progress: Progress) -> object:
-    from trainer.preflight.finetuning import finetune_preflight
+def preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
+    with loading():
+        from trainer.preflight.finetuning import finetune_preflight
 
     return finetune_preflight(job, progress)
 
@@ -49,8 +57,20 @@ def foresee_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_ke
     return foresee_scoring(store, job, data, run_key)
 
 
+def make_account(facts: RunFacts, plan: FinetunePlan) -> "Account":
+    from trainer.report.finetuning import describe_finetuning
+
+    return describe_finetuning(facts, plan)
+
+
+def compared() -> "ComparedKind":
+    from trainer.comparison.finetuning import FINE_TUNING
+
+    return FINE_TUNING
+
+
 FINETUNING = Kind(
-    schema=FinetuneJob,
+    recorded=kinds.FINE_TUNING,
     mark="source",
     preflight=preflight,
     prepare=encode,
@@ -60,4 +80,6 @@ FINETUNING = Kind(
     evaluate_alike=evaluate_alike,
     foresee_data=foresee_data,
     foresee_evaluation=foresee_evaluation,
+    make_account=make_account,
+    compared=compared,
 )

@@ -2,24 +2,31 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
+from trainer.records.kinds import RunKind
+from trainer.records.results import FinetunePreflight, Preflight
+from trainer.runs.facts import RunFacts
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Measured
+
+if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
+    from trainer.comparison.runs import ComparedKind
+    from trainer.report.account import Account
 
 
 @dataclass(frozen=True)
 class Kind:
     """One entry of the table. Its functions take a job of its schema, and load what they need when they are called."""
 
-    schema: type[Any]
-    """The job's schema: it validates the YAML file, the command line and a deployment's form."""
+    recorded: RunKind
+    """How its runs are recorded, and the job's schema."""
     mark: str
     """The key of `data` by which a file is seen to be of this kind, before it is validated."""
-    preflight: Callable[[Any, Progress], object]
+    preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Progress], TrainingData]
     """What the job trains on, made unless it is published and intact."""
@@ -35,3 +42,12 @@ class Kind:
     """The stages before training, and references to what they give, as far as its names are known."""
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen]
     """Whether a finished run was measured in the same way."""
+    make_account: Callable[[RunFacts, Any], "Account"]
+    """What the report and the model card tell of a finished run and its plan."""
+    compared: Callable[[], "ComparedKind"]
+    """What is compared of its runs."""
+
+    @property
+    def schema(self) -> type[Any]:
+        """The job's schema: it validates the YAML file, the command line and a deployment's form."""
+        return self.recorded.job

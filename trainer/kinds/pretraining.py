@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, prepare
@@ -9,19 +10,25 @@ from trainer.evaluation.requests import measurement, measurement_alike
 from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
+from trainer.records import kinds
+from trainer.records.evaluations import Evaluation
 from trainer.records.plans import StepPlan
-from trainer.records.results import Evaluation
+from trainer.records.results import Preflight
 from trainer.records.seals import require_sealed
+from trainer.runs.facts import RunFacts
 from trainer.runs.pretraining import identify
 from trainer.store.places import PLAN
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
+    from trainer.comparison.runs import ComparedKind
+    from trainer.report.account import Account
     from trainer.workloads.pretraining import Pretraining
 
 
-def preflight(job: PipelineJob, progress: Progress) -> object:
-    from trainer.preflight.pretraining import preflight
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
+    with loading():
+        from trainer.preflight.pretraining import preflight
 
     return preflight(job, progress)
 
@@ -52,8 +59,20 @@ def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_k
     return foresee_scores(store, job, run_key)
 
 
+def make_account(facts: RunFacts, plan: StepPlan) -> "Account":
+    from trainer.report.pretraining import describe_pretraining
+
+    return describe_pretraining(facts, plan)
+
+
+def compared() -> "ComparedKind":
+    from trainer.comparison.pretraining import PRETRAINING
+
+    return PRETRAINING
+
+
 PRETRAINING = Kind(
-    schema=PipelineJob,
+    recorded=kinds.PRETRAINING,
     mark="corpora",
     preflight=preflight,
     prepare=prepare,
@@ -63,4 +82,6 @@ PRETRAINING = Kind(
     evaluate_alike=evaluate_alike,
     foresee_data=foresee_data,
     foresee_evaluation=foresee_evaluation,
+    make_account=make_account,
+    compared=compared,
 )

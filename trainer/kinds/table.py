@@ -7,6 +7,7 @@ from trainer.config.files import read_values, validate_job
 from trainer.kinds.finetuning import FINETUNING
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining import PRETRAINING
+from trainer.records.kinds import run_kind
 from trainer.runs.run import Run, TrainingData, TrainingJob
 
 KINDS = (FINETUNING, PRETRAINING)
@@ -19,6 +20,12 @@ def kind_of(job: TrainingJob) -> Kind:
         if isinstance(job, kind.schema):
             return kind
     raise TypeError(f"{type(job).__name__} is of none of the kinds {', '.join(kind.schema.__name__ for kind in KINDS)}")
+
+
+def kind_of_run(config: Mapping[str, Any]) -> Kind:
+    """The kind of the run whose config.json this is. Raises `ValueError` if its data is that of none."""
+    recorded = run_kind(config)
+    return next(kind for kind in KINDS if kind.recorded == recorded)
 
 
 def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:

@@ -122,10 +122,12 @@ def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
 
 def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
     """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
-    if "encoded" in record:
-        return {config["job"]["data"]["name"]: _labelled_files(record["encoded"]["details"]["source"], config["job"]["data"])}
-    listed = {shards["corpus"]: _pieces(store, shards) for shards in record["shards"]}
-    return {corpus: pieces and _described(pieces) for corpus, pieces in listed.items()}
+    listed = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
+    found: dict[str, list[dict[str, Any]] | None] = {corpus: pieces and _described(pieces) for corpus, pieces in listed.items()}
+    if encoded := record.get("encoded"):
+        data = config["job"]["data"]
+        found[data["name"]] = _labelled_files(encoded["details"]["source"], data)
+    return found
 
 
 def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:

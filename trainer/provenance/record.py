@@ -1,6 +1,6 @@
 """Where a model comes from, as one record: every artifact behind it by its key, fingerprint and digest.
 
-`python -m trainer.lineage STORE MODEL` shows it, with all that is behind it: see trainer/lineage.py.
+`headrace lineage STORE MODEL` shows it, with all that is behind it: see trainer/lineage.py.
 """
 
 from typing import Any
@@ -48,14 +48,17 @@ def describe_files(files: list[FileRecord]) -> list[dict[str, Any]]:
 
 
 def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
-    """The data, and what else the model was made from."""
-    if encoded := facts.made_from(ENCODED):
-        return {"encoded": _describe_encoded(encoded[0]), "pretrained": _describe_pretrained(facts)}
-    (tokenizer,) = facts.made_from(TOKENIZER)
-    return {
-        "shards": [_describe_shards(store, source) for source in facts.made_from(SHARDS)],
-        "tokenizer": _describe_tokenizer(tokenizer),
-    }
+    """The data, and the model that training started from, where a run's record says where that was found."""
+    told: dict[str, Any] = {}
+    if shards := facts.made_from(SHARDS):
+        told["shards"] = [_describe_shards(store, source) for source in shards]
+    for tokenizer in facts.made_from(TOKENIZER):
+        told["tokenizer"] = _describe_tokenizer(tokenizer)
+    for encoded in facts.made_from(ENCODED):
+        told["encoded"] = _describe_encoded(encoded)
+    if facts.config.get("start"):
+        told["pretrained"] = _describe_pretrained(facts)
+    return told
 
 
 def _describe(source: Source) -> dict[str, Any]:

@@ -110,7 +110,7 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     return {**text, "choice": chosen, **read}
 
 
-def find_differences(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:
+def why_incomparable(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:
     """Why a figure cannot be compared with another, as `context: 32 here, 64 there`; nothing if it can."""
     if one is None or other is None:
         return ["what it was measured on is not recorded"]

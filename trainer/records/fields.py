@@ -29,6 +29,18 @@ def find_differences(nested: Sequence[dict[str, Any]]) -> list[Difference]:
     return [each for each in found if not all_same(each.values)]
 
 
+def tell_changes(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
+    """What changed in one record, as `training.max_steps: 300 -> 400`: a missing field is as one that is null, 1 is as 1.0."""
+    found = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += tell_changes(old, new, f"{path}{key}.")
+        elif old != new:
+            found.append(f"{path}{key}: {old} -> {new}")
+    return found
+
+
 def flatten(value: dict[str, Any], path: str = "") -> dict[str, Any]:
     """The leaves of a nested value by path: `training.max_steps`, `data.corpora.code.format`."""
     flat: dict[str, Any] = {}

@@ -2,6 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainer.common.formats import count, plural, short
+
 
 class CorpusPlan(BaseModel):
     """A corpus's part in the run."""
@@ -31,6 +33,11 @@ class Plan(BaseModel):
     total_steps: int = Field(ge=1)
     warmup_steps: int = Field(ge=0)
 
+    def figures(self) -> dict[str, int]:
+        """The figures that people look at, by their names."""
+        names = ("total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation")
+        return {name.replace("_", " "): getattr(self, name) for name in names}
+
 
 class StepPlan(Plan):
     """Pretraining: everything that follows from the data's size and the training settings."""
@@ -48,9 +55,23 @@ class StepPlan(Plan):
     def total_tokens(self) -> int:
         return self.total_steps * self.tokens_per_step
 
+    def figures(self) -> dict[str, int]:
+        """The same, and the tokens, which all samples have in the same number."""
+        return {**super().figures(), "tokens per step": self.tokens_per_step, "total tokens": self.total_tokens}
+
+    def describe_data(self, name: str) -> str:
+        """The corpora by their own names, in a few words."""
+        names = [corpus.name for corpus in self.corpora]
+        what = ", ".join(names) if len(names) <= 2 else plural(len(names), "corpus", "corpora")
+        return f"{what}: {short(sum(corpus.tokens for corpus in self.corpora))} tokens"
+
 
 class FinetunePlan(Plan):
     """Fine-tuning: the same for a labelled set, but for its test split, which is no part of the run."""
 
     examples: int
     validation_examples: int
+
+    def describe_data(self, name: str) -> str:
+        """The labelled set of this name, in a few words."""
+        return f"{name}: {count(self.examples)} examples"

@@ -1,17 +1,11 @@
-"""What stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
+"""What else stages find out, as they hand it on; free of heavy imports, so that the pipeline can read it."""
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
-from trainer.config.jobs import TEXT_FIGURES
+from trainer.common.formats import size
 from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation, Result
 from trainer.records.plans import FinetunePlan, StepPlan
-from trainer.store.plain_names import Count, Figure, Share
-
-
-class Result(BaseModel):
-    """Frozen, and refuses fields that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CorpusPreview(Result):
@@ -42,118 +36,29 @@ class Preflight(Result):
     about_disk_bytes: int
     free_disk_bytes: int | None
 
-
-class CorpusScore(Result):
-    """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
-
-    `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
-    """
-
-    loss: Figure
-    perplexity: Figure
-    tokens: Count
-    windows: Count
-    bits_per_byte: Figure | None = None
-    text_bytes: Count | None = None
-
-    def describe(self) -> str:
-        """The figures in one line."""
-        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
-        return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
-
-
-class Scores(Result):
-    """Scores by corpus, and over all their tokens."""
-
-    corpora: dict[str, CorpusScore]
-    total: CorpusScore
-
-
-class Sample(Result):
-    """A prompt and what the model made of it."""
-
-    prompt: str
-    continuation: str
-
-
-class Evaluation(Result):
-    """What was measured, on what, and the result."""
-
-    format: int
-    fingerprint: str
-    key: str
-    checkpoint: str
-    shards: list[str]
-    context: int
-    scores: Scores
-    samples: list[Sample]
-    measured_on: TextBasis | None = None
-    """None for shards that do not record their held-out text."""
-    model: str | None = None
-    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
-    reused: bool = False
-
-    def figures(self) -> dict[str, float]:
-        """The figures of all held-out text, as a gate's `metric` names them."""
-        total = self.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
-        return {name: total[name] for name in TEXT_FIGURES if name in total}
-
-    def describe(self) -> str:
-        """The figures in one line."""
-        return f"held-out {self.scores.total.describe()}"
-
-
-class ClassScore(Result):
-    """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
-
-    name: str
-    precision: Share
-    recall: Share
-    f1: Share
-    support: Count
-
-
-class Classification(Result):
-    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
-
-    confusion: list[list[Count]]
-    classes: list[ClassScore]
-
-
-class FinetuneEvaluation(Result):
-    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
-
-    format: int
-    fingerprint: str
-    key: str
-    checkpoint: str
-    encoded: str
-    scores: dict[str, dict[str, Figure]]
-    classification: dict[str, Classification]
-    predictions: dict[str, str]
-    measured_on: ExamplesBasis | None = None
-    positive: dict[str, str] = {}
-    """The figures that are of one class of two, and that class's name."""
-    model: str | None = None
-    """The key that was found under `checkpoint`; None in a run's own record."""
-    reused: bool = False
-
-    def figures(self) -> dict[str, float]:
-        """The figures of the validation split, as a gate's `metric` names them."""
-        return self.scores["validation"]
-
-    def describe(self) -> str:
-        """The figures of the validation split in one line."""
-        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
-
-    def label(self, figure: str) -> str:
-        """A figure's name for people: it says of which class it is, if it is of one."""
-        return label_figure(figure, self.positive)
-
-
-def label_figure(figure: str, positive: dict[str, str]) -> str:
-    """A figure's name with the class that it is of, if it is among those that are of one."""
-    return f"{figure} of {positive[figure]!r}" if figure in positive else figure
+    def lines(self) -> list[str]:
+        """The plan of a job that is not started, for a terminal."""
+        lines = [f"{'corpus':<16}{'files':>9}{'raw':>12}{'documents':>12}{'tokens':>14}"]
+        for corpus in self.corpora:
+            documents, tokens = (("?" if n is None else f"{n:,}") for n in (corpus.documents, corpus.tokens))
+            lines.append(f"{corpus.name:<16}{corpus.files:>9,}{size(corpus.raw_bytes):>12}{documents:>12}{tokens:>14}")
+        about = "" if self.plan else "about "
+        rows = [
+            ("vocabulary", f"{self.vocab_size:,} tokens"),
+            ("model", f"{self.parameters:,} parameters"),
+            ("windows", f"{about}{self.about_windows:,}"),
+            ("steps", f"{about}{self.about_steps:,} on {self.ranks} rank{'s' if self.ranks > 1 else ''}"),
+            ("memory", f"about {size(self.about_memory_bytes)} a rank"),
+            ("disk", f"about {size(self.about_disk_bytes)}"),
+        ]
+        if self.about_host_bytes != self.about_memory_bytes:
+            rows.append(("host memory", f"about {size(self.about_host_bytes)}, with the copies of a checkpoint"))
+        if self.free_disk_bytes is not None:
+            rows.append(("free disk", size(self.free_disk_bytes)))
+        lines += [f"{name:<16}{value}" for name, value in rows]
+        if not self.plan:
+            lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
+        return lines
 
 
 class PredictedTexts(Result):
@@ -181,6 +86,18 @@ class FinetunePreflight(Result):
     splits: dict[str, int] | None
     plan: FinetunePlan | None
 
+    def lines(self) -> list[str]:
+        """The plan of a job that is not started, for a terminal."""
+        rows = [("model", f"{self.model}, {self.parameters:,} parameters"), ("metrics", ", ".join(self.metrics))]
+        rows.append(("looked at", self.looked_at))
+        rows += [(name, f"{count:,} examples") for name, count in (self.splits or {}).items()]
+        if self.plan is not None:
+            rows.append(("steps", f"{self.plan.total_steps:,}, of {self.plan.global_batch} examples on {self.ranks} ranks"))
+        lines = [f"{name:<16}{value}" for name, value in rows]
+        if self.plan is None:
+            lines.append("Examples are counted, and steps planned, once the data is encoded.")
+        return lines
+
 
 class Verdict(Result):
     """What a gate says of a model, in words, and whether it passes."""
@@ -194,7 +111,7 @@ class Remeasured(Result):
 
     run: str
     fingerprint: str
-    scores: dict[str, float] = {}
+    scores: dict[str, float] = Field(default_factory=dict)
     measured_on: TextBasis | ExamplesBasis | None = None
     problem: str = ""
 

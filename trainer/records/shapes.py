@@ -12,8 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 
 from trainer.common.errors import in_one_line
 from trainer.records.basis import ExamplesBasis, TextBasis
-from trainer.records.plans import FinetunePlan, StepPlan
-from trainer.records.results import Evaluation, FinetuneEvaluation
+from trainer.records.kinds import evaluation_type, plan_type
 from trainer.store.manifest import FileRecord, fingerprint
 from trainer.store.plain_names import Count, Digest, Figure, Key, RunKey
 
@@ -244,7 +243,7 @@ RECORDS: dict[str, type[Record]] = {
 
 SHAPES: dict[str, Any] = {
     r"runs/[^/]+/config\.json": Config,
-    r"runs/[^/]+/plan\.json": lambda values: StepPlan if "corpora" in values else FinetunePlan,
+    r"runs/[^/]+/plan\.json": plan_type,
     r"runs/[^/]+/eval\.json|evaluations/.*": Evaluated,
     r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": Pointing,
     r"runs/[^/]+/lease\.json": Holder,
@@ -265,9 +264,7 @@ def require_shape(key: str, values: dict[str, Any]) -> None:
 
 def require_evaluation(values: dict[str, Any]) -> None:
     """The same of an evaluation whose figures are used."""
-    if "classification" in values and "validation" not in (values.get("scores") or {}):
-        raise ValueError("it has no figures of the validation split")
-    _check(FinetuneEvaluation if "classification" in values else Evaluation, values)
+    _check(evaluation_type(values), values)
 
 
 def require_record(values: dict[str, Any]) -> None:

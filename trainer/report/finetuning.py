@@ -6,8 +6,8 @@ from trainer.common.formats import count, plural, score, short
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
-from trainer.records.results import FinetuneEvaluation, label_figure
 from trainer.report.account import Account, Block, Card, Section, Tile
 from trainer.report.card_metadata import hub_metric, index_entry
 from trainer.report.curves import standard_curves
@@ -46,7 +46,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     evaluation = _read_evaluation(facts)
     figures = _figures(facts, evaluation)
     labels = _label_recorded(facts, evaluation, figures, details)
-    unit = "nats an example" if details["classes"] else "squared error"
+    unit = loss_unit(bool(details["classes"]))
     return Account(
         verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
@@ -60,6 +60,11 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         checkpoints=checkpoint_table(facts, labels, score),
         card=_card(facts, plan, evaluation, figures, details),
     )
+
+
+def loss_unit(classifies: bool) -> str:
+    """The unit of the loss of a model that classifies, or predicts a number."""
+    return "nats an example" if classifies else "squared error"
 
 
 def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:

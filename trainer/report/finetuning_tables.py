@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from trainer.common.formats import count, number, percent, score
-from trainer.records.results import Classification, FinetuneEvaluation
+from trainer.records.evaluations import Classification, FinetuneEvaluation
 from trainer.report.summary import Comparison
 from trainer.report.tables import Table
 

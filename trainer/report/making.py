@@ -9,6 +9,7 @@ runs/X/lineage.json      written last: it holds the fingerprint of what the repo
 import hashlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,15 @@ from pydantic import BaseModel, ConfigDict
 from trainer import __version__
 from trainer.common.errors import ArtifactError
 from trainer.provenance.record import describe_files, make_lineage
-from trainer.records.plans import FinetunePlan
+from trainer.records.fields import tell_changes
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.report.account import Account, first_table
 from trainer.report.curves import draw_curves, with_planned_rates
-from trainer.report.finetuning import describe_finetuning
 from trainer.report.model_card import make_card
 from trainer.report.particulars import environment_pairs, speed_pairs
-from trainer.report.pretraining import describe_pretraining
 from trainer.report.tables import Table, markdown_table, markdown_text
 from trainer.runs.board_outcome import write_outcome
 from trainer.runs.facts import RunFacts, read_facts
-from trainer.runs.run import difference
 from trainer.store.manifest import FileRecord, write_manifest
 from trainer.store.places import CARD, FINAL, LINEAGE, REPORT
 from trainer.store.storage import Store
@@ -55,11 +53,11 @@ class Report(BaseModel):
     reused: bool = False
 
 
-def make_report(store: Store, run_key: str) -> Report:
+def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], Account]) -> Report:
     """Write a finished run's report, model card and lineage, or find them as they would be written.
 
-    `run_key` is the run's folder in the store: runs/NAME. Raises `RunError` if there is no finished run, `ArtifactError` if
-    the data that it names is gone or its model is damaged.
+    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises `RunError` if
+    there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
     """
     facts = read_facts(store, run_key)
     account = make_account(facts)
@@ -101,7 +99,7 @@ def find_fault(store: Store, facts: RunFacts) -> str | None:
         return "there is none yet"
     if earlier["report"]["fingerprint"] == name:
         return "its page or the model card is missing or changed"
-    changes = difference({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
+    changes = tell_changes({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
     return "; ".join(changes) or "it was made by another version of headrace, or the run's records or checkpoints have changed"
 
 
@@ -117,14 +115,6 @@ def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
     store.write_bytes(f"{folder}/{CARD}", card)
     files = sorted([*facts.final.files, record], key=lambda file: file.name)
     write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
-
-
-def make_account(facts: RunFacts) -> Account:
-    """What is to be told of a run, by its kind."""
-    plan = facts.plan
-    if isinstance(plan, FinetunePlan):
-        return describe_finetuning(facts, plan)
-    return describe_pretraining(facts, plan)
 
 
 def render_page(facts: RunFacts, account: Account) -> str:

@@ -12,17 +12,14 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob
-from trainer.corpus.shards import KIND as SHARDS
-from trainer.corpus.tokenizer import KIND as TOKENIZER
-from trainer.labelled.encoded import KIND as ENCODED
 from trainer.pretrained.tensor_files import read_tensors
+from trainer.records.kinds import run_kind
 from trainer.records.plans import FinetunePlan, StepPlan
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed, remedy_of
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records
+from trainer.runs.references import artifact_kind
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
@@ -51,7 +48,7 @@ class KeptCheckpoint(NamedTuple):
 class RunFacts:
     """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
 
-    `sources` are a tokenizer and shards, or one encoded labelled set.
+    `sources` are what its kind trains on: a tokenizer and shards, or one encoded labelled set.
     """
 
     key: str
@@ -121,7 +118,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         key=run_key,
         config=config,
         config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
-        plan=StepPlan(**plan) if "shards" in config["data"] else FinetunePlan(**plan),
+        plan=run_kind(config).plan(**plan),
         environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
         records=read_records(store, run_key),
         evaluation=read_evaluation(store, run_key, config),
@@ -129,7 +126,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
-        sources=_read_sources(store, config["data"]),
+        sources=[_read_source(store, key) for key in run_kind(config).made_from(config["data"])],
         checkpoints=_find_checkpoints(store, run_key),
     )
 
@@ -137,23 +134,15 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
 def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
     """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand beside."""
     try:
-        schema = PipelineJob if "shards" in config["data"] else FinetuneJob
-        schema.model_validate(config["job"], extra="ignore")
-    except ValidationError as error:
+        run_kind(config).job.model_validate(config["job"], extra="ignore")
+    except ValueError as error:
+        problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
         key = f"{run_key}/{CONFIG}"
-        raise ArtifactError(f"{store.path(key)} is damaged: job.{in_one_line(error)}; {remedy_of(key)}") from error
+        raise ArtifactError(f"{store.path(key)} is damaged: {problem}; {remedy_of(key)}") from error
 
 
-def _read_sources(store: Store, data: dict[str, Any]) -> list[Source]:
-    """What a run's config.json names as its data: a tokenizer and shards, or one encoded labelled set."""
-    if "shards" not in data:
-        return [_read_source(store, data["key"], ENCODED)]
-    shards = [_read_source(store, ref["key"], SHARDS) for ref in data["shards"]]
-    return [_read_source(store, data["tokenizer"]["key"], TOKENIZER), *shards]
-
-
-def _read_source(store: Store, key: str, kind: str) -> Source:
-    manifest = read_manifest(store, key, kind)
+def _read_source(store: Store, key: str) -> Source:
+    manifest = read_manifest(store, key, artifact_kind(key))
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back")
     return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())

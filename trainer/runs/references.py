@@ -128,7 +128,7 @@ class References:
 
     def _of_artifact(self, key: str) -> set[str] | None:
         try:
-            manifest = read_manifest(self._store, key, ARTIFACTS[key.split("/")[0]])
+            manifest = read_manifest(self._store, key, artifact_kind(key))
         except ArtifactError as error:
             problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
             raise self._unknown(key, problem, ["tokenizers"]) from error
@@ -167,6 +167,11 @@ class References:
     def _unknown(self, key: str, problem: str, kinds: Iterable[str] = KINDS) -> UnknownNeeds:
         place = self._store.path(key)
         return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
+
+
+def artifact_kind(key: str) -> str:
+    """The kind of the artifact that a run is made from, by its key."""
+    return ARTIFACTS[key.split("/")[0]]
 
 
 def ways_to(store: Store, text: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_sealed, write_sealed
@@ -87,7 +88,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
     fixed = ("model", "tokenizer")
     before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
     if before != now:
-        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(difference(before, now))}")
+        raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(tell_changes(before, now))}")
     return fork
 
 
@@ -112,7 +113,7 @@ def claim_run(
     """
     earlier = read_sealed(store, f"{run.key}/{CONFIG}")
     if earlier is not None and earlier["fingerprint"] != run.fingerprint:
-        differences = "; ".join(difference(earlier["identity"], run.identity)) or "its format"
+        differences = "; ".join(tell_changes(earlier["identity"], run.identity)) or "its format"
         raise RunError(
             f"{store.path(run.key)} was made with other settings: {differences}. Choose another name for `run`, leave `run` "
             "out to have one made, set the settings back, or start a new run from its weights with `resume: fork`"
@@ -198,18 +199,6 @@ def is_whole(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> bo
 def final_manifest(store: Store, run_key: str) -> Manifest | None:
     """The manifest of a run's final model, or None."""
     return read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
-
-
-def difference(before: dict[str, Any], now: dict[str, Any], path: str = "") -> list[str]:
-    """The leaves that differ, as `training.max_steps: 300 -> 400`."""
-    found = []
-    for key in sorted({*before, *now}):
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += difference(old, new, f"{path}{key}.")
-        elif old != new:
-            found.append(f"{path}{key}: {old} -> {new}")
-    return found
 
 
 def _without_reused(values: Any) -> Any:

@@ -62,7 +62,7 @@ def _runs_of(store: Store, job: PipelineJob | PrepareJob | FinetuneJob) -> list[
         try:
             config = read_sealed(store, f"runs/{name}/{CONFIG}")
         except ArtifactError as error:
-            if isinstance(job, PipelineJob | FinetuneJob) and name.startswith(job.run or job.name):
+            if job.runs_begin_with is not None and name.startswith(job.runs_begin_with):
                 raise
             log.warning("%s", error)
             continue

@@ -15,12 +15,13 @@ from trainer.common.stopping import heeding_stops
 from trainer.models.causal import checkpoint_activations
 from trainer.order.batches import batches_from
 from trainer.pretrained.finding import find_model
+from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.plans import FinetunePlan, Plan, StepPlan
 from trainer.records.pointers import folder_name
 from trainer.records.seals import write_sealed
 from trainer.runs.logs import kept_log
-from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_run, difference, finished_run, note_untrained
+from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_run, finished_run, note_untrained
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -38,14 +39,14 @@ from trainer.training.saver import Saver
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
-from trainer.training.workload import Kind, Workload
+from trainer.training.workload import TrainingKind, Workload
 
 log = logging.getLogger(__name__)
 
 
 def train(
     job: TrainingJob,
-    kind: Kind,
+    kind: TrainingKind,
     progress: Progress,
     data: TrainingData | None = None,
     expected: StepPlan | FinetunePlan | None = None,
@@ -67,7 +68,7 @@ def train(
         return finished
     workload = patiently(lambda: kind.open(job, store, prepared, runtime.ranks))
     if expected is not None and workload.plan != expected:
-        differences = "; ".join(difference(expected.model_dump(), workload.plan.model_dump()))
+        differences = "; ".join(tell_changes(expected.model_dump(), workload.plan.model_dump()))
         raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
     with ExitStack() as stack:
         stack.callback(workload.close)
@@ -81,7 +82,7 @@ def train(
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
 
-def _tidy(job: TrainingJob, kind: Kind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
+def _tidy(job: TrainingJob, kind: TrainingKind, store: Store, run: Run, data: TrainingData, ranks: int) -> None:
     """See to what a finished run's last process left behind, and to what was lost or damaged since."""
 
     def make_plan() -> Plan:

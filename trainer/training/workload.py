@@ -55,7 +55,7 @@ class Workload(Protocol):
         """Let go of the data; it is opened again if it is read again."""
 
 
-class Kind(Protocol):
+class TrainingKind(Protocol):
     """What training asks of a job's kind. The functions take jobs and data of that kind."""
 
     @property

@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.jobs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
-from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, find_differences
-from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
+from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, why_incomparable
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.results import Remeasured, Verdict
 from trainer.store.plain_names import RunKey
 
 ALREADY = "it is the champion already"
@@ -60,7 +61,9 @@ def judge(
     if champion is not None and champion in same:
         return Verdict(passed=True, reason=ALREADY)
     if same and not any(move in standing for move in same):
-        return Verdict(passed=False, reason="it was champion and was rolled back; only flows.promote makes it champion again")
+        return Verdict(
+            passed=False, reason="it was champion and was rolled back; only `headrace promote` makes it champion again"
+        )
     if gate.metric not in scores:
         raise RunError(f"promotion.metric is {gate.metric!r}, which was not measured; there are {', '.join(sorted(scores))}")
     score, sign = scores[gate.metric], _sign(gate)
@@ -137,4 +140,4 @@ def _is_of(anew: Remeasured, champion: Move) -> bool:
 
 
 def _differences(metric: str, measured_on: Basis, its: Move | Remeasured) -> list[str]:
-    return find_differences(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]
+    return why_incomparable(metric, measured_on, its.measured_on) if metric in its.scores else [f"it has no {metric!r}"]

@@ -47,9 +47,7 @@ def pin(store: Store, name: str) -> str:
         if made:
             store.delete(f"{PINS}/{key}")
         problem = "is gone, or just being removed" if removing else "is not there"
-        raise ArtifactError(
-            f"there is nothing to pin at {store.path(key)}: it {problem}; `python -m trainer.garbage {store.url}` lists keys"
-        )
+        raise ArtifactError(f"there is nothing to pin at {store.path(key)}: it {problem}; `headrace gc {store.url}` lists keys")
     return key
 
 

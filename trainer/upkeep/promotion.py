@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PromotionConfig
 from trainer.records.holds import holding
-from trainer.records.results import Evaluation, FinetuneEvaluation, Remeasured, Verdict
+from trainer.records.kinds import evaluation_type
+from trainer.records.results import Remeasured, Verdict
 from trainer.records.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.run import final_manifest
@@ -83,7 +84,7 @@ def find_measured(store: Store, run: str) -> Measured | None:
     found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
     if found is None:
         return None
-    return FinetuneEvaluation(**found) if "classification" in found else Evaluation(**found)
+    return evaluation_type(found)(**found)
 
 
 def promote(store: Store, name: str, run: str, scores: dict[str, float], reason: str, measured_on: Basis = None) -> Move:

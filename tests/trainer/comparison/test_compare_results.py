@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
+from trainer.comparison.finetuning import FINE_TUNING
+from trainer.comparison.pretraining import PRETRAINING
 from trainer.comparison.results import compare_results
 from trainer.comparison.runs import ComparedRun
 from trainer.records.basis import TextBasis
@@ -37,8 +39,8 @@ def measured(letter: str, store: Path, model: Path, loss: float, **options: Any)
     scores = {"validation": {"loss": loss}, "test": {"loss": loss}}
     sources = {key: read_manifest(Store(str(store)), key, "encoded")}
     return ComparedRun(
-        letter=letter, key=f"runs/{letter}", state="finished", config=config, plan={}, environment={}, records=[],
-        evaluation={"scores": scores}, model_config={}, parameters=None, sources=sources,
+        letter=letter, key=f"runs/{letter}", kind=FINE_TUNING, state="finished", config=config, plan={}, environment={},
+        records=[], evaluation={"scores": scores}, model_config={}, parameters=None, sources=sources,
     )  # fmt: skip
 
 
@@ -123,8 +125,9 @@ def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> Com
         "measured_on": basis.model_dump(exclude_none=True),
     }  # fmt: skip
     return ComparedRun(
-        letter=letter, key=f"runs/{letter}", state="finished", config={"job": {"evaluation": {}}, "data": {"shards": []}},
-        plan={}, environment={}, records=[], evaluation=evaluation, model_config={}, parameters=None, sources={},
+        letter=letter, key=f"runs/{letter}", kind=PRETRAINING, state="finished",
+        config={"job": {"evaluation": {}}, "data": {"shards": []}}, plan={}, environment={}, records=[], evaluation=evaluation,
+        model_config={}, parameters=None, sources={},
     )  # fmt: skip
 
 

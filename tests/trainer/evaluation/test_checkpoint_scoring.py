@@ -14,7 +14,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measuring import evaluate_any
-from trainer.records.results import FinetuneEvaluation
+from trainer.records.evaluations import FinetuneEvaluation
 from trainer.runs.references import References
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

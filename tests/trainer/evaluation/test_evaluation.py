@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from tests.trainer.shard_files import Arrays
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.order.held_out import HeldOut, held_out_windows
-from trainer.records.results import Scores
+from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 
 CONTEXT = 8

@@ -19,7 +19,7 @@ from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.models.causal import load_model
 from trainer.order.held_out import open_held_out
-from trainer.records.results import Evaluation
+from trainer.records.evaluations import Evaluation
 from trainer.records.seals import require_sealed
 from trainer.runs.run import final_manifest
 from trainer.store import verified

@@ -25,11 +25,11 @@ from trainer.foresight.encoded import foresee_encoded
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.job import LookedAt
 from trainer.kinds.foresight import foresee
+from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.labelled.encoding import prepare_encoded
 from trainer.records.lease import Lease
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.report.making import make_report
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.places import FINAL
 from trainer.store.storage import Store

@@ -15,13 +15,13 @@ from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.foresight import foresee
+from trainer.kinds.reporting import make_account, make_report
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.pretrained.finding import find_model
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.report.curves import draw_curves
-from trainer.report.making import make_account, make_report
 from trainer.runs.facts import read_facts
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef

@@ -25,11 +25,11 @@ from trainer.corpus.preparation import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
+from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.holds import SHORT, _hold
 from trainer.records.seals import write_sealed
-from trainer.report.making import make_report
 from trainer.store.storage import Store
 from trainer.upkeep.gate import figures
 from trainer.upkeep.pins import pin

@@ -27,16 +27,16 @@ from trainer.evaluation.classifying import evaluate_run
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import NONE_YET
 from trainer.kinds.foresight import foresee
+from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.labelled.encoded import encoded_details
 from trainer.labelled.encoding import encode
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
+from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
-from trainer.records.results import FinetuneEvaluation
 from trainer.records.seals import read_sealed
-from trainer.report.making import make_report
 from trainer.runs.run import is_whole
 from trainer.store.manifest import ArtifactRef
 from trainer.store.places import CONFIG, EVALUATION, PLAN

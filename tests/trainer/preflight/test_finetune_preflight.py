@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flows.dry_runs import describe_finetune_preflight
 from tests.trainer.labelled_data import as_jsonl, written
 from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
@@ -37,7 +36,7 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(pairs: Path
     assert (before.splits, before.plan) == (after.splits, after.plan)
     assert before.looked_at == f"all of it, {sum((before.splits or {}).values())} examples"
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
-    lines = describe_finetune_preflight(before)
+    lines = before.lines()
     assert f"looked at       {before.looked_at}" in lines
 
 

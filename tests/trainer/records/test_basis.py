@@ -24,8 +24,9 @@ from trainer.corpus.tokenizer import tokenizer_files
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival
-from trainer.records.basis import TextBasis, find_differences
-from trainer.records.results import Evaluation, Verdict
+from trainer.records.basis import TextBasis, why_incomparable
+from trainer.records.evaluations import Evaluation
+from trainer.records.results import Verdict
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.places import FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -55,21 +56,21 @@ ON = TextBasis(
 def test_what_must_be_the_same_depends_on_the_figure(change: dict[str, Any], loss: bool, bits: bool) -> None:
     other = ON.model_copy(update=change)
     for figure, comparable in (("loss", loss), ("perplexity", loss), ("bits_per_byte", bits)):
-        assert (not find_differences(figure, ON, other)) == comparable == (not find_differences(figure, other, ON))
+        assert (not why_incomparable(figure, ON, other)) == comparable == (not why_incomparable(figure, other, ON))
 
 
 def test_a_choice_of_windows_is_another_text_with_another_tokenizer() -> None:
     few = ON.model_copy(update={"max_windows": 8})
-    assert not find_differences("bits_per_byte", few, few)
-    assert find_differences("bits_per_byte", few, few.model_copy(update={"tokenizer": "other"})) == [
+    assert not why_incomparable("bits_per_byte", few, few)
+    assert why_incomparable("bits_per_byte", few, few.model_copy(update={"tokenizer": "other"})) == [
         "tokenizer: t here, other there"
     ]
-    elsewhere = find_differences("loss", few, few.model_copy(update={"shards": ["shards/code-2"]}))
+    elsewhere = why_incomparable("loss", few, few.model_copy(update={"shards": ["shards/code-2"]}))
     assert elsewhere == ["choice: 8 windows a corpus of shards/code-1 here, 8 windows a corpus of shards/code-2 there"]
 
 
 def test_what_is_not_recorded_is_not_compared() -> None:
-    assert find_differences("bits_per_byte", ON, None) == ["what it was measured on is not recorded"]
+    assert why_incomparable("bits_per_byte", ON, None) == ["what it was measured on is not recorded"]
 
 
 @pytest.fixture(scope="module")

@@ -24,10 +24,10 @@ from tests.trainer.report_runs import (
 )
 from trainer.common.errors import ArtifactError
 from trainer.config.finetuning import FinetuneJob
+from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.order.plan import make_finetune_plan
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.report.making import make_report
 from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
@@ -315,7 +315,7 @@ def test_missing_data_is_named(store: Store) -> None:
 def test_report_needs_none_of_the_libraries_that_train(store: Store) -> None:
     finetune(store, ["no", "yes"])
     code = (
-        f"import sys; from trainer.report.making import make_report; from trainer.store.storage import Store\n"
+        f"import sys; from trainer.kinds.reporting import make_report; from trainer.store.storage import Store\n"
         f"make_report(Store({store.url!r}), {RUN!r})\n"
         "assert not {'torch', 'transformers', 'sklearn', 'evaluate', 'datasets'} & set(sys.modules)"
     )

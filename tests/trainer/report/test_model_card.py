@@ -19,10 +19,10 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import CardConfig
 from trainer.evaluation.classifying import evaluate_run
+from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.report.making import make_report
 from trainer.runs.base_model import describe_base, read_card
 from trainer.store.places import CARD
 from trainer.store.storage import Store

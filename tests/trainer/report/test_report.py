@@ -24,10 +24,10 @@ from tests.trainer.report_runs import (
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.order.plan import make_plan
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.report.making import make_report
 from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store
@@ -277,7 +277,7 @@ def test_lineage_names_everything_behind_the_model(store: Store) -> None:
 
 KILLED_AT = """
 import os, sys
-from trainer.report.making import make_report
+from trainer.kinds.reporting import make_report
 from trainer.store.storage import Store
 puts, put = 0, Store.put
 def dying_put(self, path, key):

@@ -15,9 +15,9 @@ from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.seals import require_sealed, write_sealed
-from trainer.report.making import make_report
 from trainer.runs.board_outcome import OUTCOME
 from trainer.store.places import EVALUATION
 from trainer.store.storage import Store

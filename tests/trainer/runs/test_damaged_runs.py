@@ -18,9 +18,9 @@ from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.explain import main as explain
+from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
-from trainer.report.making import make_report
 from trainer.runs.records import read_records
 from trainer.runs.standing import Standing, find_standing, is_alive
 from trainer.store.places import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN

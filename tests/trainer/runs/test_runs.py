@@ -15,7 +15,8 @@ from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
-from trainer.runs.run import claim_run, difference, final_manifest, finished_run
+from trainer.records.fields import tell_changes
+from trainer.runs.run import claim_run, final_manifest, finished_run
 from trainer.store.manifest import find_damage
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
@@ -93,8 +94,8 @@ def test_a_folder_of_other_settings_is_not_touched(raw: Path, data: PreparedData
 
 def test_differences_name_the_leaves() -> None:
     before = {"a": {"b": 1, "c": [1, 2]}, "d": None}
-    assert difference(before, {"a": {"b": 2, "c": [1, 2]}, "e": 5}) == ["a.b: 1 -> 2", "e: None -> 5"]
-    assert difference(before, before) == []
+    assert tell_changes(before, {"a": {"b": 2, "c": [1, 2]}, "e": 5}) == ["a.b: 1 -> 2", "e: None -> 5"]
+    assert tell_changes(before, before) == []
 
 
 def long_job(raw: Path, store: Path) -> PipelineJob:

@@ -22,7 +22,7 @@ from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.common.outages import PATIENCE
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData, prepare, prepare_tokenizer
-from trainer.report.making import make_report
+from trainer.kinds.reporting import make_report
 from trainer.store.storage import Store
 
 LACK = (

@@ -21,7 +21,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.predict import predict_texts
+from trainer.evaluation.text_predictions import predict_texts
 from trainer.preflight.disks import require_checkpoint_room
 from trainer.preflight.pretraining import preflight
 from trainer.pretrained.finding import find_model

@@ -7,11 +7,12 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import look
 from trainer.foresight.other_runs import explain_new, intact
+from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed
 from trainer.report.making import find_fault
 from trainer.runs.facts import read_facts
-from trainer.runs.run import Run, TrainingData, TrainingJob, difference, final_manifest, finished_run
+from trainer.runs.run import Run, TrainingData, TrainingJob, final_manifest, finished_run
 from trainer.store.manifest import read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
 from trainer.store.storage import Store
@@ -38,7 +39,7 @@ def foresee_run(
         return Foreseen("training", "refused", reasons=(str(error),))
     work = "; ".join(stage.later for stage in waits)
     if config is not None and config["fingerprint"] != run.fingerprint:
-        differences = difference(config["identity"], run.identity) or ["its format"]
+        differences = tell_changes(config["identity"], run.identity) or ["its format"]
         return Foreseen("training", "refused", run.key, (f"{run.key} was made with other settings", *differences), work)
     if fault is None and finished_run(store, run) is not None:
         manifest = final_manifest(store, run.key)

@@ -1,0 +1,52 @@
+"""Of which kind a record is that is read back of a store."""
+
+import pytest
+
+from trainer.config.jobs import OptimizationConfig
+from trainer.kinds.table import KINDS, kind_of_run
+from trainer.order.plan import make_finetune_plan
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
+from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan
+from trainer.records.shapes import require_evaluation, require_shape
+
+PLAN = make_finetune_plan(OptimizationConfig(epochs=1, global_batch=2, learning_rate=0.1), {"train": 8}, 1)
+
+
+def test_every_kind_of_job_says_how_its_runs_are_recorded() -> None:
+    assert {kind.recorded.name for kind in KINDS} == {kind.name for kind in RUN_KINDS}
+    assert len({kind.recorded.name for kind in KINDS}) == len(KINDS)
+    for config in ({"data": {"shards": [], "tokenizer": {}}}, {"data": {"key": "encoded/a"}}):
+        assert kind_of_run(config).recorded is run_kind(config)
+
+
+def test_data_of_no_kind_is_refused_with_what_each_kind_names() -> None:
+    for config in ({}, {"data": {}}, {"data": {"corpora": []}}):
+        with pytest.raises(ValueError, match=r"data names neither `shards` \(pretraining\) nor `key` \(fine-tuning\)"):
+            run_kind(config)
+
+
+def test_a_plan_that_lacks_a_field_is_taken_for_the_one_that_it_is_meant_to_be() -> None:
+    corpus = CorpusPlan(
+        name="a", documents=1, tokens=9, unused_tokens=0, validation_tokens=0, windows=1, probability=1.0, passes=1.0
+    )
+    step = StepPlan(
+        **PLAN.model_dump(exclude={"examples", "validation_examples"}), corpora=[corpus], windows=1, tokens_per_step=8
+    )
+    for plan in (PLAN, step):
+        assert plan_type(plan.model_dump()) is type(plan)
+    assert (plan_type({"corpora": []}), plan_type({"examples": 3})) == (StepPlan, FinetunePlan)
+    with pytest.raises(ValueError, match="corpora: Field required"):
+        require_shape("runs/a/plan.json", step.model_dump(exclude={"corpora"}))
+
+
+def test_an_evaluation_of_examples_without_figures_of_the_validation_split_is_refused() -> None:
+    assert evaluation_type({"shards": [], "context": 8, "scores": {}}) is Evaluation
+    values = {
+        "format": 3, "fingerprint": "a", "key": "b", "checkpoint": "c", "encoded": "encoded/a", "scores": {"validation": {}},
+        "classification": {}, "predictions": {},
+    }  # fmt: skip
+    assert evaluation_type(values) is FinetuneEvaluation
+    require_evaluation(values)
+    with pytest.raises(ValueError, match="no figures of the validation split"):
+        require_evaluation({**values, "scores": {"test": {}}})

@@ -1,0 +1,61 @@
+"""What is compared of pretraining runs: corpora, their tokenizer, and figures of held-out text."""
+
+from typing import Any
+
+from trainer.common.formats import NOTHING, count
+from trainer.comparison.data import DIGITS, compare_corpora
+from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
+from trainer.config.jobs import TEXT_FIGURES
+from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.records import kinds
+from trainer.records.basis import TextBasis, facts_of
+from trainer.report.pretraining import UNIT
+from trainer.store.manifest import fingerprint
+
+
+def _tokenizer(run: ComparedRun) -> dict[str, str]:
+    key = run.config["data"]["tokenizer"]["key"]
+    manifest, name = run.sources[key], {"name": key.split("/")[1]}
+    if manifest is None:
+        return name
+    return {**name, "vocabulary": count(manifest.details["vocab_size"]), "digest": manifest.digests()[TOKENIZER_FILE][:DIGITS]}
+
+
+def _base(run: ComparedRun) -> str:
+    """Of a new model, there are no files that training starts from."""
+    pretrained = run.config["identity"]["model"]["pretrained"]
+    return fingerprint(pretrained) if pretrained else NOTHING
+
+
+def _measure(evaluation: dict[str, Any]) -> Measured:
+    """Figures of held-out text: of all of it, then of each corpus."""
+    scores = evaluation["scores"]
+    found: Measured = {}
+    for corpus, each in [(None, scores["total"]), *sorted(scores["corpora"].items())]:
+        for figure in TEXT_FIGURES:
+            if figure in each and (corpus is None or figure != "perplexity"):
+                told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
+                found[told] = (each[figure], _text(evaluation, figure, corpus, each))
+    return found
+
+
+def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: dict[str, Any]) -> Any:
+    """What a figure of a corpus, or of all, was measured on; of shards that do not record it, their names."""
+    if measured_on := evaluation.get("measured_on"):
+        basis = TextBasis(**measured_on)
+        chosen = basis.held_out if corpus is None else {corpus: basis.held_out[corpus]}
+        return facts_of(figure, basis.model_copy(update={"held_out": chosen}))
+    own = [key for key in evaluation["shards"] if corpus in (None, key.split("/")[-1].rpartition("-")[0])]
+    return [sorted(own), evaluation["context"], score["tokens"]]
+
+
+PRETRAINING = ComparedKind(
+    recorded=kinds.PRETRAINING,
+    data="corpora",
+    unit=lambda run: UNIT,
+    tokenizer=_tokenizer,
+    base=_base,
+    compare_data=compare_corpora,
+    measure=lambda run, evaluation: _measure(evaluation),
+    metrics=lambda runs: [],
+)

@@ -1,0 +1,176 @@
+"""What was measured of a model, as the store holds it and as stages hand it on; free of heavy imports."""
+
+from typing import ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from trainer.config.jobs import TEXT_FIGURES
+from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.store.plain_names import Count, Figure, Share
+
+
+class Result(BaseModel):
+    """Frozen, and refuses fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CorpusScore(Result):
+    """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
+
+    `text_bytes` are those that the predicted tokens stand for; None for shards that do not record their text's.
+    """
+
+    loss: Figure
+    perplexity: Figure
+    tokens: Count
+    windows: Count
+    bits_per_byte: Figure | None = None
+    text_bytes: Count | None = None
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
+        return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
+
+
+class Scores(Result):
+    """Scores by corpus, and over all their tokens."""
+
+    corpora: dict[str, CorpusScore]
+    total: CorpusScore
+
+
+class Sample(Result):
+    """A prompt and what the model made of it."""
+
+    prompt: str
+    continuation: str
+
+
+class Evaluation(Result):
+    """What was measured, on what, and the result."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    shards: list[str]
+    context: int
+    scores: Scores
+    samples: list[Sample]
+    measured_on: TextBasis | None = None
+    """None for shards that do not record their held-out text."""
+    model: str | None = None
+    """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
+    reused: bool = False
+
+    def figures(self) -> dict[str, float]:
+        """The figures of all held-out text, as a gate's `metric` names them."""
+        total = self.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
+        return {name: total[name] for name in TEXT_FIGURES if name in total}
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        return f"held-out {self.scores.total.describe()}"
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each corpus, and one for all of them."""
+        return [
+            {
+                "corpus": name,
+                "loss": round(score.loss, 4),
+                "perplexity": round(score.perplexity, 2),
+                "bits a byte": None if score.bits_per_byte is None else round(score.bits_per_byte, 4),
+                "tokens": score.tokens,
+            }
+            for name, score in self._by_corpus()
+        ]
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        told = []
+        for name, score in self._by_corpus():
+            bits = "" if score.bits_per_byte is None else f"   {score.bits_per_byte:7.4f} bits a byte"
+            told.append(
+                f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
+            )
+        return told
+
+    def _by_corpus(self) -> list[tuple[str, CorpusScore]]:
+        return [*self.scores.corpora.items(), ("all", self.scores.total)]
+
+
+class ClassScore(Result):
+    """How well one class is told, as scikit-learn's precision_recall_fscore_support has it."""
+
+    name: str
+    precision: Share
+    recall: Share
+    f1: Share
+    support: Count
+
+
+class Classification(Result):
+    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
+
+    confusion: list[list[Count]]
+    classes: list[ClassScore]
+
+
+class FinetuneEvaluation(Result):
+    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    encoded: str
+    scores: dict[str, dict[str, Figure]]
+    classification: dict[str, Classification]
+    predictions: dict[str, str]
+    measured_on: ExamplesBasis | None = None
+    samples: ClassVar[list[Sample]] = []
+    """A classifier continues no prompts."""
+    positive: dict[str, str] = {}
+    """The figures that are of one class of two, and that class's name."""
+    model: str | None = None
+    """The key that was found under `checkpoint`; None in a run's own record."""
+    reused: bool = False
+
+    @model_validator(mode="after")
+    def _has_the_figures_of_a_gate(self) -> Self:
+        if "validation" not in self.scores:
+            raise ValueError("it has no figures of the validation split")
+        return self
+
+    def figures(self) -> dict[str, float]:
+        """The figures of the validation split, as a gate's `metric` names them."""
+        return self.scores["validation"]
+
+    def describe(self) -> str:
+        """The figures of the validation split in one line."""
+        return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each labelled split."""
+        return [
+            {"split": split, **{self.label(name): value for name, value in figures.items()}}
+            for split, figures in self.scores.items()
+        ]
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        return [
+            f"{split:<10} " + ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
+            for split, figures in self.scores.items()
+        ]
+
+    def label(self, figure: str) -> str:
+        """A figure's name for people: it says of which class it is, if it is of one."""
+        return label_figure(figure, self.positive)
+
+
+def label_figure(figure: str, positive: dict[str, str]) -> str:
+    """A figure's name with the class that it is of, if it is among those that are of one."""
+    return f"{figure} of {positive[figure]!r}" if figure in positive else figure

@@ -1,0 +1,77 @@
+"""How the runs of each kind are recorded in a store, and of which kind a record that is read back is: one entry a kind.
+
+What is done for a kind of job is said in trainer/kinds/, whose entries name these.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import PipelineJob
+from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.plans import FinetunePlan, StepPlan
+
+Shape = TypeVar("Shape", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class RunKind:
+    """What a run of one kind has in the store."""
+
+    name: str
+    """As people read it."""
+    job: type[PipelineJob] | type[FinetuneJob]
+    plan: type[StepPlan] | type[FinetunePlan]
+    evaluation: type[Evaluation] | type[FinetuneEvaluation]
+    mark: str
+    """The field of the data in config.json by which the kind is seen."""
+    made_from: Callable[[Mapping[str, Any]], list[str]]
+    """The keys of the artifacts that the data in config.json names, in the order in which they are told of."""
+
+
+PRETRAINING = RunKind(
+    name="pretraining",
+    job=PipelineJob,
+    plan=StepPlan,
+    evaluation=Evaluation,
+    mark="shards",
+    made_from=lambda data: [data["tokenizer"]["key"], *(ref["key"] for ref in data["shards"])],
+)
+
+FINE_TUNING = RunKind(
+    name="fine-tuning",
+    job=FinetuneJob,
+    plan=FinetunePlan,
+    evaluation=FinetuneEvaluation,
+    mark="key",
+    made_from=lambda data: [data["key"]],
+)
+
+RUN_KINDS = (PRETRAINING, FINE_TUNING)
+
+
+def run_kind(config: Mapping[str, Any]) -> RunKind:
+    """The kind of the run whose config.json this is. Raises `ValueError` if its data is that of none."""
+    for kind in RUN_KINDS:
+        if kind.mark in config.get("data", ()):
+            return kind
+    marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in RUN_KINDS)
+    raise ValueError(f"data names neither {marks}")
+
+
+def plan_type(values: Mapping[str, Any]) -> type[BaseModel]:
+    """The plan that a plan.json is, or is meant to be."""
+    return _likest(values, [kind.plan for kind in RUN_KINDS])
+
+
+def evaluation_type(values: Mapping[str, Any]) -> type[Evaluation] | type[FinetuneEvaluation]:
+    """The evaluation that a record is, or is meant to be."""
+    return _likest(values, [kind.evaluation for kind in RUN_KINDS])
+
+
+def _likest(values: Mapping[str, Any], shapes: Sequence[type[Shape]]) -> type[Shape]:
+    """The shape that has most of a record's fields: also where one of them is missing, so that this is what is told."""
+    return max(shapes, key=lambda shape: len(shape.model_fields.keys() & values.keys()))
