@@ -51,22 +51,25 @@ def values_of(corpus: Path, store: str) -> dict[str, Any]:
 def held(cache: Path) -> int:
     """The bytes of the copies in a cache and of those in use, models and checkpoints left out; each file counts once.
 
-    Two looks must agree: in one alone, a file that makes room and the one that it makes room for can both be seen.
+    Two looks must agree, also on names: in one alone, a file that makes room and the one that it makes room for can both be
+    seen, and the latter may have the former's inode.
     """
     found = None
     while found != (found := _copies(cache)):
         pass
-    return sum(found.values())
+    return sum({inode: size for inode, size in found.values()}.values())
 
 
-def _copies(cache: Path) -> dict[int, int]:
+def _copies(cache: Path) -> dict[str, tuple[int, int]]:
+    """Inode and size by path."""
     files = {}
     for folder, _, names in os.walk(cache):
         for name in names:
             with suppress(FileNotFoundError):
                 if (NAME.fullmatch(name) and BEYOND not in name) or re.fullmatch(r"(shard|validation)-\d+\.bin", name):
-                    state = os.stat(os.path.join(folder, name))
-                    files[state.st_ino] = state.st_size
+                    path = os.path.join(folder, name)
+                    state = os.stat(path)
+                    files[path] = (state.st_ino, state.st_size)
     return files
 
 
