@@ -57,7 +57,7 @@ def held(cache: Path) -> int:
     found = None
     while found != (found := _copies(cache)):
         pass
-    return sum({inode: size for inode, size in found.values()}.values())
+    return sum(dict(found.values()).values())
 
 
 def _copies(cache: Path) -> dict[str, tuple[int, int]]:
