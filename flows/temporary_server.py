@@ -12,10 +12,14 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
+
+from trainer.common.errors import ConfigError
+from trainer.common.loading import loading
+from trainer.common.stopping import check_stop
 
 if TYPE_CHECKING:
-    import uvicorn
     from prefect.settings import Settings
 
 API_URL = "PREFECT_API_URL"
@@ -28,6 +32,12 @@ SERVER_SETTINGS = {
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",
 }
 """As Prefect sets for its temporary server, and one more."""
+
+LOOK_SECONDS = 1.0
+"""Between two looks whether a stop was asked for, while the server is waited for."""
+
+END_SECONDS = 10.0
+"""What the server may take to end."""
 
 
 def start_loading() -> "TemporaryServer | None":
@@ -50,32 +60,56 @@ class TemporaryServer:
             port = listening.getsockname()[1]
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "flows.temporary_server", str(listening.fileno())],
-                stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0,
+                stdin=subprocess.PIPE, pass_fds=[listening.fileno()], process_group=0, env={**os.environ, **SERVER_SETTINGS},
             )  # fmt: skip
         self._url = f"http://127.0.0.1:{port}/api"
-        atexit.register(self._end)  # before Prefect registers the sending of what it has not sent yet: so it comes after that
+        atexit.register(self.end)  # before Prefect registers the sending of what it has not sent yet: so it comes after that
 
     def serve(self) -> None:
-        """Have this process's Prefect use it, once it answers. Raises `RuntimeError` if it ends before that."""
-        import httpx
+        """Have this process's Prefect use it, once it answers. Raises `ConfigError` if it does not come to that."""
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
 
         settings = get_current_settings()
         if not is_wanted(settings):
             return
-        try:
-            httpx.get(f"{self._url}/health", timeout=settings.server.ephemeral.startup_timeout_seconds).raise_for_status()
-        except httpx.HTTPError as error:
-            raise RuntimeError(f"the temporary Prefect server did not start: {error}; its own message stands above") from error
+        self._wait(settings.server.ephemeral.startup_timeout_seconds)
         os.environ[API_URL] = self._url
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
 
-    def _end(self) -> None:
+    def _wait(self, seconds: float) -> None:
+        import httpx
+
+        end = time.monotonic() + seconds
+        while True:
+            check_stop()
+            try:
+                httpx.get(f"{self._url}/health", timeout=LOOK_SECONDS, trust_env=False).raise_for_status()
+                return
+            except httpx.TimeoutException as error:  # its socket is there already, and takes what it will answer later
+                if time.monotonic() > end:
+                    self._process.kill()
+                    raise _no_server(f"no answer in {seconds:g} s ({error})") from None
+            except httpx.HTTPError as error:
+                raise _no_server(str(error)) from None
+
+    def end(self) -> None:
+        """End it, and wait for that."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _no_server(why: str) -> ConfigError:
+    return ConfigError(
+        f"the temporary Prefect server did not start: {why}; what it said itself stands near this. See to its database, in "
+        f"PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a server that runs"
+    )
 
 
 def is_wanted(settings: "Settings") -> bool:
@@ -85,32 +119,33 @@ def is_wanted(settings: "Settings") -> bool:
 
 def main(arguments: list[str]) -> int:
     """Serve on a socket until standard input ends."""
-    from trainer.common.loading import loading
-
+    serving: list[Any] = []  # the server, once there is one
+    threading.Thread(target=_stop_with_command, args=(serving,), daemon=True).start()
     with loading():
         from prefect.settings import get_current_settings
 
         if not is_wanted(get_current_settings()):
             return 0
-        os.environ.update(SERVER_SETTINGS)
         import uvicorn
         from prefect.server.api.server import create_app
 
-        app = create_app()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
-    threading.Thread(target=_stop_with, args=(server,), daemon=True).start()
+        server = uvicorn.Server(uvicorn.Config(create_app(), log_level="error", lifespan="on"))
+    serving.append(server)
     server.run(sockets=[socket.socket(fileno=int(arguments[0]))])
-    return 0
+    return 0 if server.started else 1
+
+
+def _stop_with_command(serving: list[Any]) -> None:
+    """Wait until the command has ended; then end, at once while nothing is served."""
+    os.read(sys.stdin.fileno(), 1)
+    if not serving:
+        os._exit(0)
+    serving[0].should_exit = True
 
 
 def _shows_no_pages(record: logging.LogRecord) -> bool:
     """Leave out where a run can be viewed: this server has no pages, and ends with the run."""
     return not record.getMessage().startswith("View at ")
-
-
-def _stop_with(server: "uvicorn.Server") -> None:
-    sys.stdin.buffer.read()
-    server.should_exit = True
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ def carry_out(
 
             dry_run(job, as_json)
             return
-        server = start_loading()
         if schema in FIRST_STAGES:
             load_early(FIRST_STAGES[schema])
+        server = start_loading()
         with loading():
             flow, show = find()
             from flows.running import run

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from flows.temporary_server import TemporaryServer
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
 from tests.support import small_values, write_config, write_corpora
+from trainer.common.errors import EXIT_BAD_INPUT
 
 
 def start_preparing(folder: Path, **given: str) -> Running:
@@ -57,3 +59,22 @@ def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false").wait()
     assert ended.status != 0
     assert "No Prefect API URL provided" in ended.stderr
+
+
+def test_a_server_that_cannot_start_is_told_in_one_message(tmp_path: Path) -> None:
+    database = "sqlite+aiosqlite:////proc/none/prefect.db"
+    ended = start_preparing(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL=database).wait()
+    assert ended.status == EXIT_BAD_INPUT
+    assert "ConfigError: the temporary Prefect server did not start: " in ended.stderr
+    assert "httpx" not in ended.stderr
+    assert "Fatal Python error" not in ended.stderr
+
+
+def test_a_command_does_not_wait_for_ever_for_its_server_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.temporary_server.END_SECONDS", 0.2)
+    known = set(servers_of(os.getpid()))
+    temporary = TemporaryServer()
+    (server,) = {*servers_of(os.getpid())} - known
+    os.kill(server, signal.SIGSTOP)
+    temporary.end()
+    assert not alive(server)

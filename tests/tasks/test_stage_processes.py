@@ -1,24 +1,27 @@
 """Stages as forks of a process that has loaded their libraries, and as processes of their own where that is needed."""
 
+import errno
 import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.stage_processes import CHOICE, ForkedStage, forks, start_stage
+from tasks.forked_stages import ForkedStage
+from tasks.stage_processes import CHOICE, forks, start_stage
 from tests.processes import alive, children, command_line, cores, parent_of, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
-from trainer.common.stopping import heeding_stops
+from trainer.common.stopping import heeding_stops, stop_requested
 from trainer.stages import STAGES
 
 REFUSED = {"job": 5}
@@ -141,6 +144,51 @@ def test_where_there_is_a_gpu_stages_are_started_anew(monkeypatch: pytest.Monkey
     assert not forks()
     monkeypatch.setenv(CHOICE, "fork")
     assert forks()
+
+
+def test_where_there_are_no_pidfds_stages_are_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.delenv(CHOICE, raising=False)
+    monkeypatch.setattr("os.pidfd_open", refuse)
+    assert not forks()
+    monkeypatch.setenv(CHOICE, "fork")
+    with pytest.raises(ConfigError, match=r"needs Linux 5\.3 with pidfd_open; unset it"):
+        forks()
+
+
+def test_a_server_that_cannot_fork_says_so_and_its_stages_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    with stage() as first:
+        server = server_of(first)
+        os.kill(first.pid, signal.SIGSTOP)
+        processes = resource.prlimit(server, resource.RLIMIT_NOFILE)
+        resource.prlimit(server, resource.RLIMIT_NOFILE, (0, processes[1]))
+        with caplog.at_level(logging.WARNING), stage() as second:
+            assert isinstance(second, subprocess.Popen)
+        resource.prlimit(server, resource.RLIMIT_NOFILE, processes)
+        os.kill(first.pid, signal.SIGCONT)
+    assert first.returncode == second.returncode == 1
+    assert "stage tokenizer loads its libraries itself" in caplog.text
+    with stage() as third:
+        assert server_of(third) == server
+
+
+def test_a_stage_is_waited_for_by_a_process_with_many_open_files() -> None:
+    with ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull))
+        with stage() as started:
+            server_of(started)
+    assert started.returncode == 1
+
+
+def test_a_stop_before_a_stage_is_started_is_heeded() -> None:
+    with pytest.raises(Preempted), heeding_stops():
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(stop_requested)
+        with stage():
+            pytest.fail("it was started")
 
 
 def test_a_stop_does_not_wait_for_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
