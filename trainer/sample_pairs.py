@@ -60,7 +60,7 @@ def pairs_of(function: Function, functions: list[Function]) -> Iterator[dict[str
     for label, summary in (("match", function.summary), ("other", other)):
         pair = {"id": f"{function.name}:{label}", "summary": summary, "code": function.code, "label": label}
         if function.split == "test":
-            pair = {"id": f"{function.name}:{len(summary)}", "summary": summary, "code": function.code}
+            pair = {"id": f"{function.name}:{stable_key('pair', summary):016x}", "summary": summary, "code": function.code}
         yield pair
 
 
