@@ -7,7 +7,6 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-from benchmarks.measure import run_watched, say, spread
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
@@ -66,6 +65,8 @@ def with_datasets(tokenizer: str, raw: str, out: str) -> None:
 
 def main() -> None:
     """Time both in turn."""
+    from benchmarks.measure import run_watched, say, spread  # loads torch, which the processes that are timed do not need
+
     print("tokenization: raw files to published shards, against datasets.map (same tokenizer, 2 processes)")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
