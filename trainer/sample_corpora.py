@@ -22,7 +22,7 @@ SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__py
 
 def main(arguments: list[str]) -> int:
     """Write the corpora below a folder; files that are already there and the same are left alone."""
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m trainer.sample_corpora FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])

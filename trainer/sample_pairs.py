@@ -38,7 +38,7 @@ class Function(NamedTuple):
 
 def main(arguments: list[str]) -> int:
     """Write the pairs below a folder; files that are already there and the same are left alone."""
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m trainer.sample_pairs FOLDER", file=sys.stderr)
         return 2
     functions = list(documented_functions())

@@ -18,9 +18,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 from trainer.common.errors import RecordError
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
+from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import read_documents
-from trainer.corpus.sources import Piece, find_pieces
+from trainer.corpus.sources import find_pieces
 from trainer.sample_corpora import all_docstrings
 from trainer.store.storage import Store
 

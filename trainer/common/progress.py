@@ -9,8 +9,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
-from tqdm import tqdm
-
 
 @dataclass(frozen=True)
 class Update:
@@ -112,6 +110,8 @@ def emit(stream: TextIO, event: str, **values: object) -> None:
 
 def terminal_bars(stream: TextIO = sys.stderr) -> Show:
     """Show updates as tqdm bars."""
+    from tqdm import tqdm
+
     bars: dict[str, tqdm] = {}  # type: ignore[type-arg]
 
     def show(update: Update) -> None:

@@ -4,17 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, model_validator
 
-from trainer.config.jobs import (
-    QUOTING,
-    RESUME,
-    CardConfig,
-    Name,
-    OptimizationConfig,
-    PromotionConfig,
-    Schedule,
-    Schema,
-    check_fork,
-)
+from trainer.config.corpora import QUOTING
+from trainer.config.jobs import RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
+from trainer.config.schema import Name, Schema
 
 
 class LabelledDataConfig(Schema):

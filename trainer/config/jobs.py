@@ -2,31 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from trainer.config.corpora import DataConfig
+from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
 from trainer.store.plain_names import Key
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
-LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$"
-SHARD_SET = r"^shards/[^/]+$"
-
-SPELLINGS = {
-    NAME: "letters, digits and _ . - only, a letter or digit first",
-    LICENSE: "a license's identifier on the Hugging Face hub, such as apache-2.0",
-    LANGUAGE: "an ISO 639 code, such as en, or code, or multilingual",
-    SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
-}
-"""What is expected where a pattern says it, in words."""
-
-Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 
 Schedule = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt", "warmup_stable_decay",
 ]  # fmt: skip
-
-MIB = 2**20
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
@@ -36,101 +21,12 @@ RESUME = (
     "weights of its newest checkpoint"
 )
 
-QUOTING = "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
-
-
-class Schema(BaseModel):
-    """Frozen, and refuses keys that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
 
 def check_fork(job: Any) -> Any:
     """Raise `ValueError` if a job is to fork from no named run."""
     if job.resume == "fork" and job.run is None:
         raise ValueError("resume: fork needs `run`, the name of the run to start from")
     return job
-
-
-class CorpusConfig(Schema):
-    """One named body of raw text."""
-
-    name: Name = Field(description="name of the corpus, used in directory names and reports")
-    paths: list[str] = Field(min_length=1, description="files or globs (** goes into folders), local or any fsspec URL")
-    format: Literal["text", "source", "lines", "jsonl", "csv", "parquet"] = Field(
-        default="text",
-        description="text: one document a file, or split at `separator`; source: one document a file, line ends "
-        "normalised; lines: one document a line; jsonl, csv, parquet: one document a record. .gz and .zst are unpacked",
-    )
-    text_field: str = Field(default="text", description="jsonl, csv, parquet: the field or column that holds the text")
-    separator: str | None = Field(default=None, min_length=1, description="text: the line that stands between documents")
-    delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
-    )
-    quoting: bool | None = Field(default=None, description=QUOTING)
-    max_bad_records: int = Field(default=0, ge=0, description="records that may be skipped, counted, before it is an error")
-
-    @model_validator(mode="after")
-    def _separator_needs_text(self) -> Self:
-        if self.separator is not None and self.format != "text":
-            raise ValueError(f"separator goes with format 'text', not {self.format!r}")
-        if self.separator is not None and ("\n" in self.separator or "\r" in self.separator):
-            raise ValueError("separator is one line: leave its line end out")
-        return self
-
-
-class TokenizerConfig(Schema):
-    """A tokenizer to train (`vocab_size`) or to take (`path`)."""
-
-    name: Name = Field(default="bpe", description="name of a trained tokenizer; a new name trains a new one")
-    vocab_size: int | None = Field(
-        default=None, ge=257, le=2**24, description="train a byte-level BPE with this many tokens, <|endoftext|> included"
-    )
-    path: str | None = Field(
-        default=None, description="or take this one: a tokenizer.json, a folder that holds one, or a pretrained name"
-    )
-    sample_bytes: int = Field(default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora")
-    eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
-    engine: Literal["gigatoken", "tokenizers"] = Field(
-        default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
-    )
-
-    @model_validator(mode="after")
-    def _train_or_take(self) -> Self:
-        if (self.vocab_size is None) == (self.path is None):
-            raise ValueError("give either vocab_size (train a tokenizer) or path (take one)")
-        return self
-
-
-class ShardConfig(Schema):
-    """How a corpus is divided into numbered shards."""
-
-    num_shards: int | None = Field(default=None, ge=1, le=99999, description="shards a corpus; default: from shard_bytes")
-    shard_bytes: int = Field(
-        default=256 * MIB, ge=1, description="raw bytes a shard, as they are stored, where num_shards is not given"
-    )
-    piece_bytes: int = Field(
-        default=8 * MIB, ge=1024, le=64 * MIB, description="larger files are cut into pieces of about this many bytes"
-    )
-
-
-class DataConfig(Schema):
-    """From raw corpora to token shards."""
-
-    corpora: list[CorpusConfig] = Field(min_length=1, description="the corpora to mix")
-    tokenizer: TokenizerConfig = Field(description="the tokenizer to train or to take")
-    shards: ShardConfig = Field(default=ShardConfig(), description="number or size of the shards")
-    validation_fraction: float = Field(
-        default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
-    )
-    workers: int | None = Field(default=None, ge=1, description="tokenizing processes; default: one a core")
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> Self:
-        names = [corpus.name for corpus in self.corpora]
-        if doubles := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"two corpora share the name {doubles[0]!r}")
-        return self
 
 
 class ModelConfig(Schema):

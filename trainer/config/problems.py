@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from trainer.common.formats import plural
 from trainer.config.field_types import inside, options_of, schemas_in
-from trainer.config.jobs import SPELLINGS
+from trainer.config.schema import SPELLINGS
 
 TEXT, NUMBER, INTEGER, LIST, KEYS = "text", "a number", "a whole number", "a list", "keys with values"
 

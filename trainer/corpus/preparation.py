@@ -7,7 +7,7 @@ of a set that is published already are read only if the job says so (`verify`), 
 
 import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,17 +17,21 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress, silent
-from trainer.config.jobs import CorpusConfig, DataConfig, PrepareJob, ShardConfig
+from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
+from trainer.config.jobs import PrepareJob
 from trainer.corpus.engines import choose_engine
-from trainer.corpus.raw_bytes import forgetting_changed
+from trainer.corpus.pieces import Piece
+from trainer.corpus.raw_files import is_compressed
 from trainer.corpus.readers import read_documents
+from trainer.corpus.shard_building import Recipe, ShardWork
 from trainer.corpus.shard_reuse import finished_shards
-from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards
+from trainer.corpus.shard_workers import Workers, build_shards
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
-from trainer.corpus.sources import Piece, find_pieces, is_compressed, reading_options
+from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
 from trainer.corpus.token_bytes import add_digests
-from trainer.corpus.tokenizer import TokenizerInfo, find_tokenizer, ignore, keeps_text, load_tokenizer, make_tokenizer, spread
+from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
+from trainer.corpus.tokenizer_making import find_tokenizer, ignore, make_tokenizer, spread
 from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
 from trainer.records.holds import hold_reused
 from trainer.store.block_sums import BLOCK_BYTES
@@ -95,29 +99,33 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     store, data = Store(job.store), job.data
     corpus = next(corpus for corpus in data.corpora if corpus.name == name)
     tokenizer = load_tokenizer(store, tokenizer_key)
-    key, work = locate_corpus(store, data, corpus, tokenizer, progress)
-    digest = key[-16:]
-    read_all = job.verify or is_suspect(store, key)
-    if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
-        _check_budget(corpus, manifest.details["totals"]["bad_records"])
-        return ArtifactRef(key=key, fingerprint=digest, size=manifest.size(), reused=True)
+    with Workers(data.workers or usable_cores()) as workers:
 
-    store.sweep()
-    store.write_json(f"{key}/{STARTED}", {})
-    records = finished_shards(store, key, name, work, read_all)
-    if records:
-        log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
-    missing = [shard for shard in work if shard.number not in records]
-    known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
-    with forgetting_changed(store):
-        engine = _checked_engine(data, corpus, work, tokenizer)
-        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
-        with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
-            for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
-                records[record.number] = record
+        def start_early(raw_bytes: int) -> None:
+            workers.start_early(raw_bytes, job.store, tokenizer_key, data.tokenizer.engine)
+
+        key, work = locate_corpus(store, data, corpus, tokenizer, progress, start_early)
+        read_all = job.verify or is_suspect(store, key)
+        if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
+            _check_budget(corpus, manifest.details["totals"]["bad_records"])
+            return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
+
+        store.sweep()
+        store.write_json(f"{key}/{STARTED}", {})
+        records = finished_shards(store, key, name, work, read_all)
+        if records:
+            log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
+        missing = [shard for shard in work if shard.number not in records]
+        known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
+        with forgetting_changed(store):
+            engine = _checked_engine(data, corpus, work, tokenizer)
+            recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
+            with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+                for record in build_shards(recipe, missing, workers, bar):
+                    records[record.number] = record
     options = {"recipe": corpus_recipe(data, corpus)}
-    manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work], options)
-    return ArtifactRef(key=key, fingerprint=digest, size=manifest.size())
+    manifest = _commit(store, recipe, key[-16:], tokenizer, work, [records[shard.number] for shard in work], options)
+    return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size())
 
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
@@ -160,11 +168,19 @@ def shard_count(options: ShardConfig, raw_bytes: int) -> int:
 
 
 def locate_corpus(
-    store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: TokenizerInfo, progress: Progress
+    store: Store,
+    data: DataConfig,
+    corpus: CorpusConfig,
+    tokenizer: TokenizerInfo,
+    progress: Progress,
+    on_changed: Callable[[int], None] = lambda size: None,
 ) -> tuple[str, list[ShardWork]]:
-    """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look."""
+    """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look.
+
+    Before it reads them, `on_changed` is told how many bytes they are.
+    """
     with progress.bar(f"read {corpus.name}", None, "B") as bar:
-        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance)
+        pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance, on_changed)
     work = deal(pieces, corpus, data, tokenizer)
     digest = fingerprint([FORMAT, corpus.name, [shard.fingerprint for shard in work]])
     return f"shards/{corpus.name}-{digest}", work

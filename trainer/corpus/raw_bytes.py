@@ -16,9 +16,9 @@ from fsspec.core import get_compression
 
 from trainer.common.errors import ChangedFile, WrongContent
 from trainer.common.stopping import check_stop
-from trainer.config.jobs import CorpusConfig
-from trainer.corpus.sources import Piece, csv_header, digest_stretch, forget_source, open_bytes, open_raw, unpack
-from trainer.store.storage import Store
+from trainer.config.corpora import CorpusConfig
+from trainer.corpus.pieces import Piece
+from trainer.corpus.raw_files import csv_header, digest_stretch, open_bytes, open_raw, unpack
 from trainer.store.verified import require_content
 
 
@@ -92,16 +92,6 @@ def require_file(file: RawFile) -> None:
         require_content(file.path, file.sha256)
     except WrongContent as error:
         raise _changed(file.name, f"its sha256 is not {file.sha256[:12]}… any more") from error
-
-
-@contextmanager
-def forgetting_changed(store: Store) -> Iterator[None]:
-    """Forget what is remembered of a file that has changed, so that it is looked at anew when this is done again."""
-    try:
-        yield
-    except ChangedFile as error:
-        forget_source(store, error.path)
-        raise
 
 
 def _require_same(piece: Piece, corpus: CorpusConfig, raw: RawBytes | None) -> None:

@@ -12,21 +12,11 @@ from typing import IO, Any, NamedTuple
 
 from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.csv_files import QuoteWatch, csv_dialect, never_ends, quoting_hint
+from trainer.corpus.pieces import Cuts, Piece, boundary
 from trainer.corpus.raw_bytes import open_piece
-from trainer.corpus.sources import (
-    BOM,
-    MAX_RECORD,
-    Cuts,
-    Piece,
-    boundary,
-    csv_header,
-    is_compressed,
-    open_raw,
-    reading,
-    unreadable,
-)
+from trainer.corpus.raw_files import BOM, MAX_RECORD, csv_header, is_compressed, open_raw, reading, unreadable
 
 csv.field_size_limit(MAX_RECORD)
 

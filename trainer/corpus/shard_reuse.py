@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from trainer.corpus.shard_workers import ShardWork
+from trainer.corpus.shard_building import ShardWork
 from trainer.corpus.shards import KIND, ShardRecord, read_record, record_file, write_record
 from trainer.store.manifest import find_damage, make_manifest
 from trainer.store.storage import Store

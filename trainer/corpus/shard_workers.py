@@ -1,73 +1,70 @@
 """Shards built in parallel by worker processes that end with their parent."""
 
 import os
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
-from types import ModuleType
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Self
 
-from trainer.common.process import die_with_parent, return_large_buffers
 from trainer.common.progress import Bar
-from trainer.common.stopping import SIGNALS, StopRequested, check_stop
-from trainer.config.jobs import CorpusConfig
-from trainer.corpus.engines import ENGINES, Encode
-from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
-from trainer.corpus.sources import Piece
-from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
-from trainer.store.storage import Store
+from trainer.common.stopping import check_stop
+from trainer.corpus.shard_building import Recipe, ShardWork, begin, build, load
+from trainer.corpus.shards import ShardRecord
+
+EARLY_BYTES = 16 * 2**20
+"""Raw text, to be built, for which a worker is started before it is known what there is to build."""
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What all shards of a set share."""
+class Workers:
+    """At most so many processes, each started when there is work for it. They end with the block."""
 
-    url: str
-    key: str
-    corpus: CorpusConfig
-    tokenizer_key: str
-    engine: str
-    validation_fraction: float
+    _done: Any
+    _broken_off: Any
+
+    def __init__(self, most: int) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._most = most
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Hand some work to a process that is idle, or to a new one."""
+        if self._pool is None:
+            context = _Context()
+            self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
+            given = os.getpid(), self._done, self._broken_off
+            self._pool = ProcessPoolExecutor(self._most, mp_context=context, initializer=begin, initargs=given)
+        return self._pool.submit(work, *arguments)
+
+    def done(self) -> int:
+        """Bytes of raw text that are built."""
+        return self._done.value if self._pool else 0
+
+    def start_early(self, raw_bytes: int, url: str, tokenizer_key: str, engine: str) -> None:
+        """Have them load what so much raw text needs, which takes as long as building a small shard."""
+        for _ in range(min(self._most, raw_bytes // EARLY_BYTES)):
+            self.submit(load, url, tokenizer_key, engine)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Break off what is not finished."""
+        if self._pool is not None:
+            self._broken_off.value = True
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-@dataclass(frozen=True)
-class ShardWork:
-    """One shard to build: its number, the fingerprint of what it is made from, and its pieces."""
-
-    number: int
-    fingerprint: str
-    pieces: tuple[Piece, ...]
-
-    @property
-    def raw_bytes(self) -> int:
-        return sum(piece.size for piece in self.pieces)
-
-
-def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:
-    """Build and publish shards, the largest first. The first error, or a stop, breaks off the rest; finished shards stay."""
-    if not missing:
-        return
-    context = _Context()
-    done, broken_off = context.Value("q", 0), context.Value("b", False)
-    with ProcessPoolExecutor(
-        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)
-    ) as pool:
-        largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
-        pending = {pool.submit(_build, recipe, shard) for shard in largest_first}
-        try:
-            while pending:
-                check_stop()
-                finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-                bar.reach(done.value)
-                for future in finished:
-                    yield future.result()
-        finally:
-            broken_off.value = True
-            pool.shutdown(wait=True, cancel_futures=True)
+def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: Workers, bar: Bar) -> Iterator[ShardRecord]:
+    """Build and publish shards, the largest first. The first error, or a stop, is raised; finished shards stay."""
+    largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+    pending = {workers.submit(build, recipe, shard) for shard in largest_first}
+    while pending:
+        check_stop()
+        finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        bar.reach(workers.done())
+        for future in finished:
+            yield future.result()
 
 
 class _Worker(SpawnProcess):
@@ -89,47 +86,3 @@ class _Worker(SpawnProcess):
 
 class _Context(SpawnContext):
     Process = _Worker
-
-
-_done: Any = None
-"""In a worker: the count of raw bytes done, shared with the parent."""
-
-_broken_off: Any = None
-"""In a worker: whether the parent wants no more of it."""
-
-
-def _start(parent: int, done: Any, broken_off: Any) -> None:
-    global _done, _broken_off
-    die_with_parent(parent, signal.SIGKILL)
-    return_large_buffers()
-    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
-        signal.signal(signum, signal.SIG_IGN)
-    _done, _broken_off = done, broken_off
-
-
-def _advance(size: int) -> None:
-    if _broken_off.value:
-        raise StopRequested
-    with _done.get_lock():
-        _done.value += size
-
-
-@cache
-def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
-    tokenizer = load_tokenizer(Store(url), tokenizer_key)
-    return tokenizer, ENGINES[engine](tokenizer)
-
-
-def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
-    store = Store(recipe.url)
-    tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
-    about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
-    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
-        record = build_shard(
-            folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
-            recipe.validation_fraction, _advance,
-        )  # fmt: skip
-        for file in record.files:
-            store.put(folder / file.name, f"{recipe.key}/{file.name}")
-    write_record(store, recipe.key, record)
-    return record

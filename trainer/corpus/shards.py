@@ -21,11 +21,11 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.common.errors import ArtifactError, RecordError, TokenizerError, how_to_skip
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.engines import Encode, Ids
+from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.readers import Document, read_documents
 from trainer.corpus.shard_files import ShardFiles
-from trainer.corpus.sources import Piece, blocks_of
 from trainer.corpus.token_bytes import HeldOutText, byte_lengths
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.store.block_sums import write_sums

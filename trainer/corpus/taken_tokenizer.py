@@ -17,10 +17,11 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, brief
+from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.pretrained.hub import NO_NAME, hub_reason, is_hub_name
 from trainer.pretrained.model_files import check_settings
 
-TOKENIZER_FILE, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
 END_OF_TEXT = "<|endoftext|>"
 

@@ -13,14 +13,9 @@ from typing import NamedTuple
 from tokenizers import Tokenizer
 
 from trainer.common.errors import ArtifactError, TokenizerError, WrongContent
-from trainer.config.jobs import DataConfig
-from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
-from trainer.corpus.tokenizer import (
-    KIND,
-    name_tokenizer,
-    save_trained,
-    tokenizer_recipe,
-)
+from trainer.config.corpora import DataConfig
+from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE
+from trainer.corpus.tokenizer_making import name_tokenizer, save_trained, tokenizer_recipe
 from trainer.store.manifest import MANIFEST, Manifest, digest_file, publish_folder, read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store

@@ -6,8 +6,8 @@ from statistics import median
 from fsspec.core import get_compression
 
 from trainer.common.errors import CorpusError
-from trainer.config.jobs import CorpusConfig
-from trainer.corpus.sources import SourceFile, open_bytes, reading, unpack
+from trainer.config.corpora import CorpusConfig
+from trainer.corpus.raw_files import SourceFile, open_bytes, reading, unpack
 
 SAMPLED_FILES = 8
 SAMPLED_BYTES = 4 * 2**20

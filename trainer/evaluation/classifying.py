@@ -19,7 +19,7 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.evaluation.measured import (
     FORMAT,

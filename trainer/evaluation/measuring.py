@@ -10,8 +10,7 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.shards import ShardSet, open_shards
-from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
-from trainer.corpus.tokenizer import load_tokenizer
+from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.generation import continue_prompts
 from trainer.evaluation.held_out_loss import evaluate

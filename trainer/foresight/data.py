@@ -5,14 +5,16 @@ from typing import Any
 
 from trainer.common.formats import count, plural, size
 from trainer.common.progress import silent
-from trainer.config.jobs import CorpusConfig, DataConfig, PipelineJob
+from trainer.config.corpora import CorpusConfig, DataConfig
+from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import SOURCES, STARTED, PreparedData, corpus_recipe, locate_corpus
+from trainer.corpus.shard_building import ShardWork
 from trainer.corpus.shard_reuse import find_finished
-from trainer.corpus.shard_workers import ShardWork
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.suspects import is_suspect
 from trainer.corpus.tokenizer import KIND as TOKENIZER
-from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer, name_tokenizer, tokenizer_recipe
+from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.corpus.tokenizer_making import name_tokenizer, tokenizer_recipe
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
 from trainer.records.origins import Pieces, by_file

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
-from trainer.corpus.raw_bytes import forgetting_changed
-from trainer.corpus.taken_tokenizer import TOKENIZER_FILE
+from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.data import LabelledSet, open_labelled
 from trainer.labelled.encoded import (
     ENDING,

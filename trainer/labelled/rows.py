@@ -17,7 +17,7 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.config.finetuning import LabelledDataConfig
 from trainer.corpus.csv_files import csv_dialect, never_ends, quoting_hint
 from trainer.corpus.raw_bytes import RawFile, require_file
-from trainer.corpus.sources import MAX_RECORD, open_bytes, open_raw, unreadable
+from trainer.corpus.raw_files import MAX_RECORD, open_bytes, open_raw, unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import fsspec
 
 from trainer.common.errors import CorpusError, brief
+from trainer.config.corpora import CorpusConfig
 from trainer.config.finetuning import LabelledDataConfig
-from trainer.config.jobs import CorpusConfig
 from trainer.corpus.csv_files import csv_dialect, is_quoted
+from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_bytes import RawFile
-from trainer.corpus.sources import Piece, find_pieces, find_sources, is_compressed, reading
+from trainer.corpus.raw_files import is_compressed, reading
+from trainer.corpus.sources import find_pieces, find_sources
 from trainer.labelled.rows import Part
 from trainer.pretrained.hub import hub_reason
 from trainer.store.storage import Store

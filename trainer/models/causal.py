@@ -11,8 +11,8 @@ from transformers.activations import NewGELUActivation
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.jobs import ModelConfig
-from trainer.corpus.taken_tokenizer import TOKENIZER_FILE, read_vocabulary
-from trainer.corpus.tokenizer import TokenizerInfo, vocabulary
+from trainer.corpus.taken_tokenizer import read_vocabulary
+from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
 from trainer.pretrained.model_files import check_settings

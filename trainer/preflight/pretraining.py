@@ -8,11 +8,14 @@ import torch
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
-from trainer.config.jobs import CorpusConfig, OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.config.corpora import CorpusConfig
+from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.corpus.preparation import STARTED, PreparedData, find_prepared, shard_manifests
+from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
-from trainer.corpus.sources import SourceFile, find_sources
-from trainer.corpus.tokenizer import TokenizerInfo, find_tokenizer, load_tokenizer, preview_tokenizer
+from trainer.corpus.sources import find_sources
+from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, resolve_config
 from trainer.models.trial import tried_objective

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.corpus.sources import digest_stretch, unreadable
+from trainer.corpus.raw_files import digest_stretch, unreadable
 from trainer.pretrained.finding import digest_files
 from trainer.records.seals import read_sealed
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest

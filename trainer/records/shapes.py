@@ -112,32 +112,11 @@ class History(Shape):
     moves: list[Moved]
 
 
-class PieceSeen(Shape):
-    model_config = ConfigDict(extra="forbid")
-
-    path: str
-    key: str
-    index: Count
-    start: Count
-    end: Count
-    size: Count
-    last: bool
-    sha256: str
-    file_bytes: Count
-
-
-class FileSeen(Shape):
-    path: str
-    key: str
-    size: Count
-    version: str
-    pieces: list[PieceSeen]
-
-
 class Seen(Shape):
-    """cache/sources-*.json; that of labelled files holds other things."""
+    """cache/seen-*.json"""
 
-    files: dict[str, FileSeen]
+    files: dict[str, tuple[Count, str, list[tuple[Count, Count, Count, str]]]]
+    """By path: its size and version, and of each stretch of it the start, the end, what it holds, and the digest."""
 
 
 class Evaluated(Shape):
@@ -250,7 +229,7 @@ SHAPES: dict[str, Any] = {
     r"runs/[^/]+/environment\.json": Environment,
     r"runs/[^/]+/lineage\.json": Lineage,
     r"models/[^/]+/champion": History,
-    r"cache/sources-.*\.json": lambda values: Seen if "files" in values else dict,
+    r"cache/seen-.*\.json": Seen,
 }
 
 

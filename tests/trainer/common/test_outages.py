@@ -22,7 +22,7 @@ from trainer.common import outages
 from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageError
 from trainer.common.outages import exit_status, passes, patiently
 from trainer.common.stopping import check_stop, heeding_stops
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.sources import find_sources
 from trainer.store.storage import Store
 

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainer.config.jobs import CorpusConfig, PipelineJob, PrepareJob, Schema, TrainingConfig
+from trainer.config.corpora import CorpusConfig
+from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
+from trainer.config.schema import Schema
 
 CORPUS = {"name": "docs", "paths": ["docs/*.txt"]}
 DATA = {"corpora": [CORPUS], "tokenizer": {"vocab_size": 500}}

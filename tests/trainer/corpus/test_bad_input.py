@@ -179,7 +179,7 @@ def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.corpus.readers.MAX_RECORD", 4096)
-    monkeypatch.setattr("trainer.corpus.sources.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.corpus.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"
     path.write_text("0 " * 2**20)
     assert "no end of a record within" in error_of(path, 1024)

@@ -11,10 +11,12 @@ from tests.trainer.preparing import content, job_of, leftovers, run, set_folder,
 from tests.trainer.raw_files import FORMATS, PACKINGS, pieces_of
 from trainer.common.errors import ChangedFile, RecordError
 from trainer.common.progress import silent
-from trainer.config.jobs import CorpusConfig, PrepareJob
+from trainer.config.corpora import CorpusConfig
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.pieces import Piece
 from trainer.corpus.preparation import prepare_corpus, prepare_tokenizer
 from trainer.corpus.readers import read_documents
-from trainer.corpus.sources import Piece, find_pieces
+from trainer.corpus.sources import find_pieces
 from trainer.store.storage import Store
 
 

@@ -20,7 +20,8 @@ from tests.trainer.small_tokenizers import (
 )
 from trainer.corpus import engines
 from trainer.corpus.engines import ENGINES, Encode, Ids, choose_engine, gigatoken_engine, tokenizers_engine
-from trainer.corpus.tokenizer import END_OF_TEXT, TokenizerInfo
+from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.corpus.tokenizer import TokenizerInfo
 
 TEXTS = [*docstrings(60), *sources().values(), *random_texts(1500, seed=1), "", " ", "\n", END_OF_TEXT]
 

@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
 from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.csv_files import RARE
 from trainer.corpus.sources import reading_options
 

@@ -12,7 +12,8 @@ from tests.trainer.raw_files import FORMATS, docstrings, pieces_of
 from tests.trainer.small_tokenizers import saved, word_piece
 from trainer.common.errors import CorpusError, RecordError, StorageError
 from trainer.common.progress import silent
-from trainer.config.jobs import DataConfig, PrepareJob
+from trainer.config.corpora import DataConfig
+from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import STARTED, deal, prepare_tokenizer, shard_count
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST

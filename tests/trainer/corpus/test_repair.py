@@ -98,13 +98,14 @@ def test_what_is_remembered_of_raw_files_loses_no_document_when_it_is_damaged(
     (memory,) = (own / "cache").iterdir()
     remembered = memory.read_bytes()
     values = json.loads(remembered)
-    path, entry = next((path, entry) for path, entry in values["files"].items() if entry["size"] > 256)
-    entry["pieces"][-1]["end"] ^= 128
-    assert 0 < entry["pieces"][-1]["end"] != entry["size"]
+    path, entry = next((path, entry) for path, entry in values["files"].items() if entry[0] > 256)
+    start, end, size, sha256 = entry[2][-1]
+    entry[2][-1] = [start, end ^ 128, size, sha256]
+    assert 0 < end ^ 128 != entry[0]
     if damage == "no checksum":
         del values["checksum"]
     elif damage == "another's":
-        values = json.loads(sealed_bytes("cache/sources-other-0123456789abcdef.json", values))
+        values = json.loads(sealed_bytes("cache/seen-other-0123456789abcdef.json", values))
     memory.write_text(json.dumps(values))
     shutil.rmtree(folder)
     with caplog.at_level(logging.WARNING):

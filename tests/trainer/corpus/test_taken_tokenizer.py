@@ -17,9 +17,10 @@ from tests.support import ROOT
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import END_OF_TEXT, byte_level_bpe, random_texts, saved, unigram, word_piece
 from trainer.common.errors import ConfigError, TokenizerError
-from trainer.config.jobs import DataConfig
-from trainer.corpus.taken_tokenizer import TOKENIZER_CONFIG, TOKENIZER_FILE, find_other_class, take_tokenizer
-from trainer.corpus.tokenizer import load_tokenizer, make_tokenizer, name_tokenizer, tokenizer_files
+from trainer.config.corpora import DataConfig
+from trainer.corpus.taken_tokenizer import TOKENIZER_CONFIG, find_other_class, take_tokenizer
+from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
+from trainer.corpus.tokenizer_making import make_tokenizer, name_tokenizer
 from trainer.store.storage import Store
 
 TEXTS = [*docstrings(20), *random_texts(100, seed=3), " leading", "", "don't  do\tthat\n\n", "<s>a</s>"]
@@ -190,7 +191,7 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     look = (
         "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
-        "from trainer.corpus.tokenizer import name_tokenizer;"
+        "from trainer.corpus.tokenizer_making import name_tokenizer;"
         "print(name_tokenizer(data_of(sys.argv[1]))[0], take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
     )
     (final := tmp_path / "final").mkdir()

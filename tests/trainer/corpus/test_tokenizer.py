@@ -15,18 +15,11 @@ from transformers import AutoTokenizer
 from tests.trainer.raw_files import WHOLE, docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
 from trainer.common.errors import TokenizerError
-from trainer.config.jobs import DataConfig
+from trainer.config.corpora import DataConfig
 from trainer.corpus.sources import find_pieces
-from trainer.corpus.tokenizer import (
-    END_OF_TEXT,
-    TOKENIZER_CONFIG,
-    TOKENIZER_FILE,
-    find_tokenizer,
-    load_tokenizer,
-    make_tokenizer,
-    preview_tokenizer,
-    tokenizer_files,
-)
+from trainer.corpus.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
+from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
+from trainer.corpus.tokenizer_making import find_tokenizer, make_tokenizer, preview_tokenizer
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

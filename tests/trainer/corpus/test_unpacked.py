@@ -13,7 +13,7 @@ from tests.support import small_job
 from tests.trainer.raw_files import PACKINGS, docstrings
 from trainer.common.errors import CorpusError
 from trainer.common.progress import silent
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.sources import find_sources
 from trainer.corpus.unpacked import SAMPLED_FILES, unpacked_bytes
 from trainer.preflight.pretraining import preflight

@@ -14,9 +14,11 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.trainer.labelled_data import gpt2_folder
 from trainer.common.errors import ArtifactError, ConfigError
+from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import CorpusConfig, DataConfig, ModelConfig, TokenizerConfig
-from trainer.corpus.tokenizer import TokenizerInfo, preview_tokenizer
+from trainer.config.jobs import ModelConfig
+from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import load_model, resolve_config
 from trainer.models.classifiers import load_classifier

@@ -16,7 +16,7 @@ from tests.s3 import S3Server
 from tests.support import seal_copy
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.config.jobs import CorpusConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.corpus.sources import find_pieces
 from trainer.lineage import main
 from trainer.pretrained.finding import find_model

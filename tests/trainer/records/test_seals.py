@@ -83,5 +83,5 @@ def test_a_line_is_a_json_object_whose_checksum_is_of_its_bytes_its_number_and_i
 def test_every_file_that_is_sealed_has_a_remedy_of_its_own() -> None:
     run = ["config.json", "plan.json", "eval.json", "environment.json", "lineage.json", "checkpoint-last", "checkpoint-best",
            "epochs/epoch-0001-step-00000002", "lease.json"]  # fmt: skip
-    for key in [*(f"runs/one/{name}" for name in run), "evaluations/x.json", "models/m/champion", "cache/sources-code-1.json"]:
+    for key in [*(f"runs/one/{name}" for name in run), "evaluations/x.json", "models/m/champion", "cache/seen-code-1.json"]:
         assert remedy_of(key) != remedy_of("else")

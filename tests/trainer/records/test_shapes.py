@@ -21,7 +21,6 @@ DIGEST, PRINT = "0" * 64, "0" * 16
 REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}
 SCORE = {"loss": 1.0, "perplexity": 2.7, "tokens": 3, "windows": 1}
 MOVE = {"action": "promote", "run": "runs/a", "fingerprint": "f", "scores": {"loss": 1.0}, "time": "t", "reason": "r"}
-PIECE = {"path": "a", "key": "a", "index": 0, "start": 0, "end": 9, "size": 9, "last": True, "sha256": DIGEST, "file_bytes": 9}
 RECORDS: dict[str, dict[str, Any]] = {
     "runs/a/config.json": {
         "fingerprint": fingerprint({}), "identity": {}, "job": {}, "data": {"tokenizer": REF, "shards": [REF]}, "fork": None,
@@ -33,7 +32,7 @@ RECORDS: dict[str, dict[str, Any]] = {
     },
     "runs/a/environment.json": {"packages": {"torch": "2"}},
     "models/best/champion": {"moves": [MOVE]},
-    "cache/sources-code-0.json": {"files": {"a": {"path": "a", "key": "a", "size": 9, "version": "1", "pieces": [PIECE]}}},
+    "cache/seen-code-0.json": {"files": {"a": [9, "1", [[0, 9, 9, DIGEST]]]}},
 }  # fmt: skip
 
 Change = Callable[[dict[str, Any]], object]
@@ -53,8 +52,8 @@ IMPOSSIBLE: list[tuple[str, Change]] = [
     ("runs/a/environment.json", lambda record: record.update(packages=None)),
     ("models/best/champion", lambda record: record["moves"][0].update(run="../elsewhere")),
     ("models/best/champion", lambda record: record["moves"][0]["scores"].update(loss=True)),
-    ("cache/sources-code-0.json", lambda record: record["files"]["a"]["pieces"][0].update(end=-1)),
-    ("cache/sources-code-0.json", lambda record: record["files"]["a"]["pieces"][0].pop("sha256")),
+    ("cache/seen-code-0.json", lambda record: record["files"]["a"][2][0].__setitem__(1, -1)),
+    ("cache/seen-code-0.json", lambda record: record["files"]["a"][2][0].pop()),
 ]
 
 

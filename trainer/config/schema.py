@@ -1,0 +1,26 @@
+"""What all schemas share: that they are frozen, and what names look like."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+LICENSE = r"^[a-z0-9][a-z0-9.+-]*$"
+LANGUAGE = r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|code|multilingual)$"
+SHARD_SET = r"^shards/[^/]+$"
+
+SPELLINGS = {
+    NAME: "letters, digits and _ . - only, a letter or digit first",
+    LICENSE: "a license's identifier on the Hugging Face hub, such as apache-2.0",
+    LANGUAGE: "an ISO 639 code, such as en, or code, or multilingual",
+    SHARD_SET: "a shard set of the store, such as shards/code-0123456789abcdef",
+}
+"""What is expected where a pattern says it, in words."""
+
+Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+
+
+class Schema(BaseModel):
+    """Frozen, and refuses keys that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

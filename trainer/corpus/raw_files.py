@@ -1,0 +1,114 @@
+"""Raw files: opening them, packed or not, here or on a server, and what is said of one that cannot be read."""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, cast
+
+import fsspec
+from fsspec.compression import compr
+from fsspec.core import get_compression
+
+from trainer.common.errors import CorpusError, PipelineError, reason_of
+from trainer.common.outages import passes
+from trainer.config.corpora import CorpusConfig
+from trainer.corpus.csv_files import csv_dialect
+from trainer.store.digests import digest_stream
+
+MAX_RECORD = 64 * 2**20
+"""Bytes that one record, and so a process's memory for it, may take."""
+
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if known)."""
+
+    path: str
+    key: str
+    size: int
+    version: str
+
+
+def open_raw(path: str, start: int = 0) -> IO[bytes]:
+    """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
+    compression = get_compression(path, "infer")
+    if compression == "zstd":
+        return unpack(open_bytes(path), compression)
+    if compression is not None:
+        unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
+        return unpacked
+    file = open_bytes(path)
+    file.seek(start)
+    return file
+
+
+def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
+    """What is packed in an open file."""
+    if compression == "zstd":
+        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
+
+        return io.BufferedReader(pa.input_stream(file, compression=compression))
+    unpacked: IO[bytes] = compr[compression](file, mode="rb")
+    return unpacked
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Open a file as it is. Local ones directly: among many small files, fsspec's own work would be the most of it."""
+    if "://" not in path:
+        return open(path, "rb")
+    # fsspec's own files have no readline with a limit.
+    return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
+
+
+def is_compressed(path: str) -> bool:
+    return get_compression(path, "infer") is not None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a `CorpusError`."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError | EOFError | zlib.error) or passes(error):
+            raise unreadable(path, error) from error
+        raise
+
+
+def unreadable(path: str, error: Exception) -> CorpusError:
+    """The error for a raw file that cannot be opened or is damaged."""
+    message = f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read"
+    return CorpusError(message, passes(error))
+
+
+def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
+    """The names in a CSV file's first row, none if it is no CSV, and the bytes that the row takes (unpacked)."""
+    taken = 0
+
+    def lines(file: IO[bytes]) -> Iterator[str]:
+        nonlocal taken
+        while line := file.readline(MAX_RECORD):
+            text = line.removeprefix(BOM) if taken == 0 else line
+            taken += len(line)
+            yield text.decode(errors="replace")
+
+    with open_raw(path) as file:
+        try:
+            names = next(csv.reader(lines(file), **csv_dialect(corpus, path)), [])
+        except csv.Error:
+            names = []
+    return names, taken
+
+
+def digest_stretch(path: str, start: int, end: int) -> str:
+    """The SHA-256 of the bytes `[start, end)` of a file, or of as many of them as there are."""
+    with open_bytes(path) as file:
+        file.seek(start)
+        return digest_stream(file, end - start)

@@ -1,0 +1,91 @@
+"""What a worker process does: it builds shards, and publishes each. All that it imports delays its beginning."""
+
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from trainer.common.process import die_with_parent, return_large_buffers
+from trainer.common.stopping import SIGNALS, StopRequested
+from trainer.config.corpora import CorpusConfig
+from trainer.corpus.engines import ENGINES, Encode
+from trainer.corpus.pieces import Piece
+from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
+from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.store.storage import Store
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all shards of a set share."""
+
+    url: str
+    key: str
+    corpus: CorpusConfig
+    tokenizer_key: str
+    engine: str
+    validation_fraction: float
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """One shard to build: its number, the fingerprint of what it is made from, and its pieces."""
+
+    number: int
+    fingerprint: str
+    pieces: tuple[Piece, ...]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+_done: Any = None
+"""In a worker: the count of raw bytes done, shared with the parent."""
+
+_broken_off: Any = None
+"""In a worker: whether the parent wants no more of it."""
+
+
+def begin(parent: int, done: Any, broken_off: Any) -> None:
+    global _done, _broken_off
+    die_with_parent(parent, signal.SIGKILL)
+    return_large_buffers()
+    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
+        signal.signal(signum, signal.SIG_IGN)
+    _done, _broken_off = done, broken_off
+
+
+def _advance(size: int) -> None:
+    if _broken_off.value:
+        raise StopRequested
+    with _done.get_lock():
+        _done.value += size
+
+
+def load(url: str, tokenizer_key: str, engine: str) -> None:
+    """Load ahead what building will need. Whatever is wrong with it is met, and told, by what is built."""
+    with suppress(Exception):
+        _encoder(url, tokenizer_key, engine)
+
+
+@cache
+def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
+    tokenizer = load_tokenizer(Store(url), tokenizer_key)
+    return tokenizer, ENGINES[engine](tokenizer)
+
+
+def build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
+    store = Store(recipe.url)
+    tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
+    about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
+    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
+        record = build_shard(
+            folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
+            recipe.validation_fraction, _advance,
+        )  # fmt: skip
+        for file in record.files:
+            store.put(folder / file.name, f"{recipe.key}/{file.name}")
+    write_record(store, recipe.key, record)
+    return record
