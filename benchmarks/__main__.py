@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory"]
+BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory", "scale"]
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 
 

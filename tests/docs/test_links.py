@@ -10,6 +10,7 @@ from docs.making.text import slug
 from tests.docs.pages import DOCS, PAGES, name_of, without_code
 from tests.support import ROOT
 
+NAMED = re.compile(r"`(?:\w+\.)*(\w+)`\s+in\s+`((?:trainer|tasks|flows|tests|benchmarks)/[\w/]+\.py)`")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -33,6 +34,16 @@ def test_every_link_and_anchor_leads_somewhere(page: Path) -> None:
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{name_of(page)} links to {link}: there is no such file"
         assert not anchor or anchor in anchors(target), f"{name_of(page)} links to {link}: there is no such heading"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_is_said_to_be_in_a_file_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:trainer|tasks|flows|tests|benchmarks)/[\w/.]+\w)`", text):
+        assert (ROOT / path).exists(), f"{name_of(page)} names {path}: there is no such file"
+    for name, path in NAMED.findall(text):
+        said = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"\b{name}\b", said), f"{name_of(page)} says that {name} is in {path}"
 
 
 def test_a_page_of_the_site_links_only_to_what_is_part_of_it() -> None:

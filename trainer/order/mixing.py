@@ -29,7 +29,7 @@ RESOLUTION_BITS = 31
 class DataOrder:
     """The order in which the windows of several corpora are seen.
 
-    `weights` are proportional to the corpora's probabilities.
+    `weights` are proportional to the corpora's probabilities, which the step plan has (plan.py: p ~ tokens ** alpha).
     """
 
     def __init__(self, seed: int, corpora: Sequence[CorpusOrder], weights: Sequence[float]) -> None:

@@ -1,4 +1,4 @@
-"""The step plan: how many windows, steps and tokens a training run has. One place computes it; the trainer asserts it."""
+"""The step plan: how many windows, steps and tokens a run has, and how often each corpus is drawn; the trainer asserts it."""
 
 import logging
 import math

@@ -1,1 +1,4 @@
-"""The artifact store, in a local folder or in a bucket (`remote.py`): files that appear whole, and manifests that list them."""
+"""The artifact store, in a local folder (`local.py`) or in a bucket of S3 or its like (`remote.py`).
+
+Its files appear whole, and manifests list them.
+"""

@@ -142,6 +142,7 @@ class Saver:
             self._check()
             if state.step == self._replaced:  # a kill while it is replaced must not leave a pointer to nothing
                 self._store.delete(f"{self._run}/{LAST}")
+            # It is committed when this returns: by the rename in store/local.py, or the manifest's upload in store/remote.py.
             publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, details)
         self._unmarked.append((state, snapshot.epoch))
 
