@@ -6,7 +6,9 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-BENCHMARKS = ["tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory", "scale"]
+BENCHMARKS = [
+    "tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory", "scale",
+]  # fmt: skip
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.depth import once
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import Ended, alive, descendants, stages, start_module, start_warm, wait_until
 from tests.support import digests, final_bytes, only_run, small_values, steps_recorded, write_config
@@ -134,7 +135,7 @@ def test_a_missing_checkpoint_is_refused(done: Done, server: dict[str, str], tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("signum", "times", "group"), [(signal.SIGTERM, 1, True), (signal.SIGTERM, 2, False), (signal.SIGINT, 2, True)]
+    ("signum", "times", "group"), once((signal.SIGTERM, 1, True), (signal.SIGTERM, 2, False), (signal.SIGINT, 2, True))
 )
 def test_a_pipeline_that_is_asked_to_stop_saves_leaves_no_process_and_continues_exactly(
     done: Done, config: Path, server: dict[str, str], tmp_path: Path, signum: signal.Signals, times: int, group: bool

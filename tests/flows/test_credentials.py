@@ -74,6 +74,7 @@ def test_what_looks_at_a_bucket_takes_the_block(
     assert "HEADRACE_CREDENTIALS is 'aws-credentials/nobody', but there is no such block" in capsys.readouterr().err
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_flow_finds_its_store_with_a_block_alone_and_writes_the_secret_nowhere(
     raw: Path, s3: S3Server, server: dict[str, str], tmp_path: Path

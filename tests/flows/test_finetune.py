@@ -77,6 +77,7 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     assert "validation accuracy 0." in ended.stdout
 
 
+@pytest.mark.deep
 def test_other_test_files_have_the_finished_run_evaluated_anew(tuned: Path, pairs: Path, model: Path, tmp_path: Path) -> None:
     store = Path(shutil.copytree(tuned, tmp_path / "store"))
     other = tmp_path / "other.jsonl"

@@ -91,6 +91,7 @@ def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     assert [artifact.key for artifact in artifacts(flow_run_of(state)) if artifact.type == "table"] == ["evaluation"]
 
 
+@pytest.mark.deep
 def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
     done: Done, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

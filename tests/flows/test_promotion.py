@@ -112,6 +112,7 @@ def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
     assert champion is not None and champion.run == ended[0].run
 
 
+@pytest.mark.deep
 def test_promotion_and_rollback_by_hand(done: Done, store: Store, server: dict[str, str], tmp_path: Path) -> None:
     (own,) = store.names("runs")
     publish_model_again(store, "other")

@@ -71,6 +71,7 @@ def test_every_deployment_of_a_job_has_it_on_its_form() -> None:
         assert properties["set"]["items"]["description"] == "key=value, such as training.max_steps=100"
 
 
+@pytest.mark.deep
 def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Path) -> None:
     made = scheduled(server, "training.max_steps=3", "training.evaluate_every=null")
     assert made.parameters["job"]["training"]["max_steps"] == 40 and made.parameters["set"][0] == "training.max_steps=3"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows.temporary_server import TemporaryServer
+from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
 from tests.support import small_values, write_config, write_corpora
 from trainer.common.errors import EXIT_BAD_INPUT
@@ -35,7 +36,7 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
     assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
 
 
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("signum", once(signal.SIGINT, signal.SIGKILL))
 def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals) -> None:
     command = start_preparing(tmp_path)
     wait_until(lambda: (tmp_path / "prefect" / "prefect.db").exists())

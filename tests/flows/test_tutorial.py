@@ -56,6 +56,7 @@ class Reader:
         return end.value.code
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_the_tutorial_leads_to_a_champion(server: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -44,6 +44,7 @@ def last_step(store: Path) -> int:
     return step
 
 
+@pytest.mark.deep
 def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary_file(
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
@@ -63,6 +64,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary
     assert not (store / only_run(store) / "lease.json").exists()
 
 
+@pytest.mark.deep
 def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished(
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, name_of, start_module, wait_until
 from tests.support import small_values
 from tests.tasks.running import Prepared, run
@@ -41,7 +42,7 @@ def assert_all_end(found: dict[int, str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", once(2, 1))
 def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tmp_path: Path, ranks: int) -> None:
     name = f"orphaned-{ranks}"
     job = {**prepared.values, "run": name, "training": {**prepared.values["training"], "max_steps": 100_000}}

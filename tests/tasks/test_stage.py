@@ -153,6 +153,7 @@ def test_ranks_that_are_asked_to_stop_save_and_say_so(prepared: Prepared, caplog
     assert said == [f"asked to stop: saved at step {step} of 100000; run it again to continue"]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared: Prepared) -> None:
     values, data = prepared

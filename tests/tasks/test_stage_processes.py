@@ -18,6 +18,7 @@ import pytest
 
 from tasks.forked_stages import ForkedStage
 from tasks.stage_processes import CHOICE, forks, start_stage
+from tests.depth import once
 from tests.processes import alive, children, command_line, cores, parent_of, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
@@ -119,7 +120,7 @@ def test_a_stage_whose_libraries_start_threads_is_a_process_of_its_own(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(STAGES))
+@pytest.mark.parametrize("name", once("train", *sorted(STAGES.keys() - {"train"})))
 def test_no_stages_libraries_start_threads(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), stage(name) as started:
         assert isinstance(started, ForkedStage), caplog.text

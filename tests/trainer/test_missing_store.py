@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import once
 from tests.processes import free_port
 from tests.s3 import S3Server, fresh_clients
 from trainer import compare, garbage, leftovers, lineage
@@ -38,10 +39,10 @@ def test_an_empty_bucket_is_no_store(remote_store: Store, capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("look", "options"),
-    [
+    once(
         (garbage.main, []), (leftovers.main, []), (compare.main, ["--list"]), (compare.main, ["a", "b"]),
         (lineage.main, ["a"]),
-    ],
+    ),
 )  # fmt: skip
 def test_a_server_that_is_away_is_no_bad_input(
     look: Callable[[list[str]], int],

@@ -202,6 +202,7 @@ def test_a_full_disk_passes_and_a_folder_that_may_not_be_written_does_not(small_
     assert not wrong.value.passes
 
 
+@pytest.mark.deep
 def test_an_s3_server_that_cannot_be_reached_passes_and_one_that_refuses_does_not(
     s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ def test_an_s3_server_that_cannot_be_reached_passes_and_one_that_refuses_does_no
     assert away.value.passes
 
 
+@pytest.mark.deep
 def test_raw_files_on_a_server_that_is_away_are_no_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     corpus = CorpusConfig(name="far", paths=["s3://bucket/*.txt"], format="text")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, BertForSequenceClassification
 
+from tests.depth import once
 from tests.processes import start_ranks, start_warm
 from tests.support import write_config
 from tests.trainer.conftest import Finished
@@ -268,7 +269,7 @@ def config_of(tmp_path: Path, store: Path, classifier: Path, texts: int) -> Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("signum", once(signal.SIGKILL, signal.SIGTERM))
 def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_started_again(
     classifier: Path, tmp_path: Path, signum: signal.Signals
 ) -> None:

@@ -20,7 +20,7 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, EvaluationConfig, PipelineJob
-from trainer.corpus import shard_workers
+from trainer.corpus import shard_building, shard_workers
 from trainer.corpus.preparation import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
@@ -174,8 +174,8 @@ def in_process() -> Iterator[None]:
     """Leave out what takes most of a case's time and is not read back: processes, TensorBoard, waiting for the disk."""
 
     def threads(workers: int, mp_context: object, initializer: object, initargs: tuple[int, Any, Any]) -> ThreadPoolExecutor:
-        shard_workers._encoder.cache_clear()
-        shard_workers._done, shard_workers._broken_off = initargs[1:]
+        shard_building._encoder.cache_clear()
+        shard_building._done, shard_building._broken_off = initargs[1:]
         return ThreadPoolExecutor(1)
 
     with pytest.MonkeyPatch.context() as patch:

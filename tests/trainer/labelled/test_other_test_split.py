@@ -236,6 +236,7 @@ def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(plac
     assert measured(place) == measured(fresh["first"])
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(

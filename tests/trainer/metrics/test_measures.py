@@ -390,6 +390,7 @@ def test_nothing_is_left_behind_and_no_network_is_asked(caches: Path, monkeypatc
     assert not list(Path(tempfile.gettempdir()).iterdir())
 
 
+@pytest.mark.deep
 def test_processes_that_load_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
     program = """
 import sys, time

@@ -36,6 +36,7 @@ def values_of(raw: Path, store: Path) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_two_thousand_shards_are_trained_and_measured_on_with_256_file_descriptors(tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", values_of(write_raw(tmp_path / "raw"), tmp_path / "store"))

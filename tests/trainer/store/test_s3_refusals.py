@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import fsspec
 import pytest
 
+from tests.depth import once
 from tests.faults import faulty
 from tests.s3 import S3Server
 from trainer.common.errors import StorageError
@@ -80,7 +81,7 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
                 operation()
 
 
-@pytest.mark.parametrize("fate", ["slow down", "internal error", "reset", "half", "silence"])
+@pytest.mark.parametrize("fate", once("slow down", "internal error", "reset", "half", "silence"))
 def test_a_server_that_never_answers_well_is_given_up_after_a_while(
     fate: str, s3: S3Server, environment: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def describe(result: Result) -> str:
     return f"{result.verdict}: case {result.case.number}, {harms}, read by {result.reader}"
 
 
+@pytest.mark.deep
 def test_a_damaged_file_is_repaired_or_refused_in_a_sample_of_cases(world: World, tmp_path: Path) -> None:
     results = run(world, sample(make_cases(world.store), SAMPLED), tmp_path)
     assert len(results) >= FEWEST_OF_SAMPLE

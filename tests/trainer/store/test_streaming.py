@@ -97,6 +97,7 @@ def test_a_corpus_twenty_times_the_cache_gives_the_weights_of_a_run_on_disk(corp
     assert limit / 2 < max(sizes) <= limit
 
 
+@pytest.mark.deep
 def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held(
     corpus: Path, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

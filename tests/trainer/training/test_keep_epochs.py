@@ -56,6 +56,7 @@ def test_what_was_dropped_is_not_pointed_to_again(empty_store: Store, caplog: py
     assert "epochs/" not in caplog.text
 
 
+@pytest.mark.deep
 def test_a_run_keeps_as_many_as_its_job_says_and_is_the_same_run(raw: Path, stocked: Path, data: PreparedData) -> None:
     settings = {"training__max_steps": None, "training__epochs": 3, "training__keep_last": 1}
     job = small_job(raw, stocked, **settings, training__keep_epochs=1)

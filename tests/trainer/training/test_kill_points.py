@@ -103,7 +103,10 @@ def test_the_points_cover_every_kind_of_write(clean: Place, kind: str) -> None:
     assert any(point.startswith(("replace shards/", "rename shards/", "put_object shards/")) for point in points)
 
 
-@pytest.mark.parametrize("chosen", ["key", pytest.param("every", marks=[pytest.mark.long, pytest.mark.timeout(7200)])])
+@pytest.mark.parametrize(
+    "chosen",
+    [pytest.param("key", marks=pytest.mark.deep), pytest.param("every", marks=[pytest.mark.long, pytest.mark.timeout(7200)])],
+)
 def test_killed_at_a_write_point_it_ends_with_the_same_artifacts_and_nothing_left_over(
     raw: Path, clean: Place, kind: str, places: Places, tmp_path: Path, chosen: str
 ) -> None:

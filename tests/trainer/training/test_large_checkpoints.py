@@ -56,6 +56,7 @@ def small_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_run_goes_on_elsewhere_from_a_checkpoint_larger_than_the_cache(
     raw: Path, finished: Finished, s3: S3Server, tmp_path: Path
@@ -99,6 +100,7 @@ def test_a_checkpoint_larger_than_the_cache_is_measured_as_on_disk(finished: Fin
     assert kept(small_cache) <= BOUND
 
 
+@pytest.mark.deep
 def test_texts_are_predicted_with_a_model_larger_than_the_cache(
     tuned: Finished, pairs: Path, s3: S3Server, small_cache: Path
 ) -> None:
@@ -131,6 +133,7 @@ def test_a_disk_without_room_for_a_checkpoint_is_refused_before_work_starts(
     require_checkpoint_room(Store(str(tmp_path)), 2**60)
 
 
+@pytest.mark.deep
 def test_reading_all_shards_of_a_bucket_stays_within_the_bound(raw: Path, s3: S3Server, small_cache: Path) -> None:
     job = small_job(raw, s3.new_store(), data__shards={"num_shards": 16, "piece_bytes": 1024}).preparation()
     prepared = prepare(job, silent())

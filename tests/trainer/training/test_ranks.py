@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.depth import once
 from tests.processes import Ended, start_module, start_ranks, start_warm, wait_until
 from tests.support import (
     NO_DROPOUT,
@@ -115,6 +116,7 @@ def test_a_pass_over_the_windows_takes_each_once(raw: Path, prepared: tuple[Path
         assert len(np.unique(taken)) == min(len(taken), len(windows)), "none twice before all once"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path, alone: Path, tmp_path: Path) -> None:
     launcher = ["--standalone", "--nproc-per-node", 2, "-m", "trainer", config, f"store={stocked}"]
@@ -154,7 +156,7 @@ def test_an_evaluation_on_two_ranks_is_that_on_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+@pytest.mark.parametrize("micro_batch", once(1, 2, 4))
 def test_accumulation_trains_as_the_whole_batch_does(
     stocked: Path, config: Path, alone: Path, micro_batch: int, tmp_path: Path
 ) -> None:
@@ -171,7 +173,7 @@ def test_two_ranks_that_accumulate_train_as_one_does(stocked: Path, config: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("before", "after"), once((1, 2), (2, 1)))
 def test_a_run_goes_on_with_another_number_of_ranks(
     stocked: Path, config: Path, alone: Path, before: int, after: int, tmp_path: Path
 ) -> None:

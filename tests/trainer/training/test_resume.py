@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tasks.stage import StageCrashed, run_stage
+from tests.depth import once
 from tests.processes import Ended, cores, stages, start_module, start_warm, wait_until
 from tests.support import (
     curve,
@@ -75,7 +76,7 @@ def test_the_uninterrupted_run_is_a_fair_judge(finished: Finished) -> None:
     assert sum(losses[-8:]) < sum(losses[:8]) - 2.0, "it learns"
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", once(1, 2))
 def test_a_run_killed_twice_at_random_instants_ends_with_the_same_bytes(
     config: Path, stocked: Path, finished: Finished, seed: int, tmp_path: Path
 ) -> None:

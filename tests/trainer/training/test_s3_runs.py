@@ -87,6 +87,7 @@ def test_a_run_on_s3_that_goes_on_elsewhere_ends_with_the_bytes_of_one_on_disk(
     assert "lease.json" not in store.names(f"runs/{run}")
 
 
+@pytest.mark.deep
 def test_fine_tuning_on_s3_ends_with_the_bytes_of_one_on_disk(
     pairs: Path, pretrained: Path, tuned: Finished, s3: S3Server, tmp_path: Path
 ) -> None:

@@ -309,6 +309,7 @@ def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
         assert files[0] == files[1]
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
@@ -323,6 +324,7 @@ def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, 
     _assert_figures(store / "runs" / "pairs", pairs / "validation.jsonl")
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_accelerates_configuration_file_is_heeded(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"

@@ -10,6 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import mean_squared_error
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
+from tests.depth import once
 from tests.hub import serve_model
 from tests.processes import Ended, Running, start_module, start_ranks, start_warm
 from tests.support import final_bytes, records, steps_recorded, write_config
@@ -44,12 +45,12 @@ def small_model(family: str, pretrained: Path, folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "family", "changes"),
-    [
+    once(
         (1, None, {"training__early_stopping": 3, "training__final": "best", "training__learning_rate": 5e-2}),
         (2, None, {"training__early_stopping": 4, "training__optimizer": "adafactor"}),
         (1, None, {"training__optimizer": "sgd", "training__beta1": 0.0}),
         (2, "xlnet", {}),
-    ],
+    ),
     ids=["best and early stopping", "two ranks", "an optimizer without state", "parameters that the loss does not reach"],
 )
 def test_a_killed_run_ends_with_the_same_bytes(
