@@ -54,7 +54,7 @@ def fresh_clients() -> Iterator[None]:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, host: str = "127.0.0.1") -> Iterator[S3Server]:
     """Run a server for the length of a block, with this process's environment pointing to it."""
     key, secret = secrets.token_hex(8), secrets.token_hex(16)
     actions = ["Admin", "Read", "Write", "List", "Tagging"]
@@ -63,12 +63,12 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     (folder / "s3.json").write_text(json.dumps({"identities": [identity, reader]}))
     ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
     command = [
-        _weed(), "server", "-s3", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-s3.config={folder / 's3.json'}",
+        _weed(), "server", "-s3", f"-dir={folder}", f"-ip={host}", f"-ip.bind={host}", f"-s3.config={folder / 's3.json'}",
         "-master.volumeSizeLimitMB=256", "-volume.max=100", "-master.telemetry=false", "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0", "-s3.port.lance=0", f"-filer.localSocket={folder}/filer.sock",
         *(f"-{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
-    address = f"http://127.0.0.1:{ports['s3.port']}"
+    address = f"http://{host}:{ports['s3.port']}"
     env = {
         "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": key,

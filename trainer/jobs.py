@@ -34,6 +34,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
     from trainer.kinds.training import train as train_run
+    from trainer.training.alike import require_alike
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     rank = int(os.environ.get("RANK", "0"))
@@ -41,6 +42,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    require_alike(job, runtime)
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
     kind = kind_of(job)

@@ -17,12 +17,17 @@ def describe_environment(device: torch.device, ranks: int, precision: str) -> di
     return {
         "python": platform.python_version(),
         "platform": platform.platform(terse=True),
-        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
+        "packages": versions(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores",
         "threads": torch.get_num_threads(),
         "ranks": ranks,
         "precision": precision,
     }
+
+
+def versions() -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    return {name: found for name in PACKAGES if (found := _version(name)) is not None}
 
 
 def _version(package: str) -> str | None:
