@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs test test-deep test-long soak outages stops check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs test test-deep test-machines test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -39,6 +39,10 @@ test: $(STAMP)
 
 test-deep: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
+
+# Two machines in network namespaces of their own; needs root.
+test-machines: $(STAMP)
+	$(BIN)/python -m tests.machines
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long

@@ -1,0 +1,55 @@
+"""The Slurm script: with stand-ins for Slurm's two commands, which start the ranks here and note what is queued again."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+SCRIPT = ROOT / "deployments" / "slurm" / "headrace.sbatch"
+SRUN = """#!/bin/sh
+shift
+worst=0
+for id in 0 1; do
+    SLURM_PROCID=$id SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NNODES=2 "$@" || { ended=$?; [ $ended -gt $worst ] && worst=$ended; }
+done
+exit $worst
+"""
+SCONTROL = """#!/bin/sh
+if [ "$1" = show ]; then echo first; echo second; else echo "$@" >> "$QUEUED"; fi
+"""
+TRAINER = """#!/bin/sh
+echo "$@" rank $RANK of $WORLD_SIZE, here $LOCAL_RANK of $LOCAL_WORLD_SIZE, at $MASTER_ADDR:$MASTER_PORT
+exit $STATUS
+"""
+
+
+def submit(folder: Path, status: int, restarts: int = 0) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run the script with ranks that end with a status; also returns what is queued again."""
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("trainer", TRAINER)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    env = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": str(folder / "trainer"), "STATUS": str(status)}
+    env |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_JOB_ID": "20007", "SLURM_RESTART_COUNT": str(restarts)}
+    env["QUEUED"] = str(folder / "queued")
+    ended = subprocess.run(["bash", SCRIPT, "a b.yaml", "x=1"], env=env, capture_output=True, text=True, check=False)
+    queued = folder / "queued"
+    return ended, queued.read_text().splitlines() if queued.exists() else []
+
+
+def test_each_rank_is_told_of_the_others(tmp_path: Path) -> None:
+    ended, queued = submit(tmp_path, 0)
+    assert (ended.returncode, queued) == (0, [])
+    said = "-m trainer a b.yaml x=1 rank {} of 2, here 0 of 1, at first:20007"
+    assert ended.stdout.splitlines()[:2] == [said.format(0), said.format(1)]
+
+
+@pytest.mark.parametrize(
+    ("status", "restarts", "again"), [(75, 9, True), (2, 0, False), (1, 0, True), (137, 2, True), (1, 3, False)]
+)
+def test_what_can_go_on_is_queued_again(status: int, restarts: int, again: bool, tmp_path: Path) -> None:
+    ended, queued = submit(tmp_path, status, restarts)
+    assert ended.returncode == status
+    assert queued == (["requeue 20007"] if again else [])
