@@ -1,11 +1,7 @@
-"""Encoding engines: plain text in, token ids out, special tokens never recognised in the text.
-
-`gigatoken` is used only where it gives the same ids as `tokenizers` on sampled documents of the corpus.
-"""
+"""Encoding engines: plain text in, token ids out, special tokens never recognised in the text."""
 
 import json
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +10,6 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.corpus.tokenizer import TokenizerInfo
-
-log = logging.getLogger(__name__)
 
 Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]
@@ -67,24 +61,3 @@ ENGINES: dict[str, Callable[[TokenizerInfo], Encode]] = {
     "gigatoken": gigatoken_engine,
     "tokenizers": tokenizers_engine,
 }
-
-
-def choose_engine(wanted: str, tokenizer: TokenizerInfo, samples: Iterable[bytes]) -> str:
-    """The engine to use: the wanted one if its ids equal those of `tokenizers` on every sample, else `tokenizers`."""
-    if wanted == "tokenizers":
-        return wanted
-    documents = list(samples)
-    try:
-        found = ENGINES[wanted](tokenizer)(documents)
-    except Exception as error:  # whatever the engine cannot do, the reference engine can
-        log.warning("engine %s cannot take this tokenizer (%s): using the slower `tokenizers`", wanted, error)
-        return "tokenizers"
-    expected = tokenizers_engine(tokenizer)(documents)
-    for number, (got, reference) in enumerate(zip(found, expected, strict=True)):
-        if not np.array_equal(got, reference):
-            start = documents[number][:40]
-            log.warning(
-                "engine %s and `tokenizers` disagree on a sampled document (%r…): using the slower `tokenizers`", wanted, start
-            )
-            return "tokenizers"
-    return wanted

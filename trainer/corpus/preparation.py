@@ -19,7 +19,7 @@ from trainer.common.process import usable_cores
 from trainer.common.progress import Progress, silent
 from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.engines import choose_engine
+from trainer.corpus.engine_choice import settle_engine
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_files import is_compressed
 from trainer.corpus.readers import read_documents
@@ -118,7 +118,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
         missing = [shard for shard in work if shard.number not in records]
         known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
         with forgetting_changed(store):
-            engine = _checked_engine(data, corpus, work, tokenizer)
+            engine = _checked_engine(store, data, corpus, work, tokenizer)
             recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
             with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
                 for record in build_shards(recipe, missing, workers, bar):
@@ -233,7 +233,9 @@ def _intact_manifest(store: Store, key: str, read_all: bool) -> Manifest | None:
     return manifest
 
 
-def _checked_engine(data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo) -> str:
+def _checked_engine(
+    store: Store, data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
+) -> str:
     """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
     pieces = spread([piece for shard in work for piece in shard.pieces])
 
@@ -242,7 +244,8 @@ def _checked_engine(data: DataConfig, corpus: CorpusConfig, work: Sequence[Shard
             for document in islice(read_documents(piece, corpus, on_bad=ignore), 8):
                 yield document.text[:65536].decode(errors="ignore").encode()
 
-    return choose_engine(data.tokenizer.engine, tokenizer, islice(samples(), SAMPLED_DOCUMENTS))
+    documents = list(islice(samples(), SAMPLED_DOCUMENTS))
+    return settle_engine(store, corpus.name, data.tokenizer.engine, tokenizer, documents)
 
 
 def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ from tests.trainer.small_tokenizers import (
     unigram,
     word_piece,
 )
-from trainer.corpus import engines
-from trainer.corpus.engines import ENGINES, Encode, Ids, choose_engine, gigatoken_engine, tokenizers_engine
+from trainer.corpus import engine_choice, engines
+from trainer.corpus.engine_choice import choose_engine, settle_engine
+from trainer.corpus.engines import ENGINES, Encode, Ids, gigatoken_engine, tokenizers_engine
 from trainer.corpus.taken_tokenizer import END_OF_TEXT
 from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.store.storage import Store
 
 TEXTS = [*docstrings(60), *sources().values(), *random_texts(1500, seed=1), "", " ", "\n", END_OF_TEXT]
 
@@ -119,6 +122,40 @@ def test_an_engine_that_disagrees_is_left_to_the_reference_with_a_warning(
         assert choose_engine("gigatoken", info_of(byte_level_bpe()), encoded(TEXTS[5:])) == "tokenizers"
     (record,) = caplog.records
     assert "engine gigatoken and `tokenizers` disagree on a sampled document" in record.getMessage()
+
+
+def test_what_was_compared_is_not_compared_again_unless_something_of_it_changes(
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def choose(wanted: str, tokenizer: TokenizerInfo, samples: Sequence[bytes]) -> str:
+        asked.append(len(samples))
+        return choose_engine(wanted, tokenizer, samples)
+
+    plain, other = byte_level_bpe(), byte_level_bpe()
+
+    def settle(corpus: str = "code", ends: int = 60, tokenizer: Tokenizer = plain) -> str:
+        return settle_engine(empty_store, corpus, "gigatoken", info_of(tokenizer), encoded(TEXTS[:ends]))
+
+    other.add_tokens(["<tool>"])
+    monkeypatch.setattr(engine_choice, "choose_engine", choose)
+    assert [settle(), settle(), settle("docs"), settle(), settle(ends=59), settle(tokenizer=other)] == ["gigatoken"] * 6
+    assert asked == [60, 60, 59, 60]
+    monkeypatch.setattr(engine_choice, "version", lambda name: "99")
+    settle(tokenizer=other)
+    Path(empty_store.path("cache/engine-code.json")).write_text("{}")
+    with caplog.at_level(logging.WARNING):
+        settle(tokenizer=other)
+    assert asked == [60, 60, 59, 60, 60, 60]
+    assert "comparing engines again" in caplog.text
+
+
+def test_a_choice_against_the_wanted_engine_is_not_remembered(empty_store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    info = info_of(word_piece(), str(word_piece().id_to_token(1)))
+    for _ in range(2):
+        assert settle_engine(empty_store, "code", "gigatoken", info, encoded(TEXTS[:9])) == "tokenizers"
+    assert caplog.text.count("cannot take this tokenizer") == 2
 
 
 def test_ids_are_counted_in_uint32() -> None:

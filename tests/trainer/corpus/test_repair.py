@@ -95,7 +95,7 @@ def test_what_is_remembered_of_raw_files_loses_no_document_when_it_is_damaged(
     job = job_of(code, own)
     folder = set_folder(job, run(job))
     before = content(folder)
-    (memory,) = (own / "cache").iterdir()
+    (memory,) = (own / "cache").glob("seen-*.json")
     remembered = memory.read_bytes()
     values = json.loads(remembered)
     path, entry = next((path, entry) for path, entry in values["files"].items() if entry[0] > 256)
