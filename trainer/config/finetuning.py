@@ -4,7 +4,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, model_validator
 
+from trainer.config.engines import Engine, LocalEngine
 from trainer.config.jobs import (
+    ENGINE,
     QUOTING,
     RESUME,
     CardConfig,
@@ -12,9 +14,9 @@ from trainer.config.jobs import (
     OptimizationConfig,
     PromotionConfig,
     Schedule,
-    Schema,
     check_fork,
 )
+from trainer.config.schema import Schema
 
 
 class LabelledDataConfig(Schema):
@@ -173,6 +175,7 @@ class FinetuneJob(Schema):
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property
     def best_by(self) -> str:

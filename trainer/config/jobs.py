@@ -2,8 +2,10 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from trainer.config.engines import Engine, LocalEngine
+from trainer.config.schema import Schema
 from trainer.store.plain_names import Key
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
@@ -21,6 +23,8 @@ SPELLINGS = {
 
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
 
+ENGINE = "where the work runs: local, or the nodes of a Ray cluster; the results are the same"
+
 Schedule = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt", "warmup_stable_decay",
@@ -37,12 +41,6 @@ RESUME = (
 )
 
 QUOTING = "csv: whether quote characters quote; false takes them as text; default: not where tabs divide columns, else yes"
-
-
-class Schema(BaseModel):
-    """Frozen, and refuses keys that it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 def check_fork(job: Any) -> Any:
@@ -185,7 +183,7 @@ class OptimizationConfig(Schema):
     )
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     processes: int | None = Field(
-        default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"
+        default=None, ge=1, description="ranks the pipeline starts, on this machine or the engine's; default: one a GPU, or one"
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
@@ -290,6 +288,7 @@ class PrepareJob(Schema):
         description="whether all shards that are published already are read and compared with their checksums, before anything "
         "else is done; else each block is compared when it is first trained or measured on",
     )
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property
     def corpora(self) -> list[str]:
@@ -332,7 +331,7 @@ class PipelineJob(PrepareJob):
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""
-        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify)
+        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify, engine=self.engine)
 
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
@@ -373,6 +372,7 @@ class EvaluateJob(Schema):
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
 
 class PromoteJob(Schema):

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from trainer.config.files import validate_job
 from trainer.config.finetuning import LabelledDataConfig
-from trainer.config.jobs import QUOTING, Name, Schema
+from trainer.config.jobs import QUOTING, Name
+from trainer.config.schema import Schema
 
 NO_COLUMN = "\0"
 """Stands for the label column where there is none: no file has a column of this name."""

@@ -8,6 +8,7 @@ of a set that is published already are read only if the job says so (`verify`), 
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,18 +18,20 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress, silent
+from trainer.config.engines import RayEngine
 from trainer.config.jobs import CorpusConfig, DataConfig, PrepareJob, ShardConfig
 from trainer.corpus.engines import choose_engine
 from trainer.corpus.raw_bytes import forgetting_changed
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shard_reuse import finished_shards
-from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards
+from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards, shard_workers
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.corpus.sources import Piece, find_pieces, is_compressed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
 from trainer.corpus.token_bytes import add_digests
 from trainer.corpus.tokenizer import TokenizerInfo, find_tokenizer, ignore, keeps_text, load_tokenizer, make_tokenizer, spread
 from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
+from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
 from trainer.store.block_sums import BLOCK_BYTES
 from trainer.store.manifest import (
@@ -112,8 +115,11 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
     with forgetting_changed(store):
         engine = _checked_engine(data, corpus, work, tokenizer)
         recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
-        with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
-            for record in build_shards(recipe, missing, data.workers or usable_cores(), bar):
+        with (
+            progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar,
+            _carrier(job, store, len(missing)) as carrier,
+        ):
+            for record in build_shards(recipe, missing, carrier, bar):
                 records[record.number] = record
     options = {"recipe": corpus_recipe(data, corpus)}
     manifest = _commit(store, recipe, digest, tokenizer, work, [records[shard.number] for shard in work], options)
@@ -235,6 +241,21 @@ def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
             f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
             "files or raise max_bad_records"
         )
+
+
+@contextmanager
+def _carrier(job: PrepareJob, store: Store, shards: int) -> Iterator[Carrier]:
+    """Who builds so many shards: processes of this machine, or tasks of the job's cluster."""
+    with ExitStack() as stack:
+        if isinstance(job.engine, RayEngine) and shards:
+            from trainer.engines.ray_cluster import joined, require_alike
+            from trainer.engines.ray_tasks import ray_tasks
+
+            cluster = stack.enter_context(joined(job.engine))
+            require_alike(cluster, store)
+            yield stack.enter_context(ray_tasks(cluster, job.data.workers))
+        else:
+            yield stack.enter_context(shard_workers(min(job.data.workers or usable_cores(), max(1, shards))))
 
 
 class _Totals(NamedTuple):

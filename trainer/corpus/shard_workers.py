@@ -1,12 +1,14 @@
-"""Shards built in parallel by worker processes that end with their parent."""
+"""Shards built in parallel: by worker processes that end with their parent, or by whoever else carries them."""
 
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,7 @@ from trainer.corpus.engines import ENGINES, Encode
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.corpus.sources import Piece
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.engines.carriers import Advance, Carrier
 from trainer.store.storage import Store
 
 
@@ -47,27 +50,46 @@ class ShardWork:
         return sum(piece.size for piece in self.pieces)
 
 
-def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: int, bar: Bar) -> Iterator[ShardRecord]:
+def build_shards(recipe: Recipe, missing: Sequence[ShardWork], carrier: Carrier, bar: Bar) -> Iterator[ShardRecord]:
     """Build and publish shards, the largest first. The first error, or a stop, breaks off the rest; finished shards stay."""
-    if not missing:
-        return
+    waiting = iter(sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True))
+    pending = {carrier.submit(_build, recipe, shard) for shard in islice(waiting, carrier.most)}
+    while pending:
+        check_stop()
+        finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        bar.reach(carrier.done)
+        pending |= {carrier.submit(_build, recipe, shard) for shard in islice(waiting, len(finished))}
+        for future in finished:
+            yield future.result()
+
+
+@contextmanager
+def shard_workers(workers: int) -> Iterator[Carrier]:
+    """Processes of this machine that build shards, for the length of a block; what they have not finished is broken off."""
     context = _Context()
     done, broken_off = context.Value("q", 0), context.Value("b", False)
-    with ProcessPoolExecutor(
-        min(workers, len(missing)), mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)
-    ) as pool:
-        largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
-        pending = {pool.submit(_build, recipe, shard) for shard in largest_first}
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start, initargs=(os.getpid(), done, broken_off)) as pool:
         try:
-            while pending:
-                check_stop()
-                finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-                bar.reach(done.value)
-                for future in finished:
-                    yield future.result()
+            yield _Pool(pool, done)
         finally:
             broken_off.value = True
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Pool:
+    """A `Carrier`."""
+
+    most = None
+
+    def __init__(self, pool: ProcessPoolExecutor, done: Any) -> None:
+        self._pool, self._done = pool, done
+
+    @property
+    def done(self) -> int:
+        return int(self._done.value)
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        return self._pool.submit(work, *arguments, _advance)
 
 
 class _Worker(SpawnProcess):
@@ -120,14 +142,14 @@ def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, 
     return tokenizer, ENGINES[engine](tokenizer)
 
 
-def _build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
+def _build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
     store = Store(recipe.url)
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
     about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
     with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
         record = build_shard(
             folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
-            recipe.validation_fraction, _advance,
+            recipe.validation_fraction, advance,
         )  # fmt: skip
         for file in record.files:
             store.put(folder / file.name, f"{recipe.key}/{file.name}")

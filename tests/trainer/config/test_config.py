@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainer.config.jobs import CorpusConfig, PipelineJob, PrepareJob, Schema, TrainingConfig
+from trainer.config.jobs import CorpusConfig, PipelineJob, PrepareJob, TrainingConfig
+from trainer.config.schema import Schema
 
 CORPUS = {"name": "docs", "paths": ["docs/*.txt"]}
 DATA = {"corpora": [CORPUS], "tokenizer": {"vocab_size": 500}}

@@ -1,0 +1,77 @@
+"""Units of work as tasks of a Ray cluster: what a lost node had begun is done again on another one."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import Any
+
+from trainer.common.errors import PipelineError
+from trainer.common.process import return_large_buffers
+from trainer.engines.desk import Count
+from trainer.engines.ray_cluster import Cluster, Surroundings
+
+BREAKING_OFF = 10.0
+"""Seconds that tasks are given to clear away what they have begun, once they are broken off."""
+
+
+class RayTasks:
+    """A `Carrier`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
+
+    def __init__(self, cluster: Cluster, most: int | None) -> None:
+        self._cluster, self.most = cluster, most
+        self._running: dict[Any, Future[Any]] = {}
+        self._units = 0
+        # Far from each other: what they read and write goes through each node's own network and disk.
+        self._task = cluster.ray.remote(
+            num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD", max_calls=0
+        )(_carry)
+
+    @property
+    def done(self) -> int:
+        found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
+        return found
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        self._units += 1
+        ref = self._task.remote(work, arguments, self._cluster.surroundings, self._cluster.desk, self._units)
+        outcome: Future[Any] = Future()
+        self._running[ref] = outcome
+
+        def settle(ended: "Future[Any]") -> None:
+            self._running.pop(ref, None)
+            error = ended.exception()
+            if error is None:
+                outcome.set_result(ended.result())
+            else:
+                cause = getattr(error, "cause", None)  # ours says what to do; any other comes with where it was raised
+                outcome.set_exception(cause if isinstance(cause, PipelineError) else error)
+
+        ref.future().add_done_callback(settle)
+        return outcome
+
+    def break_off(self) -> None:
+        """End what is not finished."""
+        left = list(self._running)
+        for ref in left:
+            self._cluster.ray.cancel(ref)
+        if left:
+            self._cluster.ray.wait(left, num_returns=len(left), timeout=BREAKING_OFF, fetch_local=False)
+
+
+@contextmanager
+def ray_tasks(cluster: Cluster, most: int | None = None) -> Iterator[RayTasks]:
+    """Tasks for the length of a block; those that are not finished at its end are broken off."""
+    tasks = RayTasks(cluster, most)
+    try:
+        yield tasks
+    finally:
+        tasks.break_off()
+
+
+def _carry(work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, desk: Any, unit: int) -> Any:
+    surroundings.enter()
+    return_large_buffers()
+    count = Count(desk, unit)
+    result = work(*arguments, count.advance)
+    count.tell()
+    return result
