@@ -58,7 +58,7 @@ def main(parent: int | None = None) -> int:
 
 
 def on_cluster(request: dict[str, Any]) -> int:
-    """Have Ray carry the ranks, whose lines are passed on as if they were of this machine. Returns the status that tells most."""
+    """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells most."""
     from trainer import child  # what is sent must not be of a module that is called __main__
     from trainer.config.engines import RayEngine
 

@@ -32,7 +32,9 @@ class RayEngine(Schema):
     )
     cpus_per_worker: int = Field(default=1, ge=1, description="cores that the cluster keeps for each rank, and its threads")
     max_failures: int = Field(
-        default=3, ge=0, description="times that the ranks, or one shard, are started again because a node or process was lost"
+        default=3,
+        ge=-1,
+        description="times that the ranks, or one shard, are started again because a node or process was lost; -1: every time",
     )
     resize_seconds: float = Field(
         default=60.0, gt=0, description="seconds between two looks whether there is room for more ranks; with min_workers"

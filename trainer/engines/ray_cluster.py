@@ -8,7 +8,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import trainer
@@ -146,15 +145,13 @@ def _look_everywhere(cluster: Cluster, nodes: list[dict[str, Any]], url: str, pr
 
     task = cluster.ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {
-        node_name(node): task.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        ).remote()
+        node_name(node): task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
         for node in nodes
     }
     return dict(zip(asked, cluster.ray.get(list(asked.values()), timeout=LOOK_SECONDS), strict=True))
 
 
-def _ray() -> ModuleType:
+def _ray() -> Any:
     try:
         import ray
     except ImportError as error:

@@ -4,6 +4,7 @@ A rank does what one under torchrun does. What it prints goes to the stage's out
 """
 
 import json
+import logging
 import os
 import tempfile
 import time
@@ -13,13 +14,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
 from trainer.common.errors import DeviceError, brief
-from trainer.common.progress import emit
 from trainer.common.stopping import heeding_requests, on_stop
 from trainer.config.engines import RayEngine
 from trainer.engines.desk import Saying
 from trainer.engines.groups import enter_group
 from trainer.engines.ray_cluster import Cluster, Surroundings, joined
 from trainer.engines.room import has_gpus
+
+log = logging.getLogger(__name__)
 
 TAKE_SECONDS = 0.2
 """Between two looks for lines of the ranks."""
@@ -52,16 +54,16 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
         with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
         statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
-        failure = training.exception()
-        if failure is None or any(statuses):
-            _tell(errors, out)
-            return statuses
-        _tell(errors, out)
-        if errors:
-            return [1]
-        raise DeviceError(
-            f"ranks were lost more than engine.max_failures, {engine.max_failures} times, allows: {brief(failure)}", passes=True
-        ) from failure
+        out.writelines(f"{line}\n" for line in errors)
+        try:
+            training.result()
+        except Exception as failure:
+            if any(statuses) or errors:
+                return statuses or [CRASHED]
+            raise DeviceError(
+                f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", passes=True
+            ) from failure
+        return statuses
 
 
 def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> None:
@@ -102,16 +104,9 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
             if line.startswith(STARTED):
                 for earlier in errors:
                     told = json.loads(earlier)
-                    emit(
-                        out,
-                        "log",
-                        level="WARNING",
-                        logger=__name__,
-                        message=f"{told['kind']}: {told['message']}",
-                        rank=told["rank"],
-                    )
+                    log.warning("[rank %d] %s: %s", told["rank"], told["kind"], told["message"])
                 errors = []
-                emit(out, "log", level="INFO", logger=__name__, message=line.removeprefix(STARTED))
+                log.info("%s", line.removeprefix(STARTED))
             elif line.startswith(ERROR):
                 errors.append(line)
             else:
@@ -119,11 +114,6 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
         out.flush()
         if ended:
             return errors
-
-
-def _tell(lines: list[str], out: TextIO) -> None:
-    out.writelines(f"{line}\n" for line in lines)
-    out.flush()
 
 
 def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, group: str) -> int:
@@ -142,6 +132,7 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
     rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
     start = str(broadcast_from_rank_zero(time.time_ns()))
     said = Saying(desk)
+    logging.root.handlers.clear()  # Ray's, which write to files of its own; the work adds those that a rank has anywhere
     if rank == 0:
         said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
     with redirect_stdout(said), redirect_stderr(said), heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))):

@@ -45,5 +45,8 @@ def count_places(cluster: Cluster, gpus: bool) -> int:
 
 def describe(cluster: Cluster) -> str:
     """The nodes with what they have."""
-    has = [(node_name(node), *(int(node["Resources"].get(what, 0)) for what in ("CPU", "GPU"))) for node in cluster.nodes()]
-    return "; ".join(f"{name}: {plural(cores, 'core')}, {plural(gpus, 'GPU')}" for name, cores, gpus in has)
+    told = []
+    for node in cluster.nodes():
+        cores, gpus = (int(node["Resources"].get(what, 0)) for what in ("CPU", "GPU"))
+        told.append(f"{node_name(node)}: {plural(cores, 'core')}, {plural(gpus, 'GPU')}")
+    return "; ".join(told)

@@ -2,11 +2,11 @@
 
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
-A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. A
-sign of life from the future, by a clock that is ahead, is as old as its file is by the store's clock. Of a damaged lease it is
-not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is for
-`STALE_SECONDS` is of no living process. Of workers of a cluster the engine may know at once that they are gone. So whoever finds a lease whose holder cannot be seen waits: until it changes, and is
-refused then, or until it is that old, and takes it over.
+A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
+`STALE_SECONDS`) is taken over. A sign of life from the future, by a clock that is ahead, is as old as its file is by the
+store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of life, so
+one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder cannot be seen waits:
+until it changes, and is refused then, or until it is that old, and takes it over.
 """
 
 import logging

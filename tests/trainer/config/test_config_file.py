@@ -1,7 +1,7 @@
 """Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
 
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import get_origin
 
 import pytest
 from pydantic import BaseModel
