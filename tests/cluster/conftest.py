@@ -10,8 +10,9 @@ from tests.support import write_corpora
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """All need a cluster."""
+    """All need a cluster, which takes its time to start."""
     item.add_marker(pytest.mark.cluster)
+    item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session", autouse=True)

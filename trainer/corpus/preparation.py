@@ -8,7 +8,7 @@ of a set that is published already are read only if the job says so (`verify`), 
 import hashlib
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -246,16 +246,14 @@ def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
 @contextmanager
 def _carrier(job: PrepareJob, store: Store, shards: int) -> Iterator[Carrier]:
     """Who builds so many shards: processes of this machine, or tasks of the job's cluster."""
-    with ExitStack() as stack:
-        if isinstance(job.engine, RayEngine) and shards:
-            from trainer.engines.ray_cluster import joined, require_alike
-            from trainer.engines.ray_tasks import ray_tasks
+    if isinstance(job.engine, RayEngine) and shards:
+        from trainer.engines.ray_tasks import ray_tasks
 
-            cluster = stack.enter_context(joined(job.engine))
-            require_alike(cluster, store)
-            yield stack.enter_context(ray_tasks(cluster, job.data.workers))
-        else:
-            yield stack.enter_context(shard_workers(min(job.data.workers or usable_cores(), max(1, shards))))
+        with ray_tasks(job.engine, store, job.data.workers) as tasks:
+            yield tasks
+    else:
+        with shard_workers(min(job.data.workers or usable_cores(), max(1, shards))) as pool:
+            yield pool
 
 
 class _Totals(NamedTuple):

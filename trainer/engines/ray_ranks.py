@@ -33,6 +33,7 @@ SETTINGS = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths stay what they are
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what ranks print goes to the stage's output
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end, or a lost rank, is noticed so much later at most
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",  # it may wait for a node that is lost, as it does not know that yet
 }
 """Of Ray Train, which takes them from the environment."""
 

@@ -1,14 +1,30 @@
 """Units of work as tasks of a Ray cluster: what a lost node had begun is done again on another one."""
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
 
 from trainer.common.errors import PipelineError
 from trainer.common.process import return_large_buffers
+from trainer.common.stopping import check_stop
+from trainer.config.engines import RayEngine
+from trainer.engines.carriers import Advance
 from trainer.engines.desk import Count
-from trainer.engines.ray_cluster import Cluster, Surroundings
+from trainer.engines.ray_cluster import Cluster, Surroundings, joined, require_alike
+from trainer.store.storage import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TOGETHER = 8
+"""Small units that are one task."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks whether a stop was asked for."""
 
 BREAKING_OFF = 10.0
 """Seconds that tasks are given to clear away what they have begun, once they are broken off."""
@@ -49,6 +65,20 @@ class RayTasks:
         ref.future().add_done_callback(settle)
         return outcome
 
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go together."""
+        remaining, pending = iter(items), deque[Future[list[R]]]()
+        kept = self._cluster.ray.put(partial(_each, work))
+        ahead = 2 * max(1, int(self._cluster.ray.cluster_resources().get("CPU", 1)))
+        while True:
+            while len(pending) < ahead and (some := list(islice(remaining, TOGETHER))):
+                pending.append(self.submit(kept, some))
+            if not pending:
+                return
+            while not wait([pending[0]], LOOK_SECONDS).done:
+                check_stop()
+            yield from pending.popleft().result()
+
     def break_off(self) -> None:
         """End what is not finished."""
         left = list(self._running)
@@ -59,13 +89,22 @@ class RayTasks:
 
 
 @contextmanager
-def ray_tasks(cluster: Cluster, most: int | None = None) -> Iterator[RayTasks]:
-    """Tasks for the length of a block; those that are not finished at its end are broken off."""
-    tasks = RayTasks(cluster, most)
-    try:
-        yield tasks
-    finally:
-        tasks.break_off()
+def ray_tasks(engine: RayEngine, store: Store, most: int | None = None) -> Iterator[RayTasks]:
+    """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken off.
+
+    Raises as `joined` and `require_alike` do.
+    """
+    with joined(engine) as cluster:
+        require_alike(cluster, store)
+        tasks = RayTasks(cluster, most)
+        try:
+            yield tasks
+        finally:
+            tasks.break_off()
+
+
+def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
+    return [work(item) for item in items]
 
 
 def _carry(work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, desk: Any, unit: int) -> Any:
