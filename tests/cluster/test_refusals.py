@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,44 +65,38 @@ def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Pa
     assert "training.global_batch 7 does not divide among 2 ranks" in told
 
 
-def test_a_store_that_another_node_does_not_see(raw: Path, tmp_path: Path) -> None:
-    cluster = Nodes()
+@contextmanager
+def machine(cluster: Nodes, mount: str) -> Iterator[None]:
+    """A node that sees other files than this machine does, as if it was another one, in the place of the second one."""
+    cluster.kill()
+    ray = f"{sys.executable} -m ray.scripts.scripts start --block --address={cluster.address} --num-cpus=1"
+    script = f"{mount} && exec {ray} --object-store-memory={OBJECT_STORE_BYTES}"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    node = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **SETTINGS}, stdout=subprocess.DEVNULL)
     try:
-        cluster.kill()
-        hidden = tmp_path / "hidden"
-        hidden.mkdir()
-        script = f"mount -t tmpfs none {hidden} && exec {sys.executable} -m ray.scripts.scripts start --block " + " ".join(
-            [f"--address={cluster.address}", "--num-cpus=1", f"--object-store-memory={OBJECT_STORE_BYTES}"]
-        )
-        command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", script]
-        node = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **SETTINGS}, stdout=subprocess.DEVNULL)
-        try:
-            with joined(RayEngine(**cluster.engine())) as found:
-                wait_until(lambda: len(found.nodes()) == 2)
-            told = refused(raw, hidden / "store", cluster.engine())
-        finally:
-            node.terminate()
-            node.wait()
+        with joined(RayEngine(**cluster.engine())) as found:
+            wait_until(lambda: len(found.nodes()) == 2)
+        yield
     finally:
-        cluster.end()
+        node.terminate()
+        node.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_a_store_that_another_node_does_not_see(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    with machine(doomed, f"mount -t tmpfs none {hidden}"):
+        told = refused(raw, hidden / "store", doomed.engine())
     assert f"StorageError: the store {hidden / 'store'} is not shared: " in told
     assert "cannot see .staging/shared-" in told
 
 
-def test_nodes_with_another_version(raw: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    (other / "trainer").mkdir(parents=True)
-    (other / "trainer" / "__init__.py").write_text('__version__ = "0.0.7"\n')
-    (other / "trainer" / "store").mkdir()
-    (other / "trainer" / "store" / "__init__.py").touch()
-    (other / "trainer" / "store" / "storage.py").write_text("class Store: pass\n")
-    cluster = Nodes()
-    try:
-        cluster.kill()
-        with environment(PYTHONPATH=str(other)):
-            cluster.add()
-        told = refused(raw, tmp_path / "store", cluster.engine())
-    finally:
-        cluster.end()
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text('__version__ = "0.0.7"\n')
+    with machine(doomed, f"mount --bind {other} {ROOT / 'trainer' / '__init__.py'}"):
+        told = refused(raw, tmp_path / "store", doomed.engine())
     assert "DeviceError: the cluster's nodes differ: this one has python 3." in told
     assert "headrace 0.0.7; install the same on all of them" in told
