@@ -97,7 +97,7 @@ class Lease:
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
             )
             if held.get("group") and held["group"] == own_group():
-                return self._watch(raw, problem)  # Ray is about to end it
+                return self._wait()  # Ray ends it, whatever it still writes
             if _is_seen(held):
                 raise RunError(problem)
             return self._watch(raw, problem)
@@ -114,6 +114,9 @@ class Lease:
         if self._watched is None:
             log.warning("%s: whether that process lives is seen within %g s", problem, STALE_SECONDS)
         self._watched = raw
+        return self._wait()
+
+    def _wait(self) -> bool:
         wait(LOOK_SECONDS)
         check_stop()
         return False

@@ -17,6 +17,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.engines import groups
 from trainer.engines.ray_cluster import joined
+from trainer.jobs import train
 from trainer.kinds.table import identify_run
 from trainer.preflight.pretraining import preflight
 from trainer.records.lease import STALE_SECONDS, Lease
@@ -75,6 +76,11 @@ def test_without_ray_the_preflight_says_what_to_install(raw: Path, tmp_path: Pat
     job = small_job(raw, tmp_path / "store", engine__kind="ray")
     with pytest.raises(ConfigError, match=r"engine\.kind is ray, which is not installed .*; `pip install 'headrace\[ray\]'`"):
         preflight(job, silent())
+
+
+def test_what_a_launcher_has_started_is_no_clusters(raw: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.kind is 'ray', but `python -m trainer` trains in this process"):
+        train(small_job(raw, tmp_path / "store", engine__kind="ray"))
 
 
 def test_an_address_without_a_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
