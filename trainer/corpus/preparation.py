@@ -24,7 +24,7 @@ from trainer.corpus.engines import choose_engine
 from trainer.corpus.raw_bytes import forgetting_changed
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shard_reuse import finished_shards
-from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards, shard_workers
+from trainer.corpus.shard_workers import Recipe, ShardWork, build_shards, load_encoder, shard_workers
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.corpus.sources import Piece, find_pieces, is_compressed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
@@ -112,13 +112,10 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
         log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
     missing = [shard for shard in work if shard.number not in records]
     known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
-    with forgetting_changed(store):
+    with forgetting_changed(store), _carrier(job, tokenizer_key, len(missing)) as carrier:
         engine = _checked_engine(data, corpus, work, tokenizer)
         recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
-        with (
-            progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar,
-            _carrier(job, store, len(missing)) as carrier,
-        ):
+        with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
             for record in build_shards(recipe, missing, carrier, bar):
                 records[record.number] = record
     options = {"recipe": corpus_recipe(data, corpus)}
@@ -244,12 +241,13 @@ def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
 
 
 @contextmanager
-def _carrier(job: PrepareJob, store: Store, shards: int) -> Iterator[Carrier]:
+def _carrier(job: PrepareJob, tokenizer_key: str, shards: int) -> Iterator[Carrier]:
     """Who builds so many shards: processes of this machine, or tasks of the job's cluster."""
     if isinstance(job.engine, RayEngine) and shards:
         from trainer.engines.ray_tasks import ray_tasks
 
-        with ray_tasks(job.engine, store, job.data.workers) as tasks:
+        load = partial(load_encoder, job.store, tokenizer_key, job.data.tokenizer.engine)
+        with ray_tasks(job.engine, Store(job.store), job.data.workers, load) as tasks:
             yield tasks
     else:
         with shard_workers(min(job.data.workers or usable_cores(), max(1, shards))) as pool:

@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -140,6 +140,12 @@ def _advance(size: int) -> None:
 def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
     tokenizer = load_tokenizer(Store(url), tokenizer_key)
     return tokenizer, ENGINES[engine](tokenizer)
+
+
+def load_encoder(url: str, tokenizer_key: str, engine: str) -> None:
+    """Load what a worker needs for its first shard; it is kept for all."""
+    with suppress(Exception):  # that the engine cannot take the tokenizer is found out, and told, elsewhere
+        _encoder(url, tokenizer_key, engine)
 
 
 def _build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:

@@ -43,6 +43,11 @@ class RayTasks:
         )(_carry)
 
     @property
+    def cores(self) -> int:
+        """The cores of all nodes."""
+        return max(1, int(self._cluster.ray.cluster_resources().get("CPU", 1)))
+
+    @property
     def done(self) -> int:
         found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
         return found
@@ -69,7 +74,7 @@ class RayTasks:
         """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go together."""
         remaining, pending = iter(items), deque[Future[list[R]]]()
         kept = self._cluster.ray.put(partial(_each, work))
-        ahead = 2 * max(1, int(self._cluster.ray.cluster_resources().get("CPU", 1)))
+        ahead = 2 * self.cores
         while True:
             while len(pending) < ahead and (some := list(islice(remaining, TOGETHER))):
                 pending.append(self.submit(kept, some))
@@ -89,18 +94,27 @@ class RayTasks:
 
 
 @contextmanager
-def ray_tasks(engine: RayEngine, store: Store, most: int | None = None) -> Iterator[RayTasks]:
+def ray_tasks(
+    engine: RayEngine, store: Store, most: int | None = None, load: Callable[[], object] | None = None
+) -> Iterator[RayTasks]:
     """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken off.
 
+    Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
     Raises as `joined` and `require_alike` do.
     """
     with joined(engine) as cluster:
         require_alike(cluster, store)
         tasks = RayTasks(cluster, most)
         try:
+            for _ in range(min(tasks.cores, most or tasks.cores) if load else 0):
+                tasks.submit(_load, load)
             yield tasks
         finally:
             tasks.break_off()
+
+
+def _load(load: Callable[[], object], advance: Advance) -> None:
+    load()
 
 
 def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
