@@ -38,9 +38,9 @@ class RayTasks:
         self._running: dict[Any, Future[Any]] = {}
         self._units = 0
         # Far from each other: what they read and write goes through each node's own network and disk.
-        self._task = cluster.ray.remote(
-            num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD", max_calls=0
-        )(_carry)
+        self._task = cluster.ray.remote(num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD")(
+            _carry
+        )
 
     @property
     def cores(self) -> int:
