@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs test test-deep test-machines test-long soak outages stops check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs test test-deep test-machines test-cluster test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -46,6 +46,11 @@ test-machines: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long
+
+# A cluster of two nodes on this machine; installs Ray.
+test-cluster: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/python -m pytest -m cluster tests/cluster
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(N)

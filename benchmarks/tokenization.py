@@ -17,11 +17,11 @@ PAIRS = 3
 COPIES = 8
 
 
-def write_raw(folder: Path) -> int:
+def write_raw(folder: Path, copies: int = COPIES) -> int:
     """Copy the standard library's sources several times, one file a document; returns their bytes."""
     root, total = Path(sysconfig.get_path("stdlib")), 0
     sources = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts]
-    for copy in range(COPIES):
+    for copy in range(copies):
         for number, path in enumerate(sources):
             try:
                 text = path.read_text(encoding="utf-8")

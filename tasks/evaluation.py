@@ -28,7 +28,7 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Evaluation | FinetuneEvaluatio
     result = find_scoring(store, scoring.wanted) if scoring else find_evaluation(store, identify_evaluation(store, job))
     if result is None:
         with turn(DEVICES), showing() as show:
-            made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks)
+            made = run_stage("evaluate", {"job": job.model_dump(mode="json")}, show, logger, ranks, job.engine, job.device)
         result = evaluation_type(made)(**made)
     create_table_artifact(result.rows(), key="evaluation", description=f"{job.checkpoint}: {result.describe()}")
     logger.info("%s", result.describe())
@@ -46,7 +46,9 @@ def evaluate_run(job: FinetuneJob, data: ArtifactRef, run_key: str, ranks: int, 
     if result is None:
         arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other, "encoded": data.key}
         with turn(DEVICES), showing() as show:
-            result = FinetuneEvaluation(**run_stage("evaluate-run", arguments, show, logger, ranks))
+            result = FinetuneEvaluation(
+                **run_stage("evaluate-run", arguments, show, logger, ranks, job.engine, job.training.device)
+            )
     create_table_artifact(result.rows(), key="evaluation", description=other or run_key)
     if result.reused:
         logger.info("reused %s", result.key)

@@ -13,8 +13,12 @@ from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
+from trainer.config.engines import Engine, LocalEngine
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+
+LOCAL = LocalEngine()
 
 
 class StageCrashed(RuntimeError):
@@ -22,20 +26,27 @@ class StageCrashed(RuntimeError):
 
 
 def run_stage(
-    name: str, arguments: dict[str, Any], show: Callable[[Update], None], logger: Logger, ranks: int = 1
+    name: str,
+    arguments: dict[str, Any],
+    show: Callable[[Update], None],
+    logger: Logger,
+    ranks: int = 1,
+    engine: Engine = LOCAL,
+    device: str = "auto",
 ) -> dict[str, Any]:
-    """Run a stage and return its result.
+    """Run a stage and return its result. The engine carries its ranks; without any, a stage runs here, and may use it.
 
     The child is in this process's group, so a cancel reaches it, and it ends if this process ends; if this process heeds stops,
     it passes them on. Raises the stage's own `PipelineError`, `Preempted` if it was asked to stop, else `StageCrashed`.
     """
     if stop_requested():
         raise Preempted(KEPT)
-    request = {"stage": name, "arguments": arguments, "ranks": ranks, "parent": os.getpid()}
+    carried = {"ranks": ranks, "engine": engine.model_dump(), "device": device}
+    request = {"stage": name, "arguments": arguments, "parent": os.getpid(), **carried}
     with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
         json.dump(request, file)
         file.flush()
-        with start_stage(name, file, ranks) as child:
+        with start_stage(name, file, ranks, engine.kind) as child:
             try:
                 with finishing(), on_stop(child.terminate):
                     assert child.stdout is not None

@@ -27,13 +27,13 @@ ACCELERATORS = (
 """Their drivers do not survive a fork once they were asked for anything, which a library may do when it is loaded."""
 
 
-def start_stage(name: str, request: IO[str], ranks: int) -> "subprocess.Popen[str] | ForkedStage":
+def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subprocess.Popen[str] | ForkedStage":
     """Start a stage, or the launcher of its ranks, which are processes of their own, with its request as standard input.
 
     Raises `ConfigError` for a choice that there is not, and `Preempted` if this process is asked to stop meanwhile.
     """
     if forks():
-        module = STAGES[name][0] if ranks == 1 else "trainer.child"
+        module = STAGES[name][0] if ranks == 1 and engine == "local" else "trainer.child"
         try:
             return ForkedStage(fitting_server(), module, request)
         except CannotFork as reason:

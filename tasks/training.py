@@ -30,5 +30,5 @@ def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
         "expected": plan.model_dump(mode="json"),
     }
     with turn(DEVICES), showing() as show:
-        made = ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks))
+        made = ArtifactRef(**run_stage("train", arguments, show, logger, plan.ranks, job.engine, job.training.device))
     return reused(made, f"{made.key} is finished; its records were seen to") if made.reused else made

@@ -1,6 +1,7 @@
 """One stage in a process of its own: `python -m trainer.child < REQUEST.json`.
 
-The request names the stage, its arguments, the number of ranks and the process that waits for it. Progress, log lines, the
+The request names the stage, its arguments, the number of ranks, the engine that carries them, and the process that waits for
+it. Progress, log lines, the
 error and the result go to standard output, one JSON object a line. The process ends when the one that waits for it ends.
 """
 
@@ -11,8 +12,10 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from trainer.common.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
@@ -41,16 +44,35 @@ def main(parent: int | None = None) -> int:
     launched = "RANK" in os.environ
     name_process(f"stage {request['stage']}")
     die_with_parent(os.getppid() if launched else parent or request["parent"])
+    if request["engine"]["kind"] == "ray":
+        start_logging(logging.INFO, AsEvents())
+        return leave(on_cluster(request))
     if request["ranks"] > 1 and not launched:
         return leave(launch(request["ranks"]))
-    rank = int(os.environ.get("RANK", "0"))
-    start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
-    status = run(request["stage"], request["arguments"], rank)
+    status = run_rank(request["stage"], request["arguments"], launched)
     if launched and status == 0:
         from trainer.training.runtime import leave_group
 
         leave_group()
     return leave(status)
+
+
+def on_cluster(request: dict[str, Any]) -> int:
+    """Have Ray carry the ranks, whose lines are passed on like those of local ones. Returns the status that tells most."""
+    from trainer import child  # what is sent must not be of a module that is called __main__
+    from trainer.config.engines import RayEngine
+
+    statuses: list[int] = []
+
+    def work() -> None:
+        from trainer.engines.ray_ranks import carry_ranks
+
+        rank = partial(child.run_rank, request["stage"], request["arguments"], True)
+        statuses.extend(carry_ranks(RayEngine(**request["engine"]), request["device"], request["ranks"], rank, sys.stdout))
+
+    with finishing():  # as the ranks are, which are asked to stop from here
+        status = telling(work, 0)
+    return status or (_status_of(statuses) if any(statuses) else 0)
 
 
 def launch(ranks: int) -> int:
@@ -103,20 +125,36 @@ def _status_of(statuses: list[int]) -> int:
     return most if most > 0 else BY_SIGNAL - most
 
 
-def run(name: str, arguments: dict[str, Any], rank: int) -> int:
-    """Run a stage and report what came of it."""
-    from trainer.common.outages import exit_status, passes, waited_for
+def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
+    """Run a stage as one of the ranks that were `launched`, or alone, and report what came of it. Returns the exit status."""
     from trainer.common.progress import as_events, emit, silent
+    from trainer.runs.logs import AsEvents, start_logging
+
+    rank = int(os.environ.get("RANK", "0"))
+    start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))
+
+    def run() -> None:
+        from trainer.stages import stage
+
+        with loading():
+            work = stage(name)
+        check_stop()
+        result = work(**arguments, progress=as_events(sys.stdout) if rank == 0 else silent())
+        if rank == 0:
+            emit(sys.stdout, "result", value=result.model_dump(mode="json"))
+
+    return telling(run, rank)
+
+
+def telling(work: Callable[[], None], rank: int) -> int:
+    """Do something for a stage, and tell the error that ends it. Returns the exit status."""
+    from trainer.common.outages import exit_status, passes, waited_for
+    from trainer.common.progress import emit
 
     try:
         with stoppable():
-            from trainer.stages import stage
-
             check_stop()
-            with loading():
-                work = stage(name)
-            check_stop()
-            result = work(**arguments, progress=as_events() if rank == 0 else silent())
+            work()
     except Preempted as stop:
         if rank == 0:
             emit(sys.stdout, "log", level="WARNING", logger=__name__, message=str(stop))
@@ -129,8 +167,6 @@ def run(name: str, arguments: dict[str, Any], rank: int) -> int:
             told["traceback"] = traceback.format_exc()
         emit(sys.stdout, "error", **told, rank=rank)
         return exit_status(error)
-    if rank == 0:
-        emit(sys.stdout, "result", value=result.model_dump(mode="json"))
     return 0
 
 

@@ -10,6 +10,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from trainer.common.errors import ConfigError
 from trainer.common.outages import AT_THE_START
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
@@ -72,7 +73,15 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
 
 
 def heed_launcher(job: TrainingJob) -> TrainingJob:
-    """The job with the precision of accelerate's configuration, where the job itself does not choose one."""
+    """The job with the precision of accelerate's configuration, where the job itself does not choose one.
+
+    Raises `ConfigError` if the ranks are to be another engine's than the launcher's.
+    """
+    if job.engine.kind != "local":
+        raise ConfigError(
+            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process, and those that torchrun or "
+            "accelerate started beside it; use `headrace run`, `headrace finetune`, or engine.kind=local"
+        )
     launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if launched == "no" or "precision" in job.training.model_fields_set:
         return job

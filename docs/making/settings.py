@@ -50,13 +50,16 @@ def _table_of(schema: type[BaseModel], prefix: str, title: str, shown: dict[type
             yield f"| `{prefix}{name}` | {cell(takes)} | {cell(_default(default_of(field)))} | {cell(field.description)} |"
             continue
         many = get_origin(field.annotation) is list
-        heading = shown.get(inside[0], f"{title}: {prefix}{name}")
-        kind = "a list of keys" if many else "keys"
         needed = "required" if field.is_required() else "optional"
-        yield f"| `{prefix}{name}` | [{kind}](#{slug(heading)}) | {needed} | {cell(field.description)} |"
-        if inside[0] not in shown:
-            shown[inside[0]] = heading
-            nested.append((f"{prefix}{name}{'.N' if many else ''}", inside[0]))
+        links = []
+        for part in inside:  # several where a `kind` tells them apart
+            of_kind = f" of kind {type_name(part.model_fields['kind'].annotation)}" if len(inside) > 1 else ""
+            heading = shown.get(part, f"{title}: {prefix}{name}{of_kind}")
+            links.append(f"[{'a list of keys' if many else 'keys'}{of_kind}](#{slug(heading)})")
+            if part not in shown:
+                shown[part] = heading
+                nested.append((f"{prefix}{name}{'.N' if many else ''}", part))
+        yield f"| `{prefix}{name}` | {' or '.join(links)} | {needed} | {cell(field.description)} |"
     yield ""
     for path, part in nested:
         yield from (f"### {shown[part]}", "", *paragraphs(getdoc(part)))

@@ -98,13 +98,14 @@ def scripts(word: str) -> list[str]:
     return [script for option, script in pairwise(shlex.split(run)) if option == "-c"]
 
 
-def test_the_image_gets_every_library_that_the_project_names() -> None:
+@pytest.mark.parametrize("extras", [["aws"], ["aws", "ray"]])
+def test_the_image_gets_every_library_that_the_project_names(extras: list[str]) -> None:
     (script,) = scripts("tomllib")
-    listed = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    assert "EXTRAS=aws" in arguments("ARG")
+    command = [sys.executable, "-c", script.replace("${EXTRAS}", ",".join(extras))]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert listed == [*project["dependencies"], *project["optional-dependencies"]["aws"]]
+    assert listed == [*project["dependencies"], *(each for extra in extras for each in project["optional-dependencies"][extra])]
 
 
 @pytest.mark.parametrize("variant", ["cpu", "gpu"])

@@ -4,6 +4,8 @@ A signal sets a flag, and nothing else: an exception that a handler raised would
 only tries or in the callback of a weak reference, where it is lost. Between two units of work (files, documents, batches)
 `check_stop` looks at the flag and raises. What must come to its end, like the save of a step, is `finishing`.
 
+A worker of a cluster is asked in another way: whoever started it says so when it is asked (`heeding_requests`).
+
 A library may compute for long between two looks. So a signal also wakes a thread, which ends a command `LATEST` seconds later
 as a kill would, unless it has ended by itself or is finishing. Stores survive that, as they do a kill at any instant.
 """
@@ -25,6 +27,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LATEST = 6.0
 """Seconds from the request, or from the end of what had to be finished, to the end of the process."""
 
+LOOK_SECONDS = 1.0
+"""Between two questions of a worker whether it is asked to stop."""
+
 KEPT = "asked to stop: what is finished is kept; run it again to continue"
 
 
@@ -32,15 +37,29 @@ class StopRequested(BaseException):
     """Passes through whatever handles errors, up to `stoppable`."""
 
 
-class _Heeding:
-    """The handlers, and the thread that a signal wakes also while the main thread is inside a library.
+class _Request:
+    """Whether this process was asked to stop.
 
     The flag is a plain value: a handler that took a lock could wait for ever for the code that it interrupted.
     """
 
-    def __init__(self, latest: float | None) -> None:
+    def __init__(self) -> None:
         self.requested, self.status = False, EXIT_PREEMPTED
         self.told = threading.Event()
+
+    def make(self) -> None:
+        """Ask, and tell those who wait for that."""
+        self.requested = True
+        self.told.set()
+        for call in list(_calls):
+            call()
+
+
+class _Heeding(_Request):
+    """The handlers, and the thread that a signal wakes also while the main thread is inside a library."""
+
+    def __init__(self, latest: float | None) -> None:
+        super().__init__()
         self._latest, self._over = latest, threading.Event()
         reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
@@ -62,10 +81,7 @@ class _Heeding:
     def _watch(self, reader: int) -> None:
         while numbers := os.read(reader, 64):
             if not self.told.is_set() and set(numbers) & set(SIGNALS):
-                self.requested = True
-                self.told.set()
-                for call in list(_calls):
-                    call()
+                self.make()
                 if self._latest is not None:
                     self._end_in_time(self._latest)
         os.close(reader)
@@ -82,7 +98,7 @@ class _Heeding:
         os._exit(self.status)
 
 
-_heeding: _Heeding | None = None
+_heeding: _Request | None = None
 _calls: list[Callable[[], None]] = []
 _unfinished: list[None] = []
 """One entry for each block that is finishing, in any thread."""
@@ -106,12 +122,39 @@ def heeding_stops() -> Iterator[None]:
     if _heeding is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _heeding = _Heeding(None)
+    _heeding = signals = _Heeding(None)
     try:
         with stoppable():
             yield
     finally:
-        _heeding.end()
+        signals.end()
+        _heeding = None
+
+
+@contextmanager
+def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
+    """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
+
+    For a process whose main thread, and with it its signals, is somebody else's.
+    """
+    global _heeding
+    _heeding = request = _Request()
+    over = threading.Event()
+
+    def look() -> None:
+        while not request.requested and not over.wait(LOOK_SECONDS):
+            if is_asked():
+                request.make()
+
+    if is_asked():
+        request.make()
+    looking = threading.Thread(target=look, name="stop", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
         _heeding = None
 
 

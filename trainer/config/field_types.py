@@ -56,3 +56,8 @@ def inside(annotation: Any, key: Any) -> Iterator[Any]:
             yield annotation.model_fields[key].annotation
     elif get_origin(annotation) in (list, dict):
         yield get_args(annotation)[-1]
+
+
+def of_kind(annotations: Iterable[Any], kind: Any) -> list[Any]:
+    """Of several schemas that a `kind` tells apart, the one of that kind."""
+    return [each for each in annotations if schemas_in(each) and kind in get_args(next(inside(each, "kind"), None))]

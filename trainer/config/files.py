@@ -104,7 +104,8 @@ def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
         many = get_origin(field.annotation) is list
         if nested:
             yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
-            yield from _lines(nested[0], f"{prefix}{name}.{'N.' if many else ''}")
+            for each in nested:  # several where a `kind` tells them apart
+                yield from _lines(each, f"{prefix}{name}.{'N.' if many else ''}")
         else:
             yield f"  {prefix}{name}  {type_name(field.annotation)}{bounds_of(field)}, {default_of(field)}"
             yield f"        {field.description}"

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, Strict, model_validator
 
 from trainer.config.corpora import QUOTING
-from trainer.config.jobs import RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
+from trainer.config.engines import Engine, LocalEngine
+from trainer.config.jobs import ENGINE, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
 from trainer.config.schema import Name, Schema
 
 
@@ -165,6 +166,7 @@ class FinetuneJob(Schema):
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property
     def best_by(self) -> str:

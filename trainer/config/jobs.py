@@ -5,8 +5,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.corpora import DataConfig
+from trainer.config.engines import Engine, LocalEngine
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
 from trainer.store.plain_names import Key
+
+ENGINE = "where the work runs: local, or the nodes of a Ray cluster; the results are the same"
 
 Schedule = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
@@ -81,7 +84,7 @@ class OptimizationConfig(Schema):
     )
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     processes: int | None = Field(
-        default=None, ge=1, description="ranks the pipeline starts on this machine; default: one a GPU, or one"
+        default=None, ge=1, description="ranks the pipeline starts, on this machine or the engine's; default: one a GPU, or one"
     )
     seed: int = Field(default=0, ge=0, lt=2**32, description="decides initial weights, data order and dropout")
     log_every: int = Field(default=10, ge=1, description="steps between metric records")
@@ -186,6 +189,7 @@ class PrepareJob(Schema):
         description="whether all shards that are published already are read and compared with their checksums, before anything "
         "else is done; else each block is compared when it is first trained or measured on",
     )
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property
     def corpora(self) -> list[str]:
@@ -228,7 +232,7 @@ class PipelineJob(PrepareJob):
 
     def preparation(self) -> PrepareJob:
         """The part of the job that makes the shards."""
-        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify)
+        return PrepareJob(store=self.store, name=self.name, data=self.data, verify=self.verify, engine=self.engine)
 
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
@@ -269,6 +273,7 @@ class EvaluateJob(Schema):
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
 
 class PromoteJob(Schema):

@@ -2,14 +2,14 @@
 
 import difflib
 from datetime import date
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from trainer.common.formats import plural
-from trainer.config.field_types import inside, options_of, schemas_in
+from trainer.config.field_types import inside, of_kind, options_of, schemas_in
 from trainer.config.schema import SPELLINGS
 
 TEXT, NUMBER, INTEGER, LIST, KEYS = "text", "a number", "a whole number", "a list", "keys with values"
@@ -65,12 +65,18 @@ def shown(value: Any) -> str:
 
 def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -> str:
     kind, path = problems[0]["type"], ".".join(map(str, place))
+    if kind.startswith("union_tag"):
+        kinds = [get_args(each.model_fields["kind"].annotation)[0] for each in _schemas_at(schema, place)]
+        return f"{path}.kind: expected {' or '.join(map(repr, kinds))}, found {shown(problems[0]['input'].get('kind'))}"
     if kind == "extra_forbidden":
         known = _fields_at(schema, place[:-1])
+        if place[-1] in known:
+            return f"{path}: goes with another {'.'.join(map(str, place[:-1]))}.kind"
         close = difflib.get_close_matches(str(place[-1]), known, 1)
         return f"{path}: unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}")
     if kind == "missing":
-        description = _schema_at(schema, place[:-1]).model_fields[str(place[-1])].description
+        fields = [each.model_fields.get(str(place[-1])) for each in _schemas_at(schema, place[:-1])]
+        description = next(field.description for field in fields if field)
         return f"{path}: missing ({description})"
     wanted = list(dict.fromkeys(_expected(problem) for problem in problems))
     if None in wanted:
@@ -132,6 +138,9 @@ def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, b
     one_of_several = False
     for part in location:
         options = options_of(annotation)
+        if chosen := of_kind(options, part) if len(options) > 1 else []:
+            annotation = chosen[0]
+            continue
         if len(options) > 1:
             annotation, one_of_several = Any, True
             continue
@@ -141,13 +150,14 @@ def _place(schema: type[BaseModel], location: tuple[Any, ...]) -> tuple[Place, b
     return tuple(kept), one_of_several
 
 
-def _schema_at(schema: type[BaseModel], place: Place) -> type[BaseModel]:
-    found = schema
+def _schemas_at(schema: type[BaseModel], place: Place) -> list[type[BaseModel]]:
+    """Those that a value may be of: several where a `kind` tells them apart."""
+    found = [schema]
     for key in place:
-        if isinstance(key, str) and key in found.model_fields and (inside := schemas_in(found.model_fields[key].annotation)):
-            found = inside[0]
+        within = [part for each in found for annotation in inside(each, key) for part in schemas_in(annotation)]
+        found = within or found
     return found
 
 
 def _fields_at(schema: type[BaseModel], place: Place) -> list[str]:
-    return list(_schema_at(schema, place).model_fields)
+    return list(dict.fromkeys(name for each in _schemas_at(schema, place) for name in each.model_fields))

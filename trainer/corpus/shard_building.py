@@ -13,6 +13,7 @@ from trainer.corpus.engines import ENGINES, Encode
 from trainer.corpus.pieces import Piece
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.engines.carriers import Advance
 from trainer.store.storage import Store
 
 
@@ -57,16 +58,17 @@ def begin(parent: int, done: Any, broken_off: Any) -> None:
     _done, _broken_off = done, broken_off
 
 
-def _advance(size: int) -> None:
+def tell_parent(size: int) -> None:
+    """Count raw bytes as done. Raises `StopRequested` when this is broken off."""
     if _broken_off.value:
         raise StopRequested
     with _done.get_lock():
         _done.value += size
 
 
-def load(url: str, tokenizer_key: str, engine: str) -> None:
-    """Load ahead what building will need. Whatever is wrong with it is met, and told, by what is built."""
-    with suppress(Exception):
+def load_encoder(url: str, tokenizer_key: str, engine: str) -> None:
+    """Load what a worker needs for its first shard; it is kept for all."""
+    with suppress(Exception):  # that the engine cannot take the tokenizer is found out, and told, elsewhere
         _encoder(url, tokenizer_key, engine)
 
 
@@ -76,14 +78,15 @@ def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, 
     return tokenizer, ENGINES[engine](tokenizer)
 
 
-def build(recipe: Recipe, shard: ShardWork) -> ShardRecord:
+def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
+    """Build and publish a shard; `advance` is told of the raw bytes that are done."""
     store = Store(recipe.url)
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
     about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
     with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
         record = build_shard(
             folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
-            recipe.validation_fraction, _advance,
+            recipe.validation_fraction, advance,
         )  # fmt: skip
         for file in record.files:
             store.put(folder / file.name, f"{recipe.key}/{file.name}")

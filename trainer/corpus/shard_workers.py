@@ -1,49 +1,55 @@
-"""Shards built in parallel by worker processes that end with their parent."""
+"""Shards built in parallel: by worker processes that end with their parent, or by whoever else carries them."""
 
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from itertools import islice
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from trainer.common.progress import Bar
 from trainer.common.stopping import check_stop
-from trainer.corpus.shard_building import Recipe, ShardWork, begin, build, load
+from trainer.corpus.shard_building import Recipe, ShardWork, begin, build, load_encoder, tell_parent
 from trainer.corpus.shards import ShardRecord
+from trainer.engines.carriers import Carrier
 
 EARLY_BYTES = 16 * 2**20
 """Raw text, to be built, for which a worker is started before it is known what there is to build."""
 
 
 class Workers:
-    """At most so many processes, each started when there is work for it. They end with the block."""
+    """A `Carrier`: at most so many processes, each started when there is work for it. They end with the block."""
 
+    most = None
     _done: Any
     _broken_off: Any
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, processes: int) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._most = most
+        self._processes = processes
 
-    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Hand some work to a process that is idle, or to a new one."""
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        return self._started().submit(work, *arguments, tell_parent)
+
+    @property
+    def done(self) -> int:
+        return int(self._done.value) if self._pool else 0
+
+    def start_early(self, raw_bytes: int, url: str, tokenizer_key: str, engine: str) -> None:
+        """Have them load what so much raw text needs, which takes as long as building a small shard."""
+        for _ in range(min(self._processes, raw_bytes // EARLY_BYTES)):
+            self._started().submit(load_encoder, url, tokenizer_key, engine)
+
+    def _started(self) -> ProcessPoolExecutor:
+        """The pool, which starts a process for what is submitted if none is idle."""
         if self._pool is None:
             context = _Context()
             self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
             given = os.getpid(), self._done, self._broken_off
-            self._pool = ProcessPoolExecutor(self._most, mp_context=context, initializer=begin, initargs=given)
-        return self._pool.submit(work, *arguments)
-
-    def done(self) -> int:
-        """Bytes of raw text that are built."""
-        return self._done.value if self._pool else 0
-
-    def start_early(self, raw_bytes: int, url: str, tokenizer_key: str, engine: str) -> None:
-        """Have them load what so much raw text needs, which takes as long as building a small shard."""
-        for _ in range(min(self._most, raw_bytes // EARLY_BYTES)):
-            self.submit(load, url, tokenizer_key, engine)
+            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=begin, initargs=given)
+        return self._pool
 
     def __enter__(self) -> Self:
         return self
@@ -55,14 +61,15 @@ class Workers:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-def build_shards(recipe: Recipe, missing: Sequence[ShardWork], workers: Workers, bar: Bar) -> Iterator[ShardRecord]:
+def build_shards(recipe: Recipe, missing: Sequence[ShardWork], carrier: Carrier, bar: Bar) -> Iterator[ShardRecord]:
     """Build and publish shards, the largest first. The first error, or a stop, is raised; finished shards stay."""
-    largest_first = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
-    pending = {workers.submit(build, recipe, shard) for shard in largest_first}
+    waiting = iter(sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True))
+    pending = {carrier.submit(build, recipe, shard) for shard in islice(waiting, carrier.most)}
     while pending:
         check_stop()
         finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-        bar.reach(workers.done())
+        bar.reach(carrier.done)
+        pending |= {carrier.submit(build, recipe, shard) for shard in islice(waiting, len(finished))}
         for future in finished:
             yield future.result()
 

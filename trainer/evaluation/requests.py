@@ -13,6 +13,7 @@ def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
         precision=job.training.precision,
         device=job.training.device,
         evaluation=job.evaluation,
+        engine=job.engine,
     )
 
 

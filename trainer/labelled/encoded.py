@@ -9,6 +9,7 @@ tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretraine
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,11 @@ from trainer.store.storage import Store
 KIND = "encoded"
 ENDING = ".arrow"
 LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
+LabelledBlock = tuple[list[Example], NDArray[Any]]
+"""Some examples, and their labels."""
+
+Carry = Callable[[Callable[[LabelledBlock], "EncodedBlock"], Iterable[LabelledBlock]], Iterable["EncodedBlock"]]
+
 BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
 """Text that is encoded, and written, at a time."""
 
@@ -104,23 +110,34 @@ def tokenizer_paths(store: Store, key: str) -> list[Path]:
 
 
 def write_split(
-    path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None]
+    path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None], carry: Carry = map
 ) -> dict[str, int]:
-    """Encode a split into an Arrow file, a block at a time. Returns what was counted."""
+    """Encode a split into an Arrow file, a block at a time; `carry` is `map`, or one that has it done elsewhere.
+
+    Returns what was counted.
+    """
     kind = pa.from_numpy_dtype(split.labels.dtype)
     figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
-    done = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
-        for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
-            labels = split.labels[done : done + len(block)]
-            encoded = encode_block(block, encoder, pa.array(labels, kind, mask=unlabelled(labels)), name)
+        for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind, name=name), _labelled_blocks(split)):
             writer.write_batch(encoded.rows)
             figures["tokens"] += encoded.tokens
             figures["longest"] = max(figures["longest"], encoded.longest)
             figures["truncated"] += encoded.truncated
-            done += len(block)
-            advance(len(block))
+            advance(encoded.rows.num_rows)
     return figures
+
+
+def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
+    done = 0
+    for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+        yield block, split.labels[done : done + len(block)]
+        done += len(block)
+
+
+def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType, name: str) -> "EncodedBlock":
+    examples, labels = block
+    return encode_block(examples, encoder, pa.array(labels, kind, mask=unlabelled(labels)), name)
 
 
 class EncodedBlock(NamedTuple):

@@ -1,6 +1,8 @@
 """A labelled data set to its published, encoded form, unless that is in the store already."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
+from trainer.config.engines import Engine, RayEngine
 from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE
@@ -16,6 +19,7 @@ from trainer.labelled.data import LabelledSet, open_labelled
 from trainer.labelled.encoded import (
     ENDING,
     KIND,
+    Carry,
     EncodedSet,
     EncodedSplit,
     open_encoded,
@@ -91,9 +95,9 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         _warn_of_unlabelled(data, labelled)
         encoder.save(folder)
         total = sum(map(len, labelled.splits.values()))
-        with progress.bar(f"encode {data.name}", total, "example") as bar:
+        with _carry(job.engine, store) as carry, progress.bar(f"encode {data.name}", total, "example") as bar:
             figures = {
-                split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance)
+                split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance, carry)
                 for split, examples in labelled.splits.items()
             }
         details = _describe(data, labelled, encoder, figures)
@@ -104,6 +108,18 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
     log.info("%s: %s", data.name, describe_columns(details))
     return recipe.refer(manifest.size())
+
+
+@contextmanager
+def _carry(engine: Engine, store: Store) -> Iterator[Carry]:
+    """Who encodes blocks of examples: this process, or tasks of a cluster."""
+    if isinstance(engine, RayEngine):
+        from trainer.engines.ray_tasks import ray_tasks
+
+        with ray_tasks(engine, store) as tasks:
+            yield tasks.map
+    else:
+        yield map
 
 
 def describe_columns(details: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     store.check_writable()
     store.sweep()
     check_origin(store, job)
-    ranks = check_optimization(job.training)
+    ranks = check_optimization(job)
     source = find_model(store, job.model.pretrained, hub=True).folder
     check_weights(source)
     check_stop()

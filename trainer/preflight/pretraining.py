@@ -9,6 +9,7 @@ from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
+from trainer.config.engines import RayEngine
 from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
 from trainer.corpus.preparation import STARTED, PreparedData, find_prepared, shard_manifests
 from trainer.corpus.raw_files import SourceFile
@@ -24,7 +25,7 @@ from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
 from trainer.records.results import CorpusPreview, Preflight
 from trainer.runs.pretraining import identify
-from trainer.runs.run import check_origin
+from trainer.runs.run import TrainingJob, check_origin
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
@@ -41,7 +42,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     store.sweep()
     check_stop()
     check_origin(store, job)
-    ranks = check_optimization(training)
+    ranks = check_optimization(job)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
@@ -84,15 +85,31 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     )
 
 
-def check_optimization(training: OptimizationConfig) -> int:
-    """Check devices, batches and schedule, without the data; returns the number of ranks."""
-    check_devices(training.precision, training.processes, training.device)
-    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
-    divide_batch(training, ranks)
+def check_optimization(job: TrainingJob) -> int:
+    """Check devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
+    training = job.training
+    fewest, most = _plan_ranks(job)
+    for ranks in range(fewest, most + 1):
+        divide_batch(training, ranks)
     if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
         check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
-    return ranks
+    return most
+
+
+def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
+    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
+    training = job.training
+    if isinstance(job.engine, RayEngine):
+        from trainer.engines.ray_cluster import joined, require_alike
+        from trainer.engines.room import plan_ranks
+
+        with joined(job.engine) as cluster:
+            require_alike(cluster, Store(job.store))
+            return plan_ranks(cluster, training.processes, training.device, training.precision)
+    check_devices(training.precision, training.processes, training.device)
+    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
+    return ranks, ranks
 
 
 def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:

@@ -2,11 +2,11 @@
 
     runs/X/lease.json    who holds the run, since when, and the last sign of life
 
-A lease whose holder is dead (same machine: its process is gone; else: no sign of life for `STALE_SECONDS`) is taken over. A
-sign of life from the future, by a clock that is ahead, is as old as its file is by the store's clock. Of a damaged lease it is
-not known who holds it. A living holder writes it anew with its next sign of life, so one that stays as it is for
-`STALE_SECONDS` is of no living process. So whoever finds a lease whose holder cannot be seen waits: until it changes, and is
-refused then, or until it is that old, and takes it over.
+A lease whose holder is dead (same machine: its process is gone; same cluster: Ray says so; else: no sign of life for
+`STALE_SECONDS`) is taken over. A sign of life from the future, by a clock that is ahead, is as old as its file is by the
+store's clock. Of a damaged lease it is not known who holds it. A living holder writes it anew with its next sign of life, so
+one that stays as it is for `STALE_SECONDS` is of no living process. So whoever finds a lease whose holder cannot be seen waits:
+until it changes, and is refused then, or until it is that old, and takes it over.
 """
 
 import logging
@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.common.stopping import check_stop, wait
+from trainer.engines.groups import is_gone, own_group
 from trainer.records.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.store.storage import Store
 
@@ -95,6 +96,8 @@ class Lease:
                 f"{self._path} is being written by process {held['pid']} on {held['host']} since {held['since']} "
                 f"(last sign of life {held['beat']}); wait for it, stop it, or choose another name for `run`"
             )
+            if held.get("group") and held["group"] == own_group():
+                return self._wait()  # Ray ends it, whatever it still writes
             if _is_seen(held):
                 raise RunError(problem)
             return self._watch(raw, problem)
@@ -111,6 +114,9 @@ class Lease:
         if self._watched is None:
             log.warning("%s: whether that process lives is seen within %g s", problem, STALE_SECONDS)
         self._watched = raw
+        return self._wait()
+
+    def _wait(self) -> bool:
         wait(LOOK_SECONDS)
         check_stop()
         return False
@@ -200,7 +206,9 @@ def clear_dead_lease(store: Store, run: str) -> None:
 
 def _identity() -> dict[str, Any]:
     """What tells this process from any other, on any machine: process ids are counted anew in every namespace."""
+    group = own_group()
     return {
+        **({"group": group} if group else {}),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "machine": f"{_text('/proc/sys/kernel/random/boot_id')} {_link('/proc/self/ns/pid')}",
@@ -211,6 +219,8 @@ def _identity() -> dict[str, Any]:
 def _is_alive(store: Store, key: str, held: dict[str, Any]) -> bool:
     if _is_seen(held):
         return bool(_started(held["pid"]) == held["started"])
+    if is_gone(held.get("group")):
+        return False
     silent = time.time() - datetime.fromisoformat(held["beat"]).timestamp()
     if silent < -AHEAD_SECONDS:
         return _is_young(store, key)

@@ -1,5 +1,7 @@
 """Step plans as a run's plan.json holds them."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.common.formats import count, plural, short
@@ -37,6 +39,10 @@ class Plan(BaseModel):
         """The figures that people look at, by their names."""
         names = ("total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation")
         return {name.replace("_", " "): getattr(self, name) for name in names}
+
+    def fixed(self) -> dict[str, Any]:
+        """All that is the same on any number of ranks, which may change whenever a run is continued."""
+        return self.model_dump(exclude={"ranks", "micro_batch", "accumulation"})
 
 
 class StepPlan(Plan):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob
+from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.corpus.preparation import PreparedData
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
@@ -127,12 +127,17 @@ def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str,
     return {
         "fingerprint": run.fingerprint,
         "identity": run.identity,
-        "job": job.model_dump(mode="json"),
+        "job": recorded(job),
         "data": _without_reused(data.model_dump()),
         "fork": fork,
         "start": run.start,
         "base": run.base,
     }
+
+
+def recorded(job: TrainingJob | PrepareJob) -> dict[str, Any]:
+    """A job as a run's config.json has it: where its work was done is no part of that, and may change from start to start."""
+    return job.model_dump(mode="json", exclude={"engine"})
 
 
 def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData) -> None:
@@ -150,7 +155,7 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
 
 def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: TrainingData) -> dict[str, Any]:
     """A run's config.json with the job's card, and with its encoded set where that differs: then in its test split alone."""
-    said = job.model_dump(mode="json")
+    said = recorded(job)
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
         noted |= {"data": renewed, "job": {**noted["job"], "data": said["data"]}}

@@ -1,7 +1,7 @@
 """How far a job has come, as its store shows it: what a run that died is measured by before it is started again."""
 
 import logging
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.config.finetuning import FinetuneJob
@@ -9,6 +9,7 @@ from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.records.lease import is_held
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_sealed
+from trainer.runs.run import recorded
 from trainer.store.places import CONFIG, LAST
 from trainer.store.storage import Store
 
@@ -56,7 +57,7 @@ def _runs_of(store: Store, job: PipelineJob | PrepareJob | FinetuneJob) -> list[
 
     Of those whose names cannot be of this job, a damaged one is passed over; else raises `ArtifactError`.
     """
-    wanted: Any = job.model_dump(mode="json")
+    wanted = recorded(job)
     found = []
     for name in store.names("runs"):
         try:

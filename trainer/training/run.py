@@ -67,9 +67,8 @@ def train(
         runtime.on_first(lambda: note_untrained(store, run, job, prepared))
         return finished
     workload = patiently(lambda: kind.open(job, store, prepared, runtime.ranks))
-    if expected is not None and workload.plan != expected:
-        differences = "; ".join(tell_changes(expected.model_dump(), workload.plan.model_dump()))
-        raise RunError(f"the trainer's step plan is not the one it was given: {differences}")
+    if expected is not None and (differences := tell_changes(expected.fixed(), workload.plan.fixed())):
+        raise RunError(f"the trainer's step plan is not the one it was given: {'; '.join(differences)}")
     with ExitStack() as stack:
         stack.callback(workload.close)
         lease = Lease(store, run.key)

@@ -1,13 +1,14 @@
 """Jobs from YAML files and key=value words: what is taken, what is refused, and how every field is explained."""
 
 from pathlib import Path
-from typing import get_args, get_origin
+from typing import get_origin
 
 import pytest
 from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
 from trainer.common.errors import ConfigError
+from trainer.config.field_types import schemas_in
 from trainer.config.files import explain, load_job, override, read_values
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
@@ -194,10 +195,9 @@ def every_field(schema: type[BaseModel], prefix: str) -> list[tuple[str, str | N
     found = []
     for name, field in schema.model_fields.items():
         found.append((prefix + name, field.description))
-        for part in [field.annotation, *get_args(field.annotation)]:
-            if isinstance(part, type) and issubclass(part, BaseModel):
-                many = get_origin(field.annotation) is list
-                found += every_field(part, f"{prefix}{name}.{'N.' if many else ''}")
+        for part in schemas_in(field.annotation):
+            many = get_origin(field.annotation) is list
+            found += every_field(part, f"{prefix}{name}.{'N.' if many else ''}")
     return found
 
 

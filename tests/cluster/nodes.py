@@ -1,0 +1,141 @@
+"""A Ray cluster on this machine, whose nodes can be killed and added, and stages that run on it."""
+
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from tasks.stage import run_stage
+from tests.processes import Running, start_module
+from tests.support import ROOT
+from trainer.common.progress import Update
+from trainer.config.engines import RayEngine
+from trainer.engines.ray_cluster import joined
+
+OBJECT_STORE_BYTES = 200 * 2**20
+
+SETTINGS = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PYTHONPATH": str(ROOT),
+    "RAY_health_check_period_ms": "500",  # a killed node is noticed in seconds
+    "RAY_health_check_initial_delay_ms": "500",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""Of the nodes, which take them from the environment."""
+
+
+class Nodes:
+    """A cluster with a head, which the tests' stages are on, and another node, of a core each."""
+
+    def __init__(self, cores: int = 1) -> None:
+        from ray.cluster_utils import Cluster
+
+        size = {"num_cpus": cores, "object_store_memory": OBJECT_STORE_BYTES}
+        self._cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+        self._size = size
+        self.other = self._cluster.add_node(**size)
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def engine(self, **settings: Any) -> dict[str, Any]:
+        """The engine of a job that this cluster carries."""
+        return {"kind": "ray", "address": self.address, **settings}
+
+    def kill(self) -> None:
+        """Kill the other node with all that runs on it, as if its power was cut."""
+        raylet = self.other.all_processes["raylet"][0].process.pid
+        for process in [*psutil.Process(raylet).children(recursive=True), psutil.Process(raylet)]:
+            process.send_signal(signal.SIGKILL)
+        self._cluster.remove_node(self.other, allow_graceful=False)
+
+    def add(self, **settings: Any) -> None:
+        """Start another node in the place of the one that was killed."""
+        self.other = self._cluster.add_node(**{**self._size, **settings})
+
+    def workers(self) -> list[int]:
+        """The processes on the other node that do work."""
+        raylet = psutil.Process(self.other.all_processes["raylet"][0].process.pid)
+        return [child.pid for child in raylet.children(recursive=True) if "ray::" in " ".join(child.cmdline())]
+
+    def end(self) -> None:
+        self._cluster.shutdown()
+
+
+class Seen(NamedTuple):
+    """What a stage showed and logged."""
+
+    updates: list[Update]
+    lines: list[str]
+
+
+class _Noting(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
+def run(name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None) -> tuple[dict[str, Any], Seen]:
+    """Run a stage, whose ranks an engine carries if one is given; returns its result, and what it showed."""
+    seen = Seen([], [])
+    log = logging.getLogger("stage on a cluster")
+    log.setLevel(logging.INFO)
+    noting = _Noting(seen.lines)
+    log.addHandler(noting)
+    try:
+        engine = {"engine": RayEngine(**on)} if on else {}
+        return run_stage(name, arguments, seen.updates.append, log, ranks, **engine), seen
+    finally:
+        log.removeHandler(noting)
+
+
+def start(folder: Path, name: str, arguments: dict[str, Any], ranks: int = 1, on: dict[str, Any] | None = None) -> Running:
+    """A process that waits for a stage."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "request.json"
+    asked = {"stage": name, "arguments": arguments, "ranks": ranks, **({"engine": on} if on else {})}
+    path.write_text(json.dumps(asked))
+    return start_module(folder / "said", "tests.tasks.stage_parent", path, count=2)
+
+
+def prepare(values: dict[str, Any]) -> dict[str, Any]:
+    """The data of a job, prepared in stages as the flows do it."""
+    job = {key: values[key] for key in ("store", "name", "data", "engine") if key in values}
+    tokenizer, _ = run("tokenizer", {"job": job})
+    names = [corpus["name"] for corpus in values["data"]["corpora"]]
+    shards = [run("corpus", {"job": job, "name": name, "tokenizer_key": tokenizer["key"]})[0] for name in names]
+    return {"tokenizer": tokenizer, "shards": shards}
+
+
+def content(folder: Path, endings: tuple[str, ...] = (".bin", ".idx", ".sums", ".safetensors")) -> dict[str, bytes]:
+    """The bytes of the files below a folder that say nothing of when they were made."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.suffix in endings}
+
+
+@contextmanager
+def environment(**settings: str) -> Iterator[None]:
+    """Variables for the length of a block."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+def asked(nodes: Nodes, look: Callable[[Any], Any]) -> Any:
+    """What a look at the cluster from here gives."""
+    with joined(RayEngine(**nodes.engine())) as cluster:
+        return look(cluster)

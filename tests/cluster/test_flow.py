@@ -1,0 +1,66 @@
+"""A whole pipeline on a cluster, through the flow: what it makes is what it makes on one machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from flows.data_to_model import data_to_model
+from flows.finetune import finetune
+from tests.cluster.nodes import Nodes, content
+from tests.processes import cores
+from tests.support import small_job
+from tests.trainer.labelled_pairs import finetune_values, write_pairs
+from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.records.seals import read_sealed
+from trainer.store.storage import Store
+
+SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__processes": 2}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    """A Prefect server."""
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(scope="module")
+def here(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the pipeline without a cluster; not to be written to."""
+    store = tmp_path_factory.mktemp("here")
+    with cores(2):
+        data_to_model(small_job(raw, store, **SETTINGS))
+    return store
+
+
+def figures(store: Path, run: str) -> Any:
+    found = read_sealed(Store(str(store)), f"{run}/eval.json")
+    assert found is not None
+    return found["scores"], found["samples"], found["measured_on"]
+
+
+def test_a_pipeline_makes_on_a_cluster_what_it_makes_here(nodes: Nodes, raw: Path, here: Path, tmp_path: Path) -> None:
+    job = small_job(raw, tmp_path, **SETTINGS, engine=nodes.engine())
+    outcome = data_to_model(job)
+    assert content(tmp_path) == content(here) != {}
+    assert figures(tmp_path, outcome.run) == figures(here, outcome.run)
+
+
+def test_a_finetuned_model_is_the_same_too(nodes: Nodes, raw: Path, here: Path, tmp_path: Path) -> None:
+    pairs = write_pairs(tmp_path / "pairs")
+    (run,) = (here / "runs").iterdir()
+    made = {}
+    for name, engine in (("here", {"kind": "local"}), ("there", nodes.engine())):
+        values = finetune_values(pairs, tmp_path / name, run / "final")
+        values["training"]["processes"] = 2
+        job = validate_job(FinetuneJob, {**values, "engine": engine}, "test")
+        outcome = finetune(job)
+        endings = (".arrow", ".safetensors", ".jsonl")
+        made[name] = {path: raw for path, raw in content(tmp_path / name, endings).items() if "metrics" not in path}
+        assert outcome.evaluation.scores
+    assert made["here"] == made["there"] != {}

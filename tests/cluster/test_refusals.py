@@ -1,0 +1,102 @@
+"""What a cluster cannot carry is refused before long work starts, by one error that says what to do."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, run
+from tests.processes import free_port, wait_until
+from tests.support import ROOT, small_values
+from trainer.common.errors import ConfigError, DeviceError, StorageError
+from trainer.config.engines import RayEngine
+from trainer.engines.ray_cluster import joined
+
+
+def refused(raw: Path, store: Path | str, engine: dict[str, Any], **changes: Any) -> str:
+    """What the preflight says of a job on a cluster."""
+    job = {**small_values(raw, store, **changes), "engine": {"kind": "ray", **engine}}
+    with pytest.raises((ConfigError, DeviceError, StorageError)) as caught:
+        run("preflight", {"job": job})
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+def test_an_address_where_no_cluster_is(raw: Path, tmp_path: Path) -> None:
+    port = free_port()
+    begun = time.monotonic()
+    told = refused(raw, tmp_path, {"address": f"127.0.0.1:{port}"})
+    assert told.startswith(f"DeviceError: no Ray cluster answers at 127.0.0.1:{port} (Connection refused)")
+    assert time.monotonic() - begun < 30
+
+
+def test_no_cluster_on_this_machine(raw: Path, tmp_path: Path) -> None:
+    assert "no Ray cluster runs on this machine; start one (`ray start --head`)" in refused(raw, tmp_path, {"address": "auto"})
+
+
+def test_an_address_for_clients_in_the_environment(raw: Path, tmp_path: Path) -> None:
+    with environment(RAY_ADDRESS="ray://127.0.0.1:10001"):
+        assert "ConfigError: RAY_ADDRESS is 'ray://127.0.0.1:10001'" in refused(raw, tmp_path, {"address": "auto"})
+
+
+def test_more_ranks_than_there_is_room_for(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    told = refused(raw, tmp_path, nodes.engine(), training__processes=4)
+    assert "DeviceError: the job needs 4 ranks with 1 core each, and the cluster has room for 2: it has " in told
+    assert told.count("1 core, 0 GPUs") == 2
+
+
+def test_more_cores_a_rank_than_a_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    told = refused(raw, tmp_path, nodes.engine(cpus_per_worker=2))
+    assert "needs 1 rank with 2 cores each, and the cluster has room for 0" in told
+
+
+def test_gpus_that_no_node_has(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    told = refused(raw, tmp_path, nodes.engine(), training__device="gpu")
+    assert "training.device is gpu, but no node of the cluster has one; it has " in told
+
+
+def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    told = refused(raw, tmp_path, nodes.engine(min_workers=1), training__processes=2, training__global_batch=7)
+    assert "training.global_batch 7 does not divide among 2 ranks" in told
+
+
+@contextmanager
+def machine(cluster: Nodes, mount: str) -> Iterator[None]:
+    """A node that sees other files than this machine does, as if it was another one, in the place of the second one."""
+    cluster.kill()
+    ray = f"{sys.executable} -m ray.scripts.scripts start --block --address={cluster.address} --num-cpus=1"
+    script = f"{mount} && exec {ray} --object-store-memory={OBJECT_STORE_BYTES}"
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    node = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **SETTINGS}, stdout=subprocess.DEVNULL)
+    try:
+        with joined(RayEngine(**cluster.engine())) as found:
+            wait_until(lambda: len(found.nodes()) == 2)
+        yield
+    finally:
+        node.terminate()
+        node.wait()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_a_store_that_another_node_does_not_see(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    with machine(doomed, f"mount -t tmpfs none {hidden}"):
+        told = refused(raw, hidden / "store", doomed.engine())
+    assert f"StorageError: the store {hidden / 'store'} is not shared: " in told
+    assert "cannot see .staging/shared-" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text('__version__ = "0.0.7"\n')
+    with machine(doomed, f"mount --bind {other} {ROOT / 'trainer' / '__init__.py'}"):
+        told = refused(raw, tmp_path / "store", doomed.engine())
+    assert "DeviceError: the cluster's nodes differ: this one has python 3." in told
+    assert "headrace 0.0.7; install the same on all of them" in told

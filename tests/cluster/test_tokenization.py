@@ -1,0 +1,105 @@
+"""Shards and encoded sets made by tasks of a cluster: the same bytes, whatever happens to its nodes."""
+
+import signal
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import Nodes, content, prepare, run, start
+from tests.processes import wait_until
+from tests.support import small_values
+from tests.trainer.preparing import leftovers
+from trainer.common.errors import RecordError
+
+SLOW: dict[str, Any] = {"vocab_size": 400, "engine": "tokenizers", "sample_bytes": 2**16}
+"""A tokenizer that takes so long that a node can be killed meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The data of a job with a corpus of some ten megabytes, in eight shards."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    paths = [f"{folder}/{name}/**/*.py" for name in ("test/test_asyncio", "idlelib", "lib2to3", "email", "asyncio", "unittest")]
+    corpora = [{"name": "library", "paths": [f"{folder}/*.py", *paths], "format": "source", "max_bad_records": 100}]
+    shards = {"num_shards": 8, "piece_bytes": 65536}
+    return {"corpora": corpora, "tokenizer": SLOW, "shards": shards, "validation_fraction": 0.05}
+
+
+@pytest.fixture(scope="module")
+def local(library: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of the same preparation without a cluster; not to be written to."""
+    store = tmp_path_factory.mktemp("local")
+    prepare({"store": str(store), "name": "library", "data": library})
+    return store
+
+
+def corpus_stage(store: Path, data: dict[str, Any], engine: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of the stage that makes the shards."""
+    job = {"store": str(store), "name": "library", "data": data, "engine": engine}
+    tokenizer, _ = run("tokenizer", {"job": job})
+    return {"job": job, "name": data["corpora"][0]["name"], "tokenizer_key": tokenizer["key"]}
+
+
+def finished(store: Path) -> int:
+    """Shards that are finished."""
+    return len(list(store.glob("shards/*/shard-*.json")))
+
+
+def test_shards_made_by_a_cluster_are_those_made_here(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    made = prepare(small_values(raw, here))
+    assert prepare({**small_values(raw, there), "engine": nodes.engine()}) == made
+    assert content(there) == content(here) != {}
+    assert leftovers(there) == []
+
+
+def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
+    nodes: Nodes, local: Path, library: dict[str, Any], tmp_path: Path
+) -> None:
+    _, seen = run("corpus", corpus_stage(tmp_path, library, nodes.engine()))
+    updates = [update for update in seen.updates if update.title == "tokenize library"]
+    assert updates[-1].total is not None and updates[-1].unit == "B"
+    between = [update.done for update in updates if 0 < update.done < updates[-1].total]
+    assert len(between) > 4 and between == sorted(between)
+    assert content(tmp_path) == content(local)
+
+
+def test_a_lost_nodes_shards_are_built_on_another(doomed: Nodes, local: Path, library: dict[str, Any], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    running = start(tmp_path / "asked", "corpus", corpus_stage(store, library, doomed.engine()))
+    wait_until(lambda: running.status() is not None or (finished(store) >= 2 and len(doomed.workers()) > 0))
+    assert finished(store) < 7 and running.status() is None, "it was killed too late"
+    doomed.kill()
+    ended = running.wait()
+    assert ended.status == 0, ended
+    assert content(store) == content(local)
+
+
+def test_a_bad_record_breaks_off_the_other_shards(nodes: Nodes, library: dict[str, Any], tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "bad.py").write_bytes(b"x = '" + b"\xff" * 400_000 + b"'\n" + b"#" * 10_000_000)
+    corpora = [{**library["corpora"][0], "paths": [*library["corpora"][0]["paths"], f"{bad}/*.py"], "max_bad_records": 0}]
+    arguments = corpus_stage(tmp_path / "store", {**library, "corpora": corpora}, nodes.engine())
+    with pytest.raises(RecordError, match=r"bad\.py"):
+        run("corpus", arguments)
+    assert finished(tmp_path / "store") < 8
+    assert leftovers(tmp_path / "store") == []
+
+
+def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
+    nodes: Nodes, local: Path, library: dict[str, Any], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    arguments = corpus_stage(store, library, nodes.engine())
+    running = start(tmp_path / "asked", "corpus", arguments)
+    wait_until(lambda: running.status() is not None or finished(store) >= 2)
+    running.send(signal.SIGTERM)
+    assert running.wait(30.0).status != 0
+    kept = finished(store)
+    assert 2 <= kept < 8
+    _, seen = run("corpus", arguments)
+    assert any(f"{kept} of 8 shards need not be built" in line for line in seen.lines)
+    assert content(store) == content(local)

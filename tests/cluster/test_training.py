@@ -1,0 +1,128 @@
+"""Ranks as workers of a cluster: the same weights, and the same samples whatever becomes of its nodes."""
+
+import re
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import Nodes, content, prepare, run, start
+from tests.processes import wait_until
+from tests.support import NO_DROPOUT, SMALL_MODEL, curve, records, small_values, steps_recorded
+from trainer.common.errors import RunError
+from trainer.records.seals import read_sealed
+from trainer.store.places import PLAN
+from trainer.store.storage import Store
+
+TOLERANCE = 2e-4
+"""Of losses in nats, as of one rank against two without a cluster (`tests/trainer/training/test_ranks.py`)."""
+
+SETTINGS: dict[str, Any] = {
+    "training__max_steps": 400, "training__save_every": 20, "training__evaluate_every": 100, "training__processes": 2,
+    "training__learning_rate": 1e-4, "model__config": {**SMALL_MODEL, **NO_DROPOUT},
+}  # fmt: skip
+
+
+SLOW: dict[str, Any] = {
+    "training__max_steps": 500, "training__evaluate_every": 500, "training__global_batch": 16,
+    "model__config": {**SMALL_MODEL, **NO_DROPOUT, "n_layer": 4, "n_embd": 128},
+}  # fmt: skip
+"""For a run that nodes can leave and join meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def local(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run on two ranks of this machine; not to be written to."""
+    store = tmp_path_factory.mktemp("local") / "store"
+    values = small_values(raw, store, **SETTINGS)
+    run("train", {"job": values, "data": prepare(values)}, ranks=2)
+    return store
+
+
+@pytest.fixture
+def own(local: Path, tmp_path: Path) -> Path:
+    """A store of the test's own that holds the data, and no run."""
+    return Path(shutil.copytree(local, tmp_path / "store", ignore=shutil.ignore_patterns("runs")))
+
+
+def training(raw: Path, store: Path, engine: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    """The arguments of the stage that trains."""
+    values = small_values(raw, store, **{**SETTINGS, **changes})
+    return {"job": {**values, "engine": engine}, "data": prepare(values)}
+
+
+def _steps(store: Path) -> int:
+    """The last step that the one run has recorded, once it has a checkpoint."""
+    return steps_recorded(store) if any(store.glob("runs/*/checkpoint-last")) else 0
+
+
+def test_two_workers_train_the_weights_of_two_local_ranks(nodes: Nodes, raw: Path, local: Path, own: Path) -> None:
+    result, seen = run("train", training(raw, own, nodes.engine()), ranks=2, on=nodes.engine())
+    assert not result["reused"]
+    assert content(own) == content(local)
+    assert curve(own) == curve(local)
+    assert any(line.startswith("[rank 0] step 20: checkpoint") for line in seen.lines)
+    assert [update.done for update in seen.updates if update.title == "train"][-1] == 400
+    assert (own / result["key"] / "logs" / "rank-1.log").exists()
+
+
+def test_training_goes_on_with_fewer_workers_and_then_with_more(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    here, store = tmp_path / "here", tmp_path / "store"
+    values = small_values(raw, here, **{**SETTINGS, **SLOW})
+    run("train", {"job": values, "data": prepare(values)}, ranks=2)
+    engine = doomed.engine(min_workers=1, resize_seconds=2.0)
+    running = start(tmp_path / "asked", "train", training(raw, store, engine, **SLOW), 2, engine)
+    wait_until(lambda: running.status() is not None or _steps(store) > 50)
+    doomed.kill()
+    before = _steps(store)
+    wait_until(lambda: running.status() is not None or _steps(store) > before + 20)
+    doomed.add()
+    ended = running.wait(300.0)
+    assert ended.status == 0, ended
+    assert re.findall(r"(\d) of the cluster's workers begin", ended.stderr) == ["2", "1", "2"], ended
+    found, expected = curve(store), curve(here)
+    assert [step for step, *_ in found] == [step for step, *_ in expected], "no step is lost, and none is recorded twice"
+    assert [rate for *_, rate, _ in found] == [rate for *_, rate, _ in expected]
+    for mine, other in zip(found, expected, strict=True):
+        assert mine[1] == pytest.approx(other[1], abs=TOLERANCE)
+
+
+def test_a_stop_saves_and_running_it_again_continues(nodes: Nodes, raw: Path, local: Path, own: Path, tmp_path: Path) -> None:
+    arguments = training(raw, own, nodes.engine())
+    running = start(tmp_path / "asked", "train", arguments, 2, nodes.engine())
+    wait_until(lambda: running.status() is not None or _steps(own) > 40)
+    running.send(signal.SIGTERM)
+    running.wait(60.0)
+    wait_until(lambda: not list(own.glob("runs/*/lease.json")), 60.0)
+    stopped = steps_recorded(own)
+    assert 40 < stopped < 400
+    last = read_sealed(Store(str(own)), f"runs/{next(own.glob('runs/*')).name}/checkpoint-last")
+    assert last is not None and last["step"] >= stopped
+    run("train", arguments, ranks=2, on=nodes.engine())
+    assert content(own / "runs") == content(local / "runs")
+
+
+def test_an_error_of_a_rank_is_raised_once_and_is_not_tried_again(nodes: Nodes, raw: Path, own: Path) -> None:
+    arguments = training(raw, own, nodes.engine())
+    plan = read_sealed(Store(str(own)), PLAN) or {}
+    begun = time.monotonic()
+    expected = {
+        "global_batch": 8, "ranks": 2, "micro_batch": 4, "accumulation": 1, "steps_per_epoch": 3, "total_steps": 7,
+        "warmup_steps": 0, "corpora": [], "windows": 24, "tokens_per_step": 256, **plan,
+    }  # fmt: skip
+    with pytest.raises(RunError, match="step plan is not the one it was given"):
+        run("train", {**arguments, "expected": expected}, ranks=2, on=nodes.engine())
+    assert time.monotonic() - begun < 90
+    assert not records(own, "train") if any(own.glob("runs/*")) else True
+
+
+def test_a_job_that_is_stopped_before_its_ranks_begin_is_not_begun(nodes: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
+    running = start(tmp_path / "asked", "train", training(raw, own, nodes.engine()), 2, nodes.engine())
+    time.sleep(8.0)
+    running.send(signal.SIGTERM)
+    running.wait(60.0)
+    wait_until(lambda: not list(own.glob("runs/*/lease.json")), 60.0)
+    assert not list(own.glob("runs/*/final/manifest.json"))

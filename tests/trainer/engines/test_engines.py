@@ -1,0 +1,147 @@
+"""What can be told of engines without a cluster: their settings, what a local job records, and that Ray may be missing."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import only_run, small_job, small_values
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.common.stopping import StopRequested, check_stop, heeding_requests, stop_requested, wait
+from trainer.config.engines import LocalEngine, RayEngine
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.engines import groups
+from trainer.engines.ray_cluster import joined
+from trainer.jobs import train
+from trainer.kinds.table import identify_run
+from trainer.preflight.pretraining import preflight
+from trainer.records.lease import STALE_SECONDS, Lease
+from trainer.records.seals import read_sealed, write_sealed
+from trainer.runs.run import recorded
+from trainer.store.places import CONFIG
+from trainer.store.storage import Store
+
+RUN = "runs/on-a-cluster"
+
+
+def of_engine(engine: Any) -> str:
+    """What is said of a job with a wrong engine."""
+    with pytest.raises(ConfigError) as caught:
+        validate_job(PipelineJob, {**small_values(Path("raw"), "store"), "engine": engine}, "job.yaml")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        ({"kind": "rey"}, "engine.kind: expected 'local' or 'ray', found 'rey'"),
+        ({"address": "auto"}, "engine.kind: expected 'local' or 'ray', found nothing"),
+        ("ray", "engine: expected keys with values, found 'ray'; known keys are kind, address, "),
+        ({"kind": "ray", "adress": "x:1"}, "engine.adress: unknown key; did you mean 'address'?"),
+        ({"kind": "local", "address": "x:1"}, "engine.address: goes with another engine.kind"),
+        ({"kind": "ray", "min_workers": 0}, "engine.min_workers: expected at least 1, found 0"),
+        ({"kind": "ray", "address": "ray://head:10001"}, "run on a node of the cluster, and give HOST:PORT of its head"),
+    ],
+)
+def test_a_wrong_engine_is_refused_by_its_place(engine: Any, problem: str) -> None:
+    assert problem in of_engine(engine)
+
+
+def test_a_job_runs_on_its_own_machine_unless_it_says_otherwise(tmp_path: Path) -> None:
+    assert small_job(tmp_path, "store").engine == LocalEngine()
+    job = validate_job(PipelineJob, small_values(tmp_path, "store", engine__kind="ray"), "job.yaml")
+    assert job.engine == RayEngine(kind="ray")
+    assert job.preparation().engine == job.engine
+
+
+def test_the_engine_is_no_part_of_a_run(raw: Path, stocked: Path, data: PreparedData) -> None:
+    here, there = small_job(raw, stocked), small_job(raw, stocked, engine__kind="ray")
+    assert identify_run(here, data) == identify_run(there, data)
+    assert recorded(here) == recorded(there)
+    assert "engine" not in recorded(here), "runs of before there were engines are found as they were recorded"
+
+
+def test_a_finished_run_does_not_record_its_engine(finished: Any) -> None:
+    config = read_sealed(Store(str(finished.store)), f"{only_run(finished.store)}/{CONFIG}")
+    assert config is not None and "engine" not in config["job"]
+
+
+def test_without_ray_the_preflight_says_what_to_install(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    job = small_job(raw, tmp_path / "store", engine__kind="ray")
+    with pytest.raises(ConfigError, match=r"engine\.kind is ray, which is not installed .*; `pip install 'headrace\[ray\]'`"):
+        preflight(job, silent())
+
+
+def test_what_a_launcher_has_started_is_no_clusters(raw: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"engine\.kind is 'ray', but `python -m trainer` trains in this process"):
+        train(small_job(raw, tmp_path / "store", engine__kind="ray"))
+
+
+def test_an_address_without_a_port_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", type(sys)("ray"))
+    with (
+        pytest.raises(ConfigError, match=r"engine\.address is 'head'; expected HOST:PORT"),
+        joined(RayEngine(kind="ray", address="head")),
+    ):
+        pass
+
+
+def test_a_worker_stops_when_it_is_told_to() -> None:
+    asked: list[float] = []
+    with heeding_requests(lambda: bool(asked)):
+        check_stop()
+        asked.append(time.monotonic())
+        wait(30.0)
+        assert time.monotonic() - asked[0] < 5.0
+        assert stop_requested()
+        with pytest.raises(StopRequested):
+            check_stop()
+    assert not stop_requested()
+
+
+def test_a_worker_that_is_told_to_stop_before_it_begins_does_not_begin() -> None:
+    with heeding_requests(lambda: True), pytest.raises(StopRequested):
+        check_stop()
+
+
+def elsewhere(store: Store, group: str | None) -> None:
+    """Write the lease of a process of another machine that has shown life just now."""
+    with Lease(store, RUN):
+        held = read_sealed(store, f"{RUN}/lease.json")
+    assert held is not None
+    held |= {"id": "another", "machine": "another", "host": "elsewhere"} | ({"group": group} if group else {})
+    write_sealed(store, f"{RUN}/lease.json", held)
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> str:
+    """This process is a worker of a group."""
+    monkeypatch.setattr(groups, "_own", None)
+    name = groups.group_name("cluster", "stage")
+    groups.enter_group(name)
+    return name
+
+
+def test_a_lease_bears_the_group_of_its_holder(empty_store: Store, worker: str) -> None:
+    with Lease(empty_store, RUN):
+        held = read_sealed(empty_store, f"{RUN}/lease.json")
+    assert held is not None and held["group"] == worker
+
+
+def test_the_lease_of_a_lost_rank_is_taken_over_at_once_when_its_group_begins_again(empty_store: Store, worker: str) -> None:
+    elsewhere(empty_store, worker)
+    begun = time.monotonic()
+    with Lease(empty_store, RUN):
+        assert time.monotonic() - begun < 5.0 < STALE_SECONDS
+
+
+def test_the_lease_of_another_clusters_worker_is_waited_for(empty_store: Store, worker: str) -> None:
+    assert groups.is_gone(worker)
+    assert not groups.is_gone(groups.group_name("another", "stage"))
+    assert not groups.is_gone(None)

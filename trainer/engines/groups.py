@@ -1,0 +1,50 @@
+"""Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process does.
+
+What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at once
+that a group is gone, where a machine that is not part of it waits for a sign of life.
+"""
+
+NAMESPACE = "headrace"
+"""Of the names of actors in a cluster."""
+
+_own: str | None = None
+
+
+def enter_group(name: str) -> None:
+    """From now on, this process is a worker of a group."""
+    global _own
+    _own = name
+
+
+def own_group() -> str | None:
+    """The group of this process, if it is a worker."""
+    return _own
+
+
+def is_gone(group: str | None) -> bool:
+    """Whether Ray says that what another process of a group held is nobody's any more; False where that cannot be told.
+
+    Ray starts the workers of a group again only after it has ended the earlier ones. A group's desk ends with its stage.
+    """
+    if group is None or _own is None or _cluster_of(group) != _cluster_of(_own):
+        return False
+    return group == _own or not _has_desk(group)
+
+
+def group_name(cluster: str, name: str) -> str:
+    """The name of a group in a cluster, which a lease tells from those of other clusters."""
+    return f"{cluster}/{name}"
+
+
+def _cluster_of(group: str) -> str:
+    return group.partition("/")[0]
+
+
+def _has_desk(group: str) -> bool:
+    import ray
+
+    try:
+        ray.get_actor(group, NAMESPACE)
+    except ValueError:
+        return False
+    return True

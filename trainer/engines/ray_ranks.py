@@ -1,0 +1,149 @@
+"""Ranks as workers of Ray Train: where some are lost, all are started again, as many as there is room for.
+
+A rank does what one under torchrun does. What it prints goes to the stage's output; a stop reaches it through the desk.
+"""
+
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, TextIO
+
+from trainer.common.errors import DeviceError, brief
+from trainer.common.stopping import heeding_requests, on_stop
+from trainer.config.engines import RayEngine
+from trainer.engines.desk import Saying
+from trainer.engines.groups import enter_group
+from trainer.engines.ray_cluster import Cluster, Surroundings, joined
+from trainer.engines.room import has_gpus
+
+log = logging.getLogger(__name__)
+
+TAKE_SECONDS = 0.2
+"""Between two looks for lines of the ranks."""
+
+OTHERS_SECONDS = 30.0
+"""That ranks are given to end by themselves when one has failed, as torchrun gives them."""
+
+SETTINGS = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths stay what they are
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what ranks print goes to the stage's output
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end, or a lost rank, is noticed so much later at most
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "20",  # it may wait for a node that is lost, as it does not know that yet
+}
+"""Of Ray Train, which takes them from the environment."""
+
+CRASHED = 1
+"""The status of a rank that met what is nobody's to put right: as when another one is lost."""
+
+STARTED = "ranks start: "
+ERROR = '{"event": "error"'
+"""How a line begins that tells the error of a rank."""
+
+
+def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
+    """Have `work` done by as many ranks as there is room for, `most` at most; returns their statuses.
+
+    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows.
+    """
+    with joined(engine) as cluster, ThreadPoolExecutor(1, "ray-train") as pool:
+        training = pool.submit(_fit, cluster, has_gpus(cluster, device), most, work)
+        with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
+            errors = _pass_on(cluster, training, out)
+        statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
+        out.writelines(f"{line}\n" for line in errors)
+        try:
+            training.result()
+        except Exception as failure:
+            if any(statuses) or errors:
+                return statuses or [CRASHED]
+            raise DeviceError(
+                f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", passes=True
+            ) from failure
+        return statuses
+
+
+def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> None:
+    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own."""
+    os.environ.update(SETTINGS)
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    engine, desk, group = cluster.engine, cluster.desk, cluster.group
+    surroundings = cluster.surroundings
+
+    def worker() -> int:
+        return as_rank(work, surroundings, desk, group)
+
+    fewest = min(engine.min_workers or most, most)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as kept:  # for checkpoints of Ray's own, of which there are none
+        TorchTrainer(
+            worker,
+            scaling_config=ScalingConfig(
+                num_workers=most if fewest == most else (fewest, most),
+                use_gpu=gpus,
+                resources_per_worker={"CPU": engine.cpus_per_worker, **({"GPU": 1} if gpus else {})},
+                elastic_resize_monitor_interval_s=engine.resize_seconds,
+            ),
+            run_config=RunConfig(name="headrace", storage_path=kept, failure_config=FailureConfig(engine.max_failures)),
+        ).fit()
+
+
+def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[str]:
+    """Pass on the lines of the ranks until they have ended; returns those that tell errors of the last start.
+
+    What has ended an earlier start, like the connection to a lost rank, was not the end.
+    """
+    errors: list[str] = []
+    while True:
+        ended = not wait([training], TAKE_SECONDS).not_done
+        for line in cluster.ray.get(cluster.desk.take.remote()):
+            if line.startswith(STARTED):
+                for earlier in errors:
+                    told = json.loads(earlier)
+                    log.warning("[rank %d] %s: %s", told["rank"], told["kind"], told["message"])
+                errors = []
+                log.info("%s", line.removeprefix(STARTED))
+            elif line.startswith(ERROR):
+                errors.append(line)
+            else:
+                out.write(f"{line}\n")
+        out.flush()
+        if ended:
+            return errors
+
+
+def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, group: str) -> int:
+    """Do a rank's work in a worker of Ray Train, and tell the desk how it ended. Returns its status.
+
+    Raises if Ray must end the other ranks, and start all of them again.
+    """
+    import ray
+    from ray.train import get_context
+    from ray.train.collective import broadcast_from_rank_zero
+
+    if any(ray.get(desk.statuses.remote())):
+        return 0  # this start follows one that came to an end, which was not one to be repeated
+    surroundings.enter()
+    enter_group(group)
+    rank, ranks = get_context().get_world_rank(), get_context().get_world_size()
+    start = str(broadcast_from_rank_zero(time.time_ns()))
+    said = Saying(desk)
+    logging.root.handlers.clear()  # Ray's, which write to files of its own; the work adds those that a rank has anywhere
+    if rank == 0:
+        said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
+    with redirect_stdout(said), redirect_stderr(said), heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))):
+        status = work()
+    if status == CRASHED:
+        raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")
+    ray.get(desk.end.remote(start, rank, status))
+    latest = time.monotonic() + OTHERS_SECONDS
+    while status and ray.get(desk.ended.remote(start)) < ranks:
+        if time.monotonic() > latest:
+            raise RuntimeError(f"rank {rank} of {ranks} ended with status {status}, and others go on")
+        time.sleep(TAKE_SECONDS)
+    return status

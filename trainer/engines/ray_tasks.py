@@ -1,0 +1,130 @@
+"""Units of work as tasks of a Ray cluster: what a lost node had begun is done again on another one."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from trainer.common.errors import PipelineError
+from trainer.common.process import return_large_buffers
+from trainer.common.stopping import check_stop
+from trainer.config.engines import RayEngine
+from trainer.engines.carriers import Advance
+from trainer.engines.desk import Count
+from trainer.engines.ray_cluster import Cluster, Surroundings, joined, require_alike
+from trainer.store.storage import Store
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+TOGETHER = 8
+"""Small units that are one task."""
+
+LOOK_SECONDS = 0.5
+"""Between two looks whether a stop was asked for."""
+
+BREAKING_OFF = 10.0
+"""Seconds that tasks are given to clear away what they have begun, once they are broken off."""
+
+
+class RayTasks:
+    """A `Carrier`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
+
+    def __init__(self, cluster: Cluster, most: int | None) -> None:
+        self._cluster, self.most = cluster, most
+        self._running: dict[Any, Future[Any]] = {}
+        self._units = 0
+        # Far from each other: what they read and write goes through each node's own network and disk.
+        self._task = cluster.ray.remote(num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD")(
+            _carry
+        )
+
+    @property
+    def cores(self) -> int:
+        """The cores of all nodes."""
+        return max(1, int(self._cluster.ray.cluster_resources().get("CPU", 1)))
+
+    @property
+    def done(self) -> int:
+        found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
+        return found
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        self._units += 1
+        ref = self._task.remote(work, arguments, self._cluster.surroundings, self._cluster.desk, self._units)
+        outcome: Future[Any] = Future()
+        self._running[ref] = outcome
+
+        def settle(ended: "Future[Any]") -> None:
+            self._running.pop(ref, None)
+            error = ended.exception()
+            if error is None:
+                outcome.set_result(ended.result())
+            else:
+                cause = getattr(error, "cause", None)  # ours says what to do; any other comes with where it was raised
+                outcome.set_exception(cause if isinstance(cause, PipelineError) else error)
+
+        ref.future().add_done_callback(settle)
+        return outcome
+
+    def map(self, work: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+        """What `work` gives of each item, in their order; some are done ahead. For what is small, of which some go together."""
+        remaining, pending = iter(items), deque[Future[list[R]]]()
+        kept = self._cluster.ray.put(partial(_each, work))
+        ahead = 2 * self.cores
+        while True:
+            while len(pending) < ahead and (some := list(islice(remaining, TOGETHER))):
+                pending.append(self.submit(kept, some))
+            if not pending:
+                return
+            while not wait([pending[0]], LOOK_SECONDS).done:
+                check_stop()
+            yield from pending.popleft().result()
+
+    def break_off(self) -> None:
+        """End what is not finished."""
+        left = list(self._running)
+        for ref in left:
+            self._cluster.ray.cancel(ref)
+        if left:
+            self._cluster.ray.wait(left, num_returns=len(left), timeout=BREAKING_OFF, fetch_local=False)
+
+
+@contextmanager
+def ray_tasks(
+    engine: RayEngine, store: Store, most: int | None = None, load: Callable[[], object] | None = None
+) -> Iterator[RayTasks]:
+    """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken off.
+
+    Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
+    Raises as `joined` and `require_alike` do.
+    """
+    with joined(engine) as cluster:
+        require_alike(cluster, store)
+        tasks = RayTasks(cluster, most)
+        try:
+            for _ in range(min(tasks.cores, most or tasks.cores) if load else 0):
+                tasks.submit(_load, load)
+            yield tasks
+        finally:
+            tasks.break_off()
+
+
+def _load(load: Callable[[], object], advance: Advance) -> None:
+    load()
+
+
+def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
+    return [work(item) for item in items]
+
+
+def _carry(work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, desk: Any, unit: int) -> Any:
+    surroundings.enter()
+    return_large_buffers()
+    count = Count(desk, unit)
+    result = work(*arguments, count.advance)
+    count.tell()
+    return result
