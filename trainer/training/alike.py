@@ -14,11 +14,14 @@ from trainer.training.runtime import Runtime
 
 
 def require_alike(job: TrainingJob, runtime: Runtime) -> None:
-    """Raise `ConfigError` unless every rank has the same job and the same versions. Called by every rank."""
+    """Raise `ConfigError` unless every rank has the same job and the same versions. Called by every rank.
+
+    That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.
+    """
     if runtime.ranks == 1:
         return
     packages = {name: found for name, found in versions().items() if name != "prefect"}  # which ranks do not use
-    own = {"job": job.model_dump(mode="json"), "python": platform.python_version(), "packages": packages}
+    own = {"job": job.model_dump(mode="json", exclude={"store"}), "python": platform.python_version(), "packages": packages}
     said: list[Any] = [None] * runtime.ranks
     dist.all_gather_object(said, (socket.gethostname(), own), group=runtime.control)
     runtime.on_first(lambda: _compare(said))
