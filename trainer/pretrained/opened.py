@@ -38,7 +38,8 @@ class Piece(NamedTuple):
 def write_part(path: Path, tensors: Mapping[str, torch.Tensor], stretches: Mapping[str, Stretch]) -> None:
     """Write a part's tensors; `stretches` tells of those that are not whole."""
     told = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
-    save_file(dict(tensors), path, metadata={"format": "pt", STRETCHES: json.dumps(told)})
+    # One entry only: the library writes several in any order, and the same part has the same bytes.
+    save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(told)})
 
 
 class Tensors:
