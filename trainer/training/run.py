@@ -38,7 +38,7 @@ from trainer.training.restoring import restore
 from trainer.training.runlog import RunLog
 from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime
 from trainer.training.saver import Saver
-from trainer.training.sharding import is_sharded, let_go
+from trainer.training.sharding import is_sharded, let_go, sharding_group
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
@@ -81,6 +81,7 @@ def train(
         runtime.on_first(lambda: _claim(store, run, job, prepared, workload))
         stack.enter_context(kept_log(store, run.key, runtime.rank))
         stack.enter_context(explained_algorithms(job.training.deterministic))
+        stack.enter_context(sharding_group(job.training, runtime))
         model, state = _train(job, store, run, workload, runtime, progress, lease)
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 

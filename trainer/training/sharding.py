@@ -4,12 +4,14 @@ Each block, and what is outside of them, is a unit: its weights are gathered bef
 keeps the rows `rows_of` of each weight. torch is called directly: accelerate's plugin gives DDP on a CPU without a word.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -29,6 +31,20 @@ class LocalPart(NamedTuple):
 
     tensors: dict[str, torch.Tensor]
     stretches: dict[str, Stretch]
+
+
+@contextmanager
+def sharding_group(training: OptimizationConfig, runtime: Runtime) -> Iterator[None]:
+    """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made one."""
+    if training.sharding == "none" or dist.is_initialized():
+        yield
+        return
+    backend = "gloo" if runtime.device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def shard_model(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
@@ -110,6 +126,15 @@ def clip_gradients(objective: nn.Module, limit: float, runtime: Runtime) -> torc
         scale = torch.clamp(limit / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
         torch._foreach_mul_(gradients, float(scale))
     return norm
+
+
+def norms_of(gradients: Iterable[torch.Tensor], runtime: Runtime) -> torch.Tensor:
+    """The norm of each gradient, of those that are divided among the ranks too."""
+    found = list(gradients)
+    norms = torch.stack([local_rows(each).float().norm() for each in found])
+    if not any(isinstance(each, DTensor) for each in found):
+        return norms
+    return runtime.sum(norms.square().cpu()).sqrt()
 
 
 def local_rows(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Models that are divided among ranks: the same training as of whole ones, and checkpoints that any number of ranks continues."""
+"""Models that are divided among ranks: trained as whole ones are, with checkpoints that any number of ranks continues."""
 
 import shutil
 import signal
@@ -218,6 +218,11 @@ def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
 ) -> None:
     finish(tmp_path / "said", config, stocked, 2, FSDP, "training.cpu_offload=true")
     assert apart(final_weights(stocked), final_weights(sharded)) == 0.0
+
+
+def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
+    finish(tmp_path / "said", config, stocked, 2, FSDP, "training.compile=true")
+    assert_close(stocked, sharded, RANKS)
 
 
 LLAMA: dict[str, Any] = {
