@@ -187,6 +187,11 @@ class OptimizationConfig(Schema):
     cpu_offload: bool = Field(
         default=False, description="sharding fsdp: weights and optimizer lie in the host's memory, and are updated there"
     )
+    sum_each_micro_batch: bool = Field(
+        default=False,
+        description="sharding fsdp: sum gradients over the ranks after each micro-batch, not after the last: slower, and "
+        "without memory for the gradients of the whole model",
+    )
     deterministic: bool = Field(
         default=False, description="the same bits every time on a GPU too; an operation that cannot is an error"
     )
@@ -219,8 +224,9 @@ class OptimizationConfig(Schema):
 
     @model_validator(mode="after")
     def _shardable(self) -> Self:
-        if self.cpu_offload and self.sharding == "none":
-            raise ValueError("cpu_offload goes with sharding: fsdp")
+        for name in ("cpu_offload", "sum_each_micro_batch"):
+            if getattr(self, name) and self.sharding == "none":
+                raise ValueError(f"{name} goes with sharding: fsdp")
         if self.optimizer == "adafactor" and self.sharding == "fsdp":
             raise ValueError("sharding: fsdp goes with optimizer adamw or sgd: adafactor's factors are of whole matrices")
         return self

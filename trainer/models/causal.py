@@ -1,7 +1,7 @@
 """Models: any causal language model that `transformers` knows, new or pretrained."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.jobs import ModelConfig
 from trainer.corpus.taken_tokenizer import TOKENIZER_FILE, read_vocabulary
 from trainer.corpus.tokenizer import TokenizerInfo, vocabulary
+from trainer.models.blocks import require_blocks
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
 from trainer.pretrained.model_files import check_settings
@@ -52,6 +53,23 @@ def count_parameters(config: PretrainedConfig, attention: str | None = None, kin
     with torch.device("meta"):
         model = model_from(config, attention, kind)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+class Units(NamedTuple):
+    """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count once."""
+
+    parameters: int
+    largest_block: int
+    outside: int
+
+
+def count_units(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> Units:
+    """The parameters of a model by what is gathered at a time if it is sharded. Raises `ConfigError` if it has no blocks."""
+    with torch.device("meta"):
+        model = model_from(config, attention, kind)
+    blocks = [sum(each.numel() for each in block.parameters()) for block in require_blocks(model, config.model_type)]
+    parameters = sum(each.numel() for each in model.parameters())
+    return Units(parameters, max(blocks), parameters - sum(blocks))
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:

@@ -110,8 +110,9 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
         waited = time.perf_counter() - asked
         seed_everything(training.seed, state.attempts, session.runtime.rank)
         outcome = train_step(
-            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime
-        )
+            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime,
+            training.sum_each_micro_batch,
+        )  # fmt: skip
         state.attempts += 1
         meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
         if divergence.note(outcome.skipped, state):

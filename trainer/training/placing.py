@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.common.process import return_freed_memory
 from trainer.config.jobs import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
 from trainer.models.outline import own_tensors
@@ -55,6 +56,8 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
     if outline is not None:
         give_memory(model, torch.device("cpu") if training.cpu_offload else runtime.device)
         load_rows(model, outline.read)
+        del outline  # and what it holds of the weights
+    return_freed_memory()  # a block at a time, they were made here
     objective = workload.make_objective(model)
     let_go(model)  # it was tried
     return Placed(model, objective.train(), settings)

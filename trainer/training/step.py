@@ -122,7 +122,13 @@ def _options_of(schedule: str) -> tuple[list[str], list[str]]:
 
 
 def train_step(
-    objective: nn.Module, optimizer: Any, schedule: Any, batch: Batch, max_grad_norm: float | None, runtime: Runtime
+    objective: nn.Module,
+    optimizer: Any,
+    schedule: Any,
+    batch: Batch,
+    max_grad_norm: float | None,
+    runtime: Runtime,
+    sum_each_micro_batch: bool = False,
 ) -> Outcome:
     """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
 
@@ -133,7 +139,8 @@ def train_step(
     loss = torch.zeros((), device=runtime.device)
     last = len(batch.micro_batches) - 1
     for number, inputs in enumerate(batch.micro_batches):
-        with unsynchronised(objective, runtime) if number < last else nullcontext():
+        accumulates = number < last and not sum_each_micro_batch
+        with unsynchronised(objective, runtime) if accumulates else nullcontext():
             share = objective(**inputs) / batch.targets
             accelerator.backward(share * ranks)
         loss += share.detach()
