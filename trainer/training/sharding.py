@@ -149,7 +149,7 @@ def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPa
         stretch = stretch_of(name, tensor)
         if stretch is None and runtime.rank == 0:
             part.tensors[name] = local_rows(tensor)
-        elif stretch is not None and len(local_rows(tensor)):
+        elif stretch is not None and (len(local_rows(tensor)) or runtime.rank == 0):
             part.tensors[name], part.stretches[name] = local_rows(tensor), stretch
     return part
 
