@@ -90,5 +90,5 @@ def test_parts_that_lack_rows_or_hold_them_twice_are_refused(tmp_path: Path) -> 
 def test_a_header_that_tells_impossible_rows_is_damage(tmp_path: Path, told: str) -> None:
     path = tmp_path / part_name(MODEL, 0, 1)
     save_file({"a": torch.zeros(3, 2)}, path, metadata={"stretches": told})
-    with pytest.raises(ValueError, match="stretch|shape|header"):
+    with pytest.raises(ValueError, match=r"stretch|shape|header"):
         read_file_header(path)

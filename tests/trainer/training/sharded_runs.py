@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,22 @@ SHORT: dict[str, Any] = {
 LAST_STEP, STEP_BEFORE = "step-00000004", "step-00000002"
 
 
-def start(said: Path, ranks: int, *arguments: object, through: Sequence[object] = (), only: int | None = None) -> list[Running]:
+def start(
+    said: Path,
+    ranks: int,
+    *arguments: object,
+    through: Sequence[object] = (),
+    only: int | None = None,
+    env: Mapping[str, str] = {},
+) -> list[Running]:
     """Start a run on some ranks; rank `only` through another module, with arguments of its own before those."""
     common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     started = []
     for rank in range(ranks):
         module, *own = [*through, "--", "trainer.__main__"] if rank == only else ["trainer.__main__"]
-        env = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        started.append(start_warm(said / str(rank), str(module), *own, *arguments, env=env))
+        own_env = {**env, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        started.append(start_warm(said / str(rank), str(module), *own, *arguments, env=own_env))
     return started
 
 

@@ -5,8 +5,10 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support import (
@@ -218,6 +220,28 @@ def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
 ) -> None:
     finish(tmp_path / "said", config, stocked, 2, FSDP, "training.cpu_offload=true")
     assert apart(final_weights(stocked), final_weights(sharded)) == 0.0
+
+
+def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ranks(
+    config: Path, sharded: Path, s3: S3Server, tmp_path: Path
+) -> None:
+    url = s3.new_store()
+    files, root = fsspec.url_to_fs(url)
+    for number, ranks in enumerate((2, 3)):
+        env = {**s3.env, "HEADRACE_CACHE": str(tmp_path / f"cache-{number}")}
+        ended = [rank.wait() for rank in start(tmp_path / str(number), ranks, config, f"store={url}", FSDP, env=env)]
+        assert [rank.status for rank in ended] == [0] * ranks, ended
+        files.invalidate_cache()
+        (final,) = files.glob(f"{root}/runs/*/final/model.safetensors")
+        files.get(final, str(tmp_path / "model.safetensors"))
+        assert apart(load_file(tmp_path / "model.safetensors"), final_weights(sharded)) <= (0.0, RANKS)[number]
+        run = final.rsplit("/", 2)[0]
+        assert len(files.glob(f"{run}/checkpoints/{LAST_STEP}/*-part-*")) == 2 * ranks
+        for name in ("final", f"checkpoints/{LAST_STEP}"):
+            files.rm(f"{run}/{name}", recursive=True)
+        for name in ("checkpoint-last", "checkpoint-best"):
+            files.rm(f"{run}/{name}")
+    assert "at step 2 of 4" in ended[0].stderr
 
 
 def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
