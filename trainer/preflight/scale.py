@@ -29,8 +29,8 @@ TRAINING = TrainingConfig(
 
 
 class Scale(NamedTuple):
-    """Bytes: of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a checkpoint; of
-    a whole checkpoint, of all that a run keeps, and of its final model, which a GPU that evaluates it holds too."""
+    """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a checkpoint;
+    of a whole one, of all that a run keeps, and of its final model, which a GPU that evaluates it holds too."""
 
     device: int
     copies: int

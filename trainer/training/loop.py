@@ -226,9 +226,8 @@ def save_now(session: Session, epoch: int | None) -> None:
         return
     state, runtime = session.state, session.runtime
     if session.log is not None:
-        session.log.write(
-            "save", state.step
-        )  # so that a run that goes on from here can tell whether it has all records up to here
+        # So that a run that goes on from here can tell whether it has all records up to here.
+        session.log.write("save", state.step)
         session.log.publish()  # before the commit: what is continued from there begins with the records up to there
     started = time.perf_counter()
     committed = session.saver.save(partial(

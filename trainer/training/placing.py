@@ -54,7 +54,7 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
         checkpoint_activations(model)
     shard_model(model, training, runtime)
     if outline is not None:
-        give_memory(model, torch.device("cpu") if training.cpu_offload else runtime.device)
+        give_memory(model, training, runtime)
         load_rows(model, outline.read)
         del outline  # and what it holds of the weights
     return_freed_memory()  # a block at a time, they were made here

@@ -163,9 +163,10 @@ def _train(
 
 
 def _measure(workload: Workload, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
-    measured = workload.measure(model, runtime)
-    let_go(model)
-    return measured
+    try:
+        return workload.measure(model, runtime)
+    finally:
+        let_go(model)
 
 
 def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
@@ -181,13 +182,12 @@ def _publish(
     best = find_best(store, run.key, state) if job.training.final == "best" else None
     if best is not None:
         log.info("the final model is the best one, of step %d", best)
-    parted = is_sharded(model)
-    saved = None if best is None and not parted else _checkpoint(store, run, state.step if best is None else best)
-    if saved is not None and not parted:
-        model = workload.load_model(saved)
+    saved = f"{run.key}/{folder_name(state.step if best is None else best)}"
+    if best is not None and not is_sharded(model):
+        model = workload.load_model(Path(find_model(store, saved).folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
-        if saved is not None and parted:
-            publish_parts(saved, folder)
+        if is_sharded(model):
+            publish_parts(Path(find_model(store, saved).folder), folder)
         else:
             model.save_pretrained(folder)
         for path in workload.files:
@@ -196,8 +196,3 @@ def _publish(
         lease.check()
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())
-
-
-def _checkpoint(store: Store, run: Run, step: int) -> Path:
-    """The folder of a committed step, with its weights as they are wanted now."""
-    return Path(find_model(store, f"{run.key}/{folder_name(step)}").folder)

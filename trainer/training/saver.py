@@ -129,9 +129,8 @@ class Saver:
     def _commit(self, snapshot: Snapshot) -> None:
         state, place = snapshot.state, self._place(snapshot)
         with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
-            self._model.save_pretrained(
-                folder, state_dict=dict(snapshot.weights)
-            )  # which it empties, and this may be done again
+            # It empties what it is given, and this may be done again.
+            self._model.save_pretrained(folder, state_dict=dict(snapshot.weights))
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             self._write_settings(snapshot, folder)
             self._check()

@@ -72,12 +72,12 @@ def load_rows(model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> No
             local_rows(tensor).copy_(read(name))
 
 
-def give_memory(model: PreTrainedModel, device: torch.device) -> None:
-    """Memory for this rank's rows of a model on `meta`; the buffers, which are not on it, keep what they hold."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    model.to_empty(device=device)
-    for name, buffer in model.named_buffers():
-        buffer.copy_(buffers[name])
+def give_memory(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+    """Memory for this rank's rows of a model on `meta`; the buffers, which are not on it, go to where it computes."""
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    model.to_empty(device=torch.device("cpu") if training.cpu_offload else runtime.device)
+    for module, name, buffer in buffers:
+        module._buffers[name] = None if buffer is None else buffer.to(runtime.device)
 
 
 def sharded_model(objective: nn.Module) -> FSDPModule | None:

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.s3 import S3Server
 from tests.support import (
     NO_DROPOUT,
     SMALL_MODEL,
