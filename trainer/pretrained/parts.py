@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trainer.pretrained.tensor_files import Tensor
 
-PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-(?P<ranks>\d{5})\.safetensors")
+PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}\.safetensors")
 MODEL, OPTIMIZER = "model", "optimizer"
 """What parts are of: the beginnings of their names."""
 

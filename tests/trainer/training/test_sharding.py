@@ -223,6 +223,13 @@ def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
     assert apart(final_weights(stocked), final_weights(sharded)) == 0.0
 
 
+def test_gradients_that_are_summed_after_each_micro_batch_come_to_the_same(
+    config: Path, sharded: Path, stocked: Path, tmp_path: Path
+) -> None:
+    finish(tmp_path / "said", config, stocked, 2, FSDP, "training.micro_batch=2", "training.sum_each_micro_batch=true")
+    assert_close(stocked, sharded, RANKS)
+
+
 def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ranks(
     config: Path, sharded: Path, s3: S3Server, tmp_path: Path
 ) -> None:
