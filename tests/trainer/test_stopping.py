@@ -209,13 +209,13 @@ def test_workers_break_off_when_only_their_parent_is_asked_to_stop(raw: Path, tm
     assert not list(tmp_path.glob("store/.staging/*")) and not list(tmp_path.glob("store/shards/*/manifest.json"))
 
 
-@pytest.mark.parametrize("step", once(4, 0, 6))
+@pytest.mark.parametrize(("step", "sharding"), once((4, "none"), (0, "none"), (6, "none"), (4, "fsdp"), (6, "fsdp")))
 def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
-    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+    raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, sharding: str
 ) -> None:
     changes: dict[str, Any] = {
         "run": "one", "training__max_steps": 8, "training__evaluate_every": 2, "evaluation__batch": 1,
-        "training__save_every": 4, "evaluation__during_training": 16,
+        "training__save_every": 4, "evaluation__during_training": 16, "training__sharding": sharding,
     }  # fmt: skip
     undisturbed = small_job(raw, stocked.rename(tmp_path / "undisturbed"), **changes)
     stopped = small_job(raw, Path(shutil.copytree(tmp_path / "undisturbed", tmp_path / "stopped")), **changes)

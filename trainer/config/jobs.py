@@ -79,6 +79,18 @@ class OptimizationConfig(Schema):
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     gradient_checkpointing: bool = Field(default=False, description="recompute activations to save memory")
     compile: bool = Field(default=False, description="torch.compile the model together with its loss")
+    sharding: Literal["none", "fsdp"] = Field(
+        default="none",
+        description="none: every rank holds the model; fsdp: weights, gradients and optimizer are divided among the ranks",
+    )
+    cpu_offload: bool = Field(
+        default=False, description="sharding fsdp: weights and optimizer lie in the host's memory, and are updated there"
+    )
+    sum_each_micro_batch: bool = Field(
+        default=False,
+        description="sharding fsdp: sum gradients over the ranks after each micro-batch, not after the last: slower, and "
+        "without memory for the gradients of the whole model",
+    )
     deterministic: bool = Field(
         default=False, description="the same bits every time on a GPU too; an operation that cannot is an error"
     )
@@ -107,6 +119,15 @@ class OptimizationConfig(Schema):
             raise ValueError(f"micro_batch {self.micro_batch} does not divide global_batch {self.global_batch}")
         if self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} is beyond max_steps {self.max_steps}")
+        return self
+
+    @model_validator(mode="after")
+    def _shardable(self) -> Self:
+        for name in ("cpu_offload", "sum_each_micro_batch"):
+            if getattr(self, name) and self.sharding == "none":
+                raise ValueError(f"{name} goes with sharding: fsdp")
+        if self.optimizer == "adafactor" and self.sharding == "fsdp":
+            raise ValueError("sharding: fsdp goes with optimizer adamw or sgd: adafactor's factors are of whole matrices")
         return self
 
 

@@ -20,6 +20,7 @@ from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.order.held_out import HeldOut
 from trainer.records.evaluations import CorpusScore, Scores
 from trainer.training.runtime import Runtime
+from trainer.training.sharding import is_sharded
 
 
 @torch.no_grad()
@@ -75,9 +76,10 @@ def _window_sums(
     for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
         runtime.check_stop()
         first = round_ + runtime.rank * batch
-        chosen = corpus.windows[first : first + batch]
-        if not chosen:  # of the last round, some ranks have no share
+        own = corpus.windows[first : first + batch]
+        if not own and not is_sharded(model):  # of the last round, some ranks have no share
             break
+        chosen = own or corpus.windows[:1]  # they must compute all the same where each holds a part of the model
         corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
         tokens = np.zeros((len(chosen), context), dtype=np.int64)
         labels = torch.full((len(chosen), context), IGNORED)
@@ -85,12 +87,12 @@ def _window_sums(
             window = corpus.shards.read(shard, start, start + context).astype(np.int64)
             tokens[row, : len(window)] = window
             labels[row, : len(window)] = next_tokens(torch.from_numpy(window)[None])[0]
-            if corpus.token_bytes is not None:
+            if own and corpus.token_bytes is not None:
                 sums[first + row, 1] = float(corpus.token_bytes[window[1:]].sum())
         with runtime.accelerator.autocast():
             each = token_losses_in_pieces(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
-        sums[first : first + len(chosen), 0] = each.view(len(chosen), context).double().sum(dim=1).cpu()
-        advance(len(chosen) * runtime.ranks)
+        sums[first : first + len(own), 0] = each.view(len(chosen), context)[: len(own)].double().sum(dim=1).cpu()
+        advance(len(own) * runtime.ranks)
     return runtime.sum(sums)
 
 

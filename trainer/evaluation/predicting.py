@@ -15,6 +15,7 @@ from trainer.labelled.encoded import EncodedSet, EncodedSplit
 from trainer.metrics.measures import Metrics, default_metrics, greater_is_better, load_metrics, of_one_class, positive_class
 from trainer.training.checkpoint import Criterion
 from trainer.training.runtime import Runtime
+from trainer.training.sharding import is_sharded
 
 
 class Predictions(NamedTuple):
@@ -42,10 +43,11 @@ def predict(
         examples = order[first : first + batch * runtime.ranks]
         mine = slice(runtime.rank * batch, (runtime.rank + 1) * batch)
         logits = torch.zeros(len(examples), width)
-        if len(examples[mine]):
-            inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in split.read(examples[mine]).items()}
+        if len(examples[mine]) or is_sharded(model):
+            read = split.read(examples[mine] if len(examples[mine]) else examples[:1])
+            inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in read.items()}
             with runtime.accelerator.autocast():
-                logits[mine] = model(**inputs).logits.float().cpu()
+                logits[mine] = model(**inputs).logits.float().cpu()[: len(examples[mine])]
         advance(len(examples))
         yield Predictions(examples, runtime.sum(logits).numpy())
     model.train(was_training)

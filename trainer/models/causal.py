@@ -1,21 +1,25 @@
 """Models: any causal language model that `transformers` knows, new or pretrained."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
 from transformers import logging as transformers_logging
 from transformers.activations import NewGELUActivation
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.jobs import ModelConfig
 from trainer.corpus.taken_tokenizer import read_vocabulary
 from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.models.blocks import require_blocks
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
 from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.opened import Tensors
+from trainer.pretrained.parts import MODEL, find_parts
 from trainer.pretrained.weights import check_weights
 
 transformers_logging.disable_progress_bar()
@@ -47,8 +51,25 @@ def check_positions(config: PretrainedConfig, context: int, setting: str) -> Non
 def count_parameters(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> int:
     """Parameters of a model of some kind, found without allocating them. Raises `ConfigError` if it cannot be built."""
     with torch.device("meta"):
-        model = _from_config(config, attention, kind)
+        model = model_from(config, attention, kind)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+class Units(NamedTuple):
+    """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count once."""
+
+    parameters: int
+    largest_block: int
+    outside: int
+
+
+def count_units(config: PretrainedConfig, attention: str | None = None, kind: Any = AutoModelForCausalLM) -> Units:
+    """The parameters of a model by what is gathered at a time if it is sharded. Raises `ConfigError` if it has no blocks."""
+    with torch.device("meta"):
+        model = model_from(config, attention, kind)
+    blocks = [sum(each.numel() for each in block.parameters()) for block in require_blocks(model, config.model_type)]
+    parameters = sum(each.numel() for each in model.parameters())
+    return Units(parameters, max(blocks), parameters - sum(blocks))
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
@@ -56,7 +77,7 @@ def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> Pr
     torch.manual_seed(seed)
     if options.pretrained is not None:
         return load_model(options.pretrained, options.attention)
-    return _made_ready(_from_config(config, options.attention, AutoModelForCausalLM))
+    return made_ready(model_from(config, options.attention, AutoModelForCausalLM))
 
 
 def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
@@ -64,15 +85,36 @@ def load_model(path: str | Path, attention: str | None = None) -> PreTrainedMode
     check_settings(str(path))
     check_weights(str(path))
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, attn_implementation=attention, use_safetensors=True, trust_remote_code=False
-        )
+        model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, str(path), attn_implementation=attention)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
-    return _made_ready(keep_fixed(model))
+    return made_ready(keep_fixed(model))
 
 
-def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
+def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
+    """What `kind.from_pretrained` gives in float32, of a folder too whose weights lie in the parts of several ranks."""
+    options |= {"dtype": torch.float32, "trust_remote_code": False}
+    parts = find_parts(Path(path), MODEL)
+    if not parts:
+        return kind.from_pretrained(path, use_safetensors=True, **options)
+    config = options.pop("config", None) or AutoConfig.from_pretrained(path, trust_remote_code=False)
+    with torch.device("meta"):
+        family = type(kind.from_config(config))
+    tensors = Tensors(parts)
+    weights = {name: tensors.read(name) for name in tensors.shapes()}
+    loaded = family.from_pretrained(None, config=config, state_dict=weights, **options)
+    take_generation_config(loaded[0] if isinstance(loaded, tuple) else loaded, path)
+    return loaded
+
+
+def take_generation_config(model: PreTrainedModel, path: str) -> None:
+    """Give a model that was not made by `from_pretrained` the folder's settings of generation, if it has some."""
+    if Path(path, GENERATION_CONFIG_NAME).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(path)
+
+
+def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
+    """A new float32 model of some kind. Raises `ConfigError` if it cannot be built."""
     try:
         model: PreTrainedModel = kind.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # architectures check their settings each in their own way
@@ -80,7 +122,8 @@ def _from_config(config: PretrainedConfig, attention: str | None, kind: Any) -> 
     return model
 
 
-def _made_ready(model: PreTrainedModel) -> PreTrainedModel:
+def made_ready(model: PreTrainedModel) -> PreTrainedModel:
+    """A causal model as it is trained."""
     return fuse_activations(let_padding_learn(model))
 
 

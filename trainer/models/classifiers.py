@@ -12,7 +12,7 @@ from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.finetuning import FinetuneJob
-from trainer.models.causal import fuse_activations, keep_fixed
+from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.weights import check_weights
@@ -103,15 +103,13 @@ def _load(
     """The model, and what transformers tells of its loading."""
     try:
         with _quiet():
-            model, report = AutoModelForSequenceClassification.from_pretrained(
+            model, report = load_pretrained(
+                AutoModelForSequenceClassification,
                 source,
                 config=config,
-                dtype=torch.float32,
                 attn_implementation=attention,
                 ignore_mismatched_sizes=ignore_mismatched_sizes,
                 output_loading_info=True,
-                use_safetensors=True,
-                trust_remote_code=False,
             )
     except Exception as error:  # hub, file system, format and architecture errors alike
         raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {brief(error)}") from error

@@ -4,11 +4,14 @@ In training, the output projection and the cross-entropy are taken together, som
 computed on the way. So memory traffic falls, and no [tokens, vocabulary] tensor is kept for the backward pass.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -51,12 +54,28 @@ class CausalLMLoss(nn.Module):
             return mean * (labels != IGNORED).sum()
         if not self._in_pieces:
             return token_losses(self.model, input_ids, labels).sum()
-        hidden = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-        weight = self.model.get_output_embeddings().weight
-        loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            hidden.flatten(0, 1), weight, labels.flatten()
-        )
+        loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, labels)
         return loss
+
+
+def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor) -> Any:
+    """Call a function that uses a model's weights outside of its `forward`: of a sharded one, they are gathered as for that."""
+    if not isinstance(model, FSDPModule):
+        return function(model, *inputs)
+    if not hasattr(model, function.__name__):
+        setattr(model, function.__name__, partial(function, model))
+        register_fsdp_forward_method(model, function.__name__)
+    return getattr(model, function.__name__)(*inputs)
+
+
+def loss_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The sum of -log p(label), of a model with a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a scalar."""
+    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    weight = model.get_output_embeddings().weight
+    loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden.flatten(0, 1), weight, labels.flatten()
+    )
+    return loss
 
 
 def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
@@ -74,6 +93,11 @@ def token_losses_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labe
     """The same without gradients, and without ever holding all logits if the head is plain."""
     if not has_plain_head(model):
         return token_losses(model, input_ids, labels)
+    losses: torch.Tensor = with_weights(_each_loss_in_pieces, model, input_ids, labels)
+    return losses
+
+
+def _each_loss_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     hidden_NH = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
     matrix = model.get_output_embeddings().weight.to(matmul_dtype(hidden_NH))
     at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
@@ -104,6 +128,7 @@ def adds_to_loss(model: PreTrainedModel) -> bool:
         with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
             torch.manual_seed(0)
             output = model(input_ids=input_ids, labels=labels, use_cache=False)
+        labels = labels.to(output.logits.device)  # where a sharded model computes, its weights need not lie
         for found, targets in ((beyond, next_tokens(labels)), (unshifted, labels)):
             found.append(float(output.loss - cross_entropies(output.logits, targets).sum() / (targets != IGNORED).sum()))
     model.train(was_training)
@@ -123,7 +148,7 @@ def has_plain_head(model: PreTrainedModel) -> bool:
     It is tried once: a model that is being trained must not be touched.
     """
     if model not in _plain_heads:
-        _plain_heads[model] = _try_plain_head(model)
+        _plain_heads[model] = with_weights(_try_plain_head, model)
     return _plain_heads[model]
 
 
@@ -192,7 +217,8 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
         states, matrix = hidden.to(dtype), weight.to(dtype)  # once, not by every product
         at_once = rows_at_once(len(labels), len(weight), hidden.device)
         total = torch.zeros((), device=hidden.device, dtype=torch.float32)
-        grad_weight, grads = torch.zeros_like(weight), []
+        # Weights in half precision, as a sharded model gathers them, are not what to sum in.
+        grad_weight, grads = torch.zeros_like(weight, dtype=torch.float32), []
         for start in range(0, len(labels), at_once):
             rows = slice(start, start + at_once)
             loss, grad = losses_and_gradient(states[rows] @ matrix.T, targets[rows], wanted[rows])
@@ -202,7 +228,7 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
                 grad_weight = grad_weight + grad.T @ states[rows]
             else:
                 grad_weight += grad.T @ states[rows]
-        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight)
+        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight.to(weight.dtype))
         return total
 
     @staticmethod

@@ -13,6 +13,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from trainer.models.losses import with_weights
+
 WITH_MASKS, WITHOUT_MASKS, NOTED = "sdpa", "sdpa_without_masks", "sdpa_with_noted_masks"
 
 
@@ -35,7 +37,11 @@ def leave_out_masks(model: PreTrainedModel, input_ids: torch.Tensor) -> bool:
     AttentionMaskInterface.register(NOTED, noted)
     was_training = model.training
     model.eval().set_attn_implementation(NOTED)
-    model.base_model(input_ids=input_ids[:1], use_cache=False)
+    with_weights(_read, model, input_ids[:1])
     plain = bool(masks) and all(mask is None for mask in masks)
     model.train(was_training).set_attn_implementation(WITHOUT_MASKS if plain else WITH_MASKS)
     return plain
+
+
+def _read(model: PreTrainedModel, input_ids: torch.Tensor) -> None:
+    model.base_model(input_ids=input_ids, use_cache=False)

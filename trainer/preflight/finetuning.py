@@ -11,7 +11,7 @@ from trainer.evaluation.predicting import check_best_by, metric_names
 from trainer.labelled.encoded import encoded_details, split_sizes
 from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
-from trainer.models.causal import count_parameters
+from trainer.models.causal import count_parameters, count_units
 from trainer.models.classifiers import classifier_config
 from trainer.order.plan import make_finetune_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
@@ -39,6 +39,8 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     details, splits, told = _look(store, job, encoded, progress)
     check_stop()
     parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
+    if job.training.sharding == "fsdp":
+        count_units(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
     plan = make_finetune_plan(job.training, splits, ranks) if splits else None

@@ -7,8 +7,10 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from trainer.config.jobs import TrainingConfig
+from trainer.config.jobs import OptimizationConfig, TrainingConfig
+from trainer.models.causal import Units
 from trainer.order.plan import divide_batch
+from trainer.training.consolidating import FILE_BYTES
 from trainer.training.runtime import count_gpus
 
 ADAM_BYTES = 16
@@ -16,6 +18,8 @@ ADAM_BYTES = 16
 ranks are DDP's buckets."""
 GRADIENT_BYTES = 4
 """A parameter's gradient of earlier micro-batches, beside DDP's buckets."""
+WEIGHT_BYTES = 4
+"""A parameter's float32 weight."""
 COPIED_BYTES = 12
 """A parameter's weight and means, as they are copied to host memory for a checkpoint."""
 
@@ -32,7 +36,7 @@ UNKNOWN_SHAPE = 4
 class Memory(NamedTuple):
     """Bytes that a rank takes at most: of its device's memory, and of the host's, which is the same without a GPU.
 
-    Of several ranks only the first holds the copies of a checkpoint.
+    Of several ranks only the first holds the copies of a checkpoint; of a sharded model, each those of its rows.
     """
 
     device: int
@@ -54,20 +58,67 @@ def library_bytes() -> int:
 
 
 def estimate_memory(
-    training: TrainingConfig, config: PretrainedConfig, ranks: int, parameters: int, kept: Activations, libraries: int
+    training: TrainingConfig,
+    config: PretrainedConfig,
+    ranks: int,
+    parameters: int,
+    kept: Activations,
+    libraries: int,
+    units: Units | None = None,
 ) -> Memory:
-    """What training takes, with AdamW, in a process whose libraries take so many bytes."""
+    """What training takes, with AdamW, in a process whose libraries take so many bytes; of a sharded model of these `units`."""
     gpu = count_gpus(training.device) > 0
-    micro_batch, accumulation = divide_batch(training, ranks)
-    pairs = 0.0 if gpu else kept.per_pair * training.context**2  # a GPU's attention keeps no scores
+    _, accumulation = divide_batch(training, ranks)
+    activations = activation_bytes(training, config, ranks, kept, gpu)
+    if units is not None:
+        shares = divide(training, units, ranks)
+        computed = shares.gathered + shares.accumulated + activations
+        host = libraries + shares.copies + min(FILE_BYTES, WEIGHT_BYTES * parameters)  # a file of the final model, on rank 0
+        if gpu and training.cpu_offload:
+            return Memory(computed, host + shares.state)
+        if gpu:
+            return Memory(shares.state + computed, host)
+        return Memory(host + shares.state + computed, host + shares.state + computed)
     state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
+    computed = state * parameters + activations
+    host = libraries + COPIED_BYTES * parameters
+    return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
+
+
+def activation_bytes(training: TrainingConfig, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool) -> int:
+    """What is kept from the forward to the backward pass of a rank's micro-batch."""
+    micro_batch, _ = divide_batch(training, ranks)
+    pairs = 0.0 if gpu else kept.per_pair * training.context**2  # a GPU's attention keeps no scores
     rows = micro_batch * (kept.per_token * training.context + pairs)
     if training.gradient_checkpointing:  # the input of each layer, and one layer at a time
         layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
         rows = rows / max(layers, 1) + micro_batch * training.context * layers * width * 4
-    computed = int(state * parameters + kept.fixed + rows)
-    host = libraries + COPIED_BYTES * parameters
-    return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
+    return int(kept.fixed + rows)
+
+
+class Shares(NamedTuple):
+    """Bytes that a rank holds of a sharded model: its rows of weights, gradients and means; what is gathered while it computes;
+    gradients of the whole model, where they are summed over the ranks after the last micro-batch only; the copies of its rows
+    for a checkpoint, of which it writes the same number."""
+
+    state: int
+    gathered: int
+    accumulated: int
+    copies: int
+
+
+def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
+    """What FSDP leaves to each of some ranks, with AdamW.
+
+    What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as the next
+    one is gathered while one computes, and once more what they are gathered in. Their gradients are as large.
+    """
+    _, accumulation = divide_batch(training, ranks)
+    width = 4 if training.precision == "fp32" else 2
+    rows = -(-units.parameters // ranks)
+    gathered = 2 * width * (units.outside + 2 * units.largest_block)
+    whole = accumulation > 1 and not training.sum_each_micro_batch
+    return Shares(ADAM_BYTES * rows, gathered, GRADIENT_BYTES * units.parameters if whole else 0, COPIED_BYTES * rows)
 
 
 def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:

@@ -18,7 +18,7 @@ from trainer.corpus.sources import find_sources
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
-from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, resolve_config
+from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
@@ -59,7 +59,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
-    memory = estimate_memory(training, config, ranks, parameters, kept, library_bytes())
+    units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
+    memory = estimate_memory(training, config, ranks, parameters, kept, library_bytes(), units)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
@@ -69,7 +70,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
-    require_checkpoint_room(store, checkpoint_bytes(parameters))
+    require_checkpoint_room(store, checkpoint_bytes(parameters))  # of the parts of a sharded model all are fetched
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 from trainer.common.errors import ConfigError
-from trainer.pretrained.tensor_files import Tensor, read_header
+from trainer.pretrained.parts import MODEL, find_gap, find_parts
+from trainer.pretrained.tensor_files import Tensor, read_file_header
 from trainer.store.plain_names import plain_name
 
 WEIGHTS = "model.safetensors"
@@ -29,6 +30,11 @@ def check_weights(name: str) -> None:
             found = _check_file(name, file)
             if lacking := [tensor for tensor in tensors if tensor not in found]:
                 raise ConfigError(f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds")
+    elif parts := find_parts(folder, MODEL):
+        if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
+            raise ConfigError(
+                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing, or another's"
+            )
     else:
         old = sorted(path.name for path in folder.glob("*.bin"))
         raise ConfigError(
@@ -37,17 +43,19 @@ def check_weights(name: str) -> None:
         )
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a local folder that hold its weights; none if it has none."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        return [folder / file for file in _read_index(str(folder))]
+    return find_parts(folder, MODEL)
+
+
 def _check_file(name: str, file: str) -> dict[str, Tensor]:
     """The tensors of one file. Raises `ConfigError` if it is missing, cut short or damaged."""
-    path = Path(name, file)
     try:
-        with open(path, "rb") as opened:
-
-            def read(start: int, end: int) -> bytes:
-                opened.seek(start)
-                return opened.read(end - start)
-
-            return read_header(path.stat().st_size, read)
+        return read_file_header(Path(name, file))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"pretrained model {name!r}: {file} is missing or damaged ({error}); copy or download it again"

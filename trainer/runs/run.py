@@ -28,7 +28,8 @@ TrainingData = PreparedData | ArtifactRef
 
 OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch", "compile",
-    "gradient_checkpointing", "deterministic",
+    "gradient_checkpointing", "deterministic", "sharding", "cpu_offload",
+    "sum_each_micro_batch",
 }  # fmt: skip
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 

@@ -9,9 +9,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
+from trainer.models.blocks import find_blocks
 from trainer.models.plain_attention import leave_out_masks
 from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime, seed_everything
+from trainer.training.sharding import is_sharded, norms_of
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,9 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
     inputs = {name: value.to(runtime.device) for name, value in batch.micro_batches[0].items()}
     if inputs.keys() == {"input_ids"}:  # rows of text without padding
         leave_out_masks(model, inputs["input_ids"])
-    objective.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
+    # What gathers the weights of a sharded model's blocks is not compiled, so each block is by itself.
+    for module in find_blocks(model) if is_sharded(model) else [objective]:
+        module.compile(options={"fallback_random": True} if runtime.device.type == "cpu" else None)
     difference = _compare(objective, inputs, batch.targets, runtime)
     if runtime.any(difference is not None):
         raise ConfigError(
@@ -68,10 +72,10 @@ def _gradient_norms(
     objective.train()
     seed_everything(0, 0, runtime.rank)
     try:
-        with runtime.accelerator.no_sync(objective):
+        with runtime.accelerator.no_sync(objective):  # which a sharded model has not: its gradients are summed over the ranks
             runtime.accelerator.backward(objective(**inputs) / targets)
         gradients = {name: p.grad for name, p in objective.named_parameters() if p.grad is not None}
-        norms = torch.stack([gradient.float().norm() for gradient in gradients.values()]).tolist()
+        norms = norms_of(gradients.values(), runtime).tolist()
     finally:
         objective.zero_grad(set_to_none=True)
         objective.train(was_training)

@@ -23,6 +23,7 @@ from trainer.training.divergence import Divergence
 from trainer.training.runlog import RunLog
 from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.saver import Commit, Saver
+from trainer.training.sharding import is_sharded, local_part
 from trainer.training.snapshot import take_snapshot
 from trainer.training.step import Outcome, planned_rates, train_step
 from trainer.training.threads import describe_threads
@@ -40,7 +41,7 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class Session:
-    """All that one process needs to train; `log` and `saver` are rank 0's alone."""
+    """All that one process needs to train; `log` is rank 0's alone, `saver` too unless the model is sharded."""
 
     training: OptimizationConfig
     plan: Plan
@@ -109,8 +110,9 @@ def run_steps(session: Session, batches: Iterator[Batch], unsaved: ExitStack) ->
         waited = time.perf_counter() - asked
         seed_everything(training.seed, state.attempts, session.runtime.rank)
         outcome = train_step(
-            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime
-        )
+            session.objective, session.optimizer, session.schedule, batch, training.max_grad_norm, session.runtime,
+            training.sum_each_micro_batch,
+        )  # fmt: skip
         state.attempts += 1
         meter.add(outcome.loss, batch.tokens, waited, outcome.skipped)
         if divergence.note(outcome.skipped, state):
@@ -163,7 +165,10 @@ def measure_and_save(session: Session) -> bool:
 def finish_saving(session: Session) -> None:
     """Wait, on every rank, for the checkpoint in flight. Raises `StorageError` if it cannot be saved."""
     saver = session.saver
-    commit = session.runtime.on_first(lambda: saver.drain() if saver else None)
+    if is_sharded(session.model) and saver is not None:  # each rank has one, and the same comes of all of them
+        commit = saver.drain()
+    else:
+        commit = session.runtime.on_first(lambda: saver.drain() if saver else None)
     record_commit(session, commit)
 
 
@@ -217,18 +222,23 @@ def evaluate_now(session: Session) -> None:
 
 def save_now(session: Session, epoch: int | None) -> None:
     """Take a snapshot and hand it to the background writer."""
-    if session.saver is None or session.log is None:
+    if session.saver is None:
         return
-    state = session.state
-    session.log.write("save", state.step)  # so that a run that goes on from here can tell whether it has all records up to here
-    session.log.publish()  # before the commit: what is continued from there begins with the records up to there
+    state, runtime = session.state, session.runtime
+    if session.log is not None:
+        # So that a run that goes on from here can tell whether it has all records up to here.
+        session.log.write("save", state.step)
+        session.log.publish()  # before the commit: what is continued from there begins with the records up to there
     started = time.perf_counter()
     committed = session.saver.save(partial(
         take_snapshot, state=state, model=session.model, objective=session.objective, optimizer=session.bare_optimizer,
-        schedule=session.schedule, scaler=session.runtime.accelerator.scaler, epoch=epoch,
-        computed=describe_threads(session.runtime.device, session.runtime.ranks),
+        schedule=session.schedule, scaler=runtime.accelerator.scaler, epoch=epoch,
+        computed=describe_threads(runtime.device, runtime.ranks),
+        own_part=partial(local_part, runtime=runtime) if is_sharded(session.model) else None,
     ))  # fmt: skip
     stalled = time.perf_counter() - started
+    if session.log is None:
+        return
     session.log.write("checkpoint", state.step, stall_seconds=stalled, epoch=epoch, scores=state.scores)
     record_commit(session, committed)
     log.info("step %d: checkpoint (loop waited %.2f s)", state.step, stalled)

@@ -12,7 +12,9 @@ from trainer.store.places import CHECKPOINT_KIND, CONFIG
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint, look_for_checkpoint
 from trainer.training.loop import Session, finish_saving
+from trainer.training.placing import reload_rows
 from trainer.training.restoring import restore
+from trainer.training.sharding import is_sharded
 from trainer.training.workload import Workload
 
 log = logging.getLogger(__name__)
@@ -32,7 +34,10 @@ def roll_back(session: Session, store: Store, run: str, workload: Workload) -> N
             "not finite; lower training.learning_rate"
         )
     folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
-    session.model.load_state_dict(workload.load_model(folder).state_dict())
+    if is_sharded(session.model):
+        reload_rows(session.model, workload, runtime, folder)
+    else:
+        session.model.load_state_dict(workload.load_model(folder).state_dict())
     saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
     store.release(f"{run}/{checkpoint}")
     for name, value in saved.model_dump(exclude={"attempts"}).items():

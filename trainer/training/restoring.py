@@ -6,13 +6,16 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.common.errors import ArtifactError, in_one_line
+from trainer.pretrained import parts
+from trainer.pretrained.opened import Tensors
+from trainer.pretrained.parts import find_parts
 from trainer.training.checkpoint import STATE, Saved, TrainState, read_state
 from trainer.training.saved_settings import OPTIMIZER, Group
+from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)
 """Not strict: parameters that a loss never reaches (a pooler, say) have no optimizer state."""
@@ -39,13 +42,15 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
     saved = read_state(folder)
     checked = Saved(**saved)
     require_groups(checked.settings.optimizer, objective, optimizer, folder / STATE)
-    moments: dict[str, Any] = {}
-    for key, tensor in load_file(folder / OPTIMIZER).items():
-        name, _, moment = key.rpartition("/")
-        moments.setdefault(name, {})[moment] = tensor
-    groups = saved["settings"]["optimizer"]
-    if moments:
-        set_optimizer_state_dict(objective, optimizer, {"state": moments, "param_groups": groups}, options=FULL)
+    moments, groups = Tensors(optimizer_files(folder)), saved["settings"]["optimizer"]
+    if sharded_model(objective) is not None:
+        _load_rows(moments, objective, optimizer)
+    if sharded_model(objective) is None and moments.shapes():
+        state: dict[str, Any] = {}
+        for key in moments.shapes():
+            name, _, moment = key.rpartition("/")
+            state.setdefault(name, {})[moment] = moments.read(key)
+        set_optimizer_state_dict(objective, optimizer, {"state": state, "param_groups": groups}, options=FULL)
     else:  # torch's function needs a tensor to know the device by, and an optimizer without any has its groups' settings only
         for group, settings in zip(optimizer.param_groups, groups, strict=True):
             group.update({name: value for name, value in settings.items() if name != "params"})
@@ -54,6 +59,23 @@ def _restore(folder: Path, objective: Any, optimizer: Any, schedule: Any, scaler
     if scaler is not None:
         scaler.load_state_dict(saved["settings"]["scaler"])
     return checked.state
+
+
+def optimizer_files(folder: Path) -> list[Path]:
+    """The files that hold a checkpoint's optimizer: one, or the parts of its ranks."""
+    return find_parts(folder, parts.OPTIMIZER) or [folder / OPTIMIZER]
+
+
+def _load_rows(moments: Tensors, objective: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give the optimizer of a sharded model this rank's rows of its tensors."""
+    parameters = {name: parameter for parameter, name in parameter_names(objective).items()}
+    for key, shape in moments.shapes().items():
+        name, _, moment = key.rpartition("/")
+        parameter = parameters[name]
+        rows = rows_held(parameter) if shape == tuple(parameter.shape) else None
+        values = moments.read(key) if rows is None else moments.read(key, *rows)
+        values = values.to(local_rows(parameter).device)
+        optimizer.state[parameter][moment] = values if rows is None else divided_as(parameter, values)
 
 
 def parameter_names(objective: nn.Module) -> dict[torch.Tensor, str]:

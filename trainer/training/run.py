@@ -12,7 +12,6 @@ from trainer.common.errors import RunError
 from trainer.common.outages import patiently
 from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
-from trainer.models.causal import checkpoint_activations
 from trainer.order.batches import batches_from
 from trainer.pretrained.finding import find_model
 from trainer.records.fields import tell_changes
@@ -28,14 +27,18 @@ from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
 from trainer.training.config_repair import mend_config
+from trainer.training.consolidating import publish_parts
 from trainer.training.environment import describe_environment
-from trainer.training.loop import Session, ended_epoch, run_loop
+from trainer.training.loop import Measured, Session, ended_epoch, run_loop
 from trainer.training.mending import find_best, mend_finished, mend_plan
+from trainer.training.part_saver import PartSaver
+from trainer.training.placing import place_model
 from trainer.training.recovery import find_fork, fork_weights, roll_back
 from trainer.training.restoring import restore
 from trainer.training.runlog import RunLog
-from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime, wrap_objective
+from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime
 from trainer.training.saver import Saver
+from trainer.training.sharding import is_sharded, let_go, sharding_group
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
@@ -77,6 +80,7 @@ def train(
         runtime.on_first(lambda: _claim(store, run, job, prepared, workload))
         stack.enter_context(kept_log(store, run.key, runtime.rank))
         stack.enter_context(explained_algorithms(job.training.deterministic))
+        stack.enter_context(sharding_group(job.training, runtime))
         model, state = _train(job, store, run, workload, runtime, progress, lease)
         return runtime.on_first(lambda: _publish(job, store, run, workload, model, state, lease))
 
@@ -116,12 +120,7 @@ def _train(
         keep_threads(computed, runtime)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
-    model = workload.load_model(folder or fork_weights(store, run.key))
-    if training.gradient_checkpointing:
-        checkpoint_activations(model)
-    objective = wrap_objective(
-        workload.make_objective(model), runtime, lambda: workload.read_batch(0, runtime.rank).micro_batches[0]
-    )
+    model, objective, settings = place_model(training, workload, runtime, folder or fork_weights(store, run.key))
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
@@ -132,27 +131,41 @@ def _train(
         log.info("continuing from %s at step %d of %d", store.path(f"{run.key}/{checkpoint}"), state.step, plan.total_steps)
     batches = batches_from(state.attempts, partial(workload.read_batch, rank=runtime.rank), runtime.device)
     peak = peak_flops(runtime.device, training.precision) * runtime.ranks
+    # A sharded model's optimizer has its state where the weights are, which need not be the device.
+    prepared = accelerator.prepare_optimizer(optimizer, device_placement=False if is_sharded(model) else None)
     with ExitStack() as stack:
         stack.enter_context(heeding_stops())
-        runlog = saver = None
+        runlog: RunLog | None = None
+        saver: Saver | None = None
         if runtime.rank == 0:
             constant = _constant_curves(schedule, plan)
             runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant, lease.check))
-            saver = stack.enter_context(Saver(
-                store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
-                lease.check, lambda step: ended_epoch(step, plan), training.keep_epochs,
-            ))  # fmt: skip
-            if folder:
-                saver.complete(state)
+        arguments = (
+            store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
+            lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan), training.keep_epochs,
+        )  # fmt: skip
+        if is_sharded(model):
+            saver = stack.enter_context(PartSaver(*arguments, runtime=runtime.with_own_group(), settings=settings))
+        elif runtime.rank == 0:
+            saver = stack.enter_context(Saver(*arguments))
+        if folder and saver:
+            saver.complete(state)
         bar = stack.enter_context(progress.bar("train", plan.total_steps, "step", done=state.step))
         session = Session(
-            training, plan, runtime, model, objective, accelerator.prepare_optimizer(optimizer), schedule, state,
-            lambda: workload.measure(model, runtime), workload.criterion, runlog, saver,
+            training, plan, runtime, model, objective, prepared, schedule, state,
+            lambda: _measure(workload, model, runtime), workload.criterion, runlog, saver,
             Meter(runtime.device, workload.flops_per_token(model), peak), bar,
             partial(roll_back, store=store, run=run.key, workload=workload),
         )  # fmt: skip
         run_loop(session, batches)
     return model, state
+
+
+def _measure(workload: Workload, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+    try:
+        return workload.measure(model, runtime)
+    finally:
+        let_go(model)
 
 
 def _constant_curves(schedule: Any, plan: Plan) -> set[str]:
@@ -168,9 +181,14 @@ def _publish(
     best = find_best(store, run.key, state) if job.training.final == "best" else None
     if best is not None:
         log.info("the final model is the best one, of step %d", best)
-        model = workload.load_model(Path(find_model(store, f"{run.key}/{folder_name(best)}").folder))
+    saved = f"{run.key}/{folder_name(state.step if best is None else best)}"
+    if best is not None and not is_sharded(model):
+        model = workload.load_model(Path(find_model(store, saved).folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
-        model.save_pretrained(folder)
+        if is_sharded(model):
+            publish_parts(Path(find_model(store, saved).folder), folder)
+        else:
+            model.save_pretrained(folder)
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
         details = {"run": run.fingerprint, "step": best, **workload.details}

@@ -79,6 +79,35 @@ class Runtime:
         result: T = told[0]
         return result
 
+    def on_each(self, work: Callable[[], T]) -> list[T]:
+        """Do something on every rank, and give every rank the results of all, in the order of the ranks.
+
+        Where the store refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise,
+        the other ranks raise `FirstRankFailed`.
+        """
+        told: tuple[Any, str | None, bool, bool] = (None, None, True, True)
+        failure: Exception | None = None
+        try:
+            told = (patiently(work), None, True, True)
+        except Exception as error:
+            failure = error
+            told = (None, f"rank {self.rank} ended with {error}", passes(error), isinstance(error, StorageError))
+        found: list[Any] = [told]
+        if self.ranks > 1:
+            found = [None] * self.ranks
+            dist.all_gather_object(found, told, group=self.control)
+        failed = [each for each in found if each[1] is not None]
+        if not failed:
+            return [each[0] for each in found]
+        message, pass_by = "; ".join(each[1] for each in failed), all(each[2] for each in failed)
+        if all(each[3] for each in failed):
+            raise StorageError(message, pass_by) from failure
+        raise failure or FirstRankFailed(message, pass_by)
+
+    def with_own_group(self) -> "Runtime":
+        """The same ranks, who talk over a process group of their own: for a thread that works beside the training."""
+        return Runtime(self.accelerator, dist.new_group(backend="gloo", timeout=LONG_WAIT) if self.ranks > 1 else None)
+
     def check_stop(self) -> None:
         """Raise `StopRequested` on every rank if one of them was asked to stop, also within what is finishing."""
         if self.any(stop_requested()):

@@ -5,6 +5,8 @@ A checksum says that a file is the one that was written, not that what was writt
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue
 
+from trainer.pretrained import parts
+from trainer.pretrained.parts import find_gap, is_part
 from trainer.pretrained.tensor_files import Tensor, read_tensors
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
@@ -45,20 +47,24 @@ class Settings(BaseModel):
 def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
     """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if damaged."""
     sizes = {record.name: record.size for record in manifest.files}
-    if OPTIMIZER not in sizes:
-        return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
-    weights: dict[str, Tensor] = {}
+    weights: list[tuple[str, Tensor]] = []
+    moments: list[tuple[str, Tensor]] = []
     for name in sizes:
-        if name.endswith(".safetensors") and name != OPTIMIZER:
-            weights |= read_tensors(store, f"{key}/{name}", sizes[name])
-    known = {name for group in settings.optimizer for name in group.params}
-    for full, moment in read_tensors(store, f"{key}/{OPTIMIZER}", sizes[OPTIMIZER]).items():
+        if name.endswith(".safetensors"):
+            of_optimizer = name == OPTIMIZER or is_part(name, parts.OPTIMIZER)
+            (moments if of_optimizer else weights).extend(read_tensors(store, f"{key}/{name}", sizes[name]).items())
+    if OPTIMIZER not in sizes and not any(is_part(name, parts.OPTIMIZER) for name in sizes):
+        return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
+    if gap := find_gap(weights) or find_gap(moments):
+        return f"the files of {store.path(key)} {gap}"
+    known, shapes = {name for group in settings.optimizer for name in group.params}, dict(weights)
+    for full, moment in moments:
         parameter = full.rpartition("/")[0]
         if parameter not in known:
             return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which is of no parameter that state.json names"
-        weight = weights.get(parameter.removeprefix("model."))  # some families save weights under other names
-        if weight is not None and not _fits(moment.shape, weight.shape):
-            return f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.shape} for a weight of shape {weight.shape}"
+        weight = shapes.get(parameter.removeprefix("model."))  # some families save weights under other names
+        if weight is not None and not _fits(moment.whole, weight.whole):
+            return f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.whole} for a weight of shape {weight.whole}"
     return None
 
 

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -127,24 +127,34 @@ class Saver:
         return Commit(step, time.monotonic() - started)
 
     def _commit(self, snapshot: Snapshot) -> None:
-        state, name = snapshot.state, folder_name(snapshot.state.step)
-        place = f"{self._run}/{name}"
-        with _told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
-            self._model.save_pretrained(
-                folder, state_dict=dict(snapshot.weights)
-            )  # which it empties, and this may be done again
-            for path in self._extra:
-                (folder / path.name).write_bytes(path.read_bytes())
+        state, place = snapshot.state, self._place(snapshot)
+        with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
+            # It empties what it is given, and this may be done again.
+            self._model.save_pretrained(folder, state_dict=dict(snapshot.weights))
             save_file(snapshot.optimizer, folder / OPTIMIZER)
-            saved = {"state": state.plain(), "settings": snapshot.settings}
-            (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-            details = {"step": state.step, "scores": state.scores, "run": self._fingerprint}
+            self._write_settings(snapshot, folder)
             self._check()
-            if state.step == self._replaced:  # a kill while it is replaced must not leave a pointer to nothing
-                self._store.delete(f"{self._run}/{LAST}")
+            self._make_room(state)
             # It is committed when this returns: by the rename in store/local.py, or the manifest's upload in store/remote.py.
-            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, details)
+            publish_folder(self._store, folder, place, CHECKPOINT_KIND, self._fingerprint, self._details(state))
         self._unmarked.append((state, snapshot.epoch))
+
+    def _place(self, snapshot: Snapshot) -> str:
+        return f"{self._run}/{folder_name(snapshot.state.step)}"
+
+    def _write_settings(self, snapshot: Snapshot, folder: Path) -> None:
+        """Write what is no tensor: the files beside the model, and state.json."""
+        for path in self._extra:
+            (folder / path.name).write_bytes(path.read_bytes())
+        saved = {"state": snapshot.state.plain(), "settings": snapshot.settings}
+        (folder / STATE).write_text(json.dumps(saved, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+    def _details(self, state: TrainState) -> dict[str, Any]:
+        return {"step": state.step, "scores": state.scores, "run": self._fingerprint}
+
+    def _make_room(self, state: TrainState) -> None:
+        if state.step == self._replaced:  # a kill while it is replaced must not leave a pointer to nothing
+            self._store.delete(f"{self._run}/{LAST}")
 
     def _mark(self) -> None:
         """Complete what is committed: the newest, and before it those whose pointers could not be written in their time."""
@@ -196,7 +206,7 @@ class Saver:
 
 
 @contextmanager
-def _told(place: str) -> Iterator[None]:
+def told(place: str) -> Iterator[None]:
     """Errors of the libraries that write a checkpoint, as those of the store: worth another try."""
     try:
         yield

@@ -14,6 +14,7 @@ from trainer.common.errors import ConfigError, brief
 from trainer.config.jobs import OptimizationConfig
 from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime
+from trainer.training.sharding import clip_gradients, unsynchronised
 
 
 class Outcome(NamedTuple):
@@ -121,23 +122,30 @@ def _options_of(schedule: str) -> tuple[list[str], list[str]]:
 
 
 def train_step(
-    objective: nn.Module, optimizer: Any, schedule: Any, batch: Batch, max_grad_norm: float | None, runtime: Runtime
+    objective: nn.Module,
+    optimizer: Any,
+    schedule: Any,
+    batch: Batch,
+    max_grad_norm: float | None,
+    runtime: Runtime,
+    sum_each_micro_batch: bool = False,
 ) -> Outcome:
     """Step on the mean loss over all targets of the global batch; `objective` gives a micro-batch's sum.
 
-    DDP averages gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor the number
-    of ranks changes the gradient.
+    DDP and FSDP average gradients over ranks, so each rank's sum is scaled by ranks / targets; neither accumulation nor the
+    number of ranks changes the gradient.
     """
     accelerator, ranks = runtime.accelerator, runtime.ranks
     loss = torch.zeros((), device=runtime.device)
     last = len(batch.micro_batches) - 1
     for number, inputs in enumerate(batch.micro_batches):
-        with accelerator.no_sync(objective) if number < last else nullcontext():
+        accumulates = number < last and not sum_each_micro_batch
+        with unsynchronised(objective, runtime) if accumulates else nullcontext():
             share = objective(**inputs) / batch.targets
             accelerator.backward(share * ranks)
         loss += share.detach()
     limit = float("inf") if max_grad_norm is None else max_grad_norm
-    grad_norm = accelerator.clip_grad_norm_(objective.parameters(), limit)
+    grad_norm = clip_gradients(objective, limit, runtime)
     # The one wait for the device in a step: weights must not take in what is not finite. In fp16 the scaler sees to that.
     skipped = not bool(torch.isfinite(grad_norm))
     if not skipped or accelerator.scaler is not None:

@@ -8,6 +8,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.progress import Progress
+from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData
@@ -38,6 +39,9 @@ class Workload(Protocol):
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         """The model as the job starts it, or as a checkpoint's folder holds it."""
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        """The same for ranks that hold some rows of each weight; None if it must be loaded whole and then divided."""
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         """The model with its loss: called with a micro-batch's inputs, it gives the sum over the targets."""

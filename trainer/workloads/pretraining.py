@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
@@ -15,6 +15,7 @@ from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
+from trainer.models.outline import Outline, Rows, outline_files, outline_new
 from trainer.models.trial import tried_objective
 from trainer.order.batches import Batch
 from trainer.order.dataset import Dataset, open_dataset, read_batch
@@ -54,6 +55,20 @@ class Pretraining:
         job = self._job
         if folder is not None:
             return load_model(folder, job.model.attention)
+        return build_model(job.model, self._resolve_config(), job.training.seed)
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        job = self._job
+        if folder is not None:
+            return outline_files(str(folder), job.model.attention, rows)
+        config = self._resolve_config()
+        if job.model.pretrained is not None:
+            return outline_files(job.model.pretrained, job.model.attention, rows)
+        return outline_new(config, job.model.attention, job.training.seed, rows)
+
+    def _resolve_config(self) -> PretrainedConfig:
+        """The configuration of the model that the job starts with, checked against its tokenizer."""
+        job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
         config = resolve_config(job.model, tokenizer, job.training.context)
         if job.model.pretrained is not None:
@@ -64,7 +79,7 @@ class Pretraining:
                 "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
                 config.model_type, other, PLAIN_CLASS,
             )  # fmt: skip
-        return build_model(job.model, config, job.training.seed)
+        return config
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         return tried_objective(model, self._job.model, self._job.training.context)

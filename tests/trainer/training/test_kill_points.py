@@ -21,12 +21,13 @@ class Place(NamedTuple):
     folder: Path
     store: str
     env: dict[str, str]
+    sharding: str = "none"
 
     def run(self, raw: Path, when: str = "", point: str = "") -> int:
         """Run the whole job in a process that may kill itself; returns its status."""
         values = small_values(
             raw, self.store, run="one", training__max_steps=6, training__save_every=2, training__evaluate_every=3,
-            training__keep_last=1,
+            training__keep_last=1, training__sharding=self.sharding,
         )  # fmt: skip
         config = write_config(self.folder / "job.yaml", values)
         said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
@@ -52,7 +53,11 @@ Places = Callable[[Path], Place]
 KEY_POINTS = {
     "local": ["rename runs/one/checkpoints/step-#", "replace runs/one/checkpoint-last", "rename runs/one/final"],
     "s3": ["put_object runs/one/checkpoints/step-#/manifest.json", "put_object runs/one/final/manifest.json"],
-}
+    "sharded": [
+        "replace runs/one/checkpoints/step-#/model-part-#-of-#.safetensors", "replace runs/one/checkpoints/step-#/state.json",
+        "replace runs/one/checkpoints/step-#/manifest.json", "rename runs/one/final",
+    ],
+}  # fmt: skip
 """Killed at in every test run; at all of them in the long one."""
 
 OTHERS = {
@@ -66,10 +71,11 @@ OTHERS = {
         "put_object runs/one/checkpoint-last", "put_object runs/one/report.html", "put_object runs/one/eval.json",
         "put_object runs/one/lease.json",
     ],
+    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#.safetensors", "replace runs/one/checkpoint-last"],
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["local", pytest.param("s3", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=["local", "sharded", pytest.param("s3", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -81,8 +87,8 @@ def places(kind: str, request: pytest.FixtureRequest) -> Places:
 
     def make(folder: Path) -> Place:
         folder.mkdir(exist_ok=True)
-        if kind == "local":
-            return Place(folder, str(folder / "store"), {})
+        if kind != "s3":
+            return Place(folder, str(folder / "store"), {}, "fsdp" if kind == "sharded" else "none")
         server = request.getfixturevalue("s3")
         return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")})
 

@@ -1,0 +1,106 @@
+"""Models of which each rank holds some rows: the same weights as of whole ones, drawn or read, and no more of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from tests.support import SMALL_MODEL
+from trainer.common.errors import ConfigError
+from trainer.models.blocks import find_blocks, require_blocks
+from trainer.models.causal import load_model, made_ready, model_from
+from trainer.models.outline import Outline, outline_files, outline_new, own_tensors
+from trainer.pretrained.opened import rows_of
+
+RANKS = 3
+SMALL: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2, "intermediate_size": 64,
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt2": SMALL_MODEL,
+    "llama": SMALL,
+    "qwen3": {**SMALL, "head_dim": 16},
+    "gemma2": {**SMALL, "head_dim": 16},
+    "mixtral": {**SMALL, "num_local_experts": 2},
+    "gpt_neox": SMALL,
+    "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 32},
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+}
+
+
+def config_of(family: str, **changes: Any) -> PretrainedConfig:
+    values = {name: value for name, value in FAMILIES[family].items() if name != "model_type"}
+    made: PretrainedConfig = AutoConfig.for_model(
+        family, vocab_size=131, bos_token_id=0, eos_token_id=0, pad_token_id=None, **{**values, **changes}
+    )
+    return made
+
+
+def rows(rank: int) -> Callable[[int], tuple[int, int]]:
+    return lambda number: rows_of(rank, RANKS, number)
+
+
+def assert_divided(outlines: list[Outline | None], whole: PreTrainedModel) -> None:
+    """All ranks' rows together are the whole model's weights, and its buffers are there."""
+    read = []
+    for outline in outlines:
+        assert outline is not None
+        assert all(parameter.is_meta for parameter in outline.model.parameters())
+        for (name, expected), (same, found) in zip(whole.named_buffers(), outline.model.named_buffers(), strict=True):
+            assert name == same and torch.equal(found, expected)
+        read.append(outline.read)
+    for name, parameter in whole.named_parameters():
+        assert torch.equal(torch.cat([each(name) for each in read]), parameter), name
+    assert {name for name, _ in whole.named_parameters()} <= own_tensors(whole).keys()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_of_a_new_model_are_drawn_as_those_of_a_whole_one(family: str) -> None:
+    config = config_of(family)
+    torch.manual_seed(7)
+    whole = made_ready(model_from(config, None, AutoModelForCausalLM))
+    state = torch.random.get_rng_state()
+    assert_divided([outline_new(config, None, 7, rows(rank)) for rank in range(RANKS)], whole)
+    assert torch.equal(torch.random.get_rng_state(), state), "what is drawn next is the same too"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("size", ["1GB", "20KB"])
+def test_rows_of_a_folder_are_read_from_one_file_or_several(family: str, size: str, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model_from(config_of(family), None, AutoModelForCausalLM).save_pretrained(tmp_path, max_shard_size=size)
+    assert (len(list(tmp_path.glob("*.safetensors"))) == 1) == (size == "1GB")
+    assert_divided([outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)], load_model(tmp_path))
+
+
+def test_a_folder_with_other_names_than_the_models_is_left_to_be_loaded_whole(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)  # each expert by itself
+    assert outline_files(str(tmp_path), None, rows(0)) is None
+
+
+def test_a_family_whose_weights_constructors_write_is_left_to_be_built_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_of("llama")
+    initialise = PreTrainedModel._init_weights
+
+    def but_norms(model: PreTrainedModel, module: nn.Module) -> None:
+        if "Norm" not in type(module).__name__:
+            initialise(model, module)
+
+    monkeypatch.setattr(PreTrainedModel, "_init_weights", but_norms)
+    assert outline_new(config, None, 0, rows(0)) is None
+
+
+def test_blocks_are_the_members_of_the_outermost_list() -> None:
+    with torch.device("meta"):
+        model = model_from(config_of("mixtral"), None, AutoModelForCausalLM)
+    assert find_blocks(model) == list(model.model.layers)
+    with torch.device("meta"):
+        none = model_from(config_of("gpt2", n_layer=0), None, AutoModelForCausalLM)
+    with pytest.raises(ConfigError, match="no repeated blocks to divide among the ranks"):
+        require_blocks(none, "gpt2")

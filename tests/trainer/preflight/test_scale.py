@@ -1,0 +1,86 @@
+"""What a sharded model is said to take, against runs of one on two ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from tests.docs.pages import DOCS
+from tests.processes import free_port, start_module, wait_until
+from tests.support import only_run, small_job, small_values, write_config
+from tests.trainer.training.sharded_runs import copied
+from trainer.corpus.preparation import PreparedData
+from trainer.models.causal import count_units
+from trainer.preflight.memory import divide, estimate_memory, guess_activations
+from trainer.preflight.scale import FAMILY, TRAINING, plan_scale, table
+
+LAYERS = (2, 8)
+MODEL: dict[str, Any] = {"model_type": "llama", "hidden_size": 768, "num_attention_heads": 6, "intermediate_size": 2048}
+"""With 8 layers 57 million parameters, with 2 a quarter of them."""
+
+SHORT: dict[str, Any] = {
+    "training__max_steps": 2, "training__save_every": 1, "training__micro_batch": 2, "training__sharding": "fsdp",
+    "data__validation_fraction": 0.0,
+}  # fmt: skip
+
+
+def most_memory(pid: int) -> int:
+    """The most bytes of memory that a process has taken."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def measure(raw: Path, store: Path, folder: Path, layers: int) -> int:
+    """The most memory that a rank of two has taken by the time that its run publishes; freed buffers are no part of it."""
+    values = small_values(raw, store, **SHORT, model__config={**MODEL, "num_hidden_layers": layers})
+    config = write_config(folder / "job.yaml", values)
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    common |= {"MASTER_PORT": str(free_port()), "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
+    running = [
+        start_module(folder / str(rank), "trainer", config, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    ended = "runs/*/final/manifest.json"
+    wait_until(lambda: any(store.glob(ended)) or any(rank.status() is not None for rank in running))
+    found = max(most_memory(rank.pid) for rank in running)
+    for rank in running:
+        assert rank.wait().status == 0, rank.output()
+    return found
+
+
+@pytest.mark.slow
+def test_a_run_takes_the_memory_and_the_disk_that_it_is_said_to_take(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    """Of two models' difference, as what libraries take is not known as well."""
+    taken, said, training = [], [], small_job(raw, tmp_path, **SHORT).training
+    for layers in LAYERS:
+        store = copied(prepared[0], tmp_path / f"store-{layers}")
+        (tmp_path / str(layers)).mkdir()
+        taken.append(measure(raw, store, tmp_path / str(layers), layers))
+        config = AutoConfig.for_model(**MODEL, num_hidden_layers=layers, vocab_size=384)
+        units, kept = count_units(config), guess_activations(config, training)
+        said.append(estimate_memory(training, config, 2, units.parameters, kept, 0, units).host)
+        folder = store / only_run(store) / "checkpoints" / "step-00000002"
+        for rank in range(2):
+            size = sum(path.stat().st_size for path in folder.glob(f"*-part-{rank:05d}-of-00002.safetensors"))
+            assert size == pytest.approx(divide(training, units, 2).copies, rel=1e-3)
+    assert taken[1] - taken[0] == pytest.approx(said[1] - said[0], rel=0.1)
+
+
+def test_gradients_of_the_whole_model_are_held_only_where_they_wait_for_the_last_micro_batch() -> None:
+    units = count_units(FAMILY["7B"])
+    for changes, factor in (({"sum_each_micro_batch": False}, 4), ({}, 0), ({"micro_batch": 8, "global_batch": 64}, 0)):
+        assert divide(TRAINING.model_copy(update=changes), units, 8).accumulated == factor * units.parameters
+
+
+def test_a_rank_of_many_holds_a_small_share_of_a_large_model() -> None:
+    few, many = (plan_scale(FAMILY["70B"], TRAINING, ranks) for ranks in (8, 64))
+    assert many.part == pytest.approx(few.part / 8, rel=1e-6) and many.checkpoint == few.checkpoint
+    assert many.device < 80 * 2**30 < few.device
+
+
+def test_the_documentation_tells_the_plan() -> None:
+    page = (DOCS / "how-to" / "shard-a-model.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in page

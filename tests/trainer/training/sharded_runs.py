@@ -1,0 +1,92 @@
+"""Runs of a small model that is divided among ranks, for tests: started, cut back, and their weights read."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from tests.processes import Ended, Running, free_port, start_warm
+from tests.support import NO_DROPOUT, SMALL_MODEL, only_run
+from trainer.store.places import BEST, FINAL, LAST
+
+FSDP = "training.sharding=fsdp"
+
+SHORT: dict[str, Any] = {
+    "training__max_steps": 4, "training__save_every": 2, "training__evaluate_every": 2, "training__global_batch": 12,
+    "model__config": {**SMALL_MODEL, **NO_DROPOUT},
+}  # fmt: skip
+"""Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
+
+LAST_STEP, STEP_BEFORE = "step-00000004", "step-00000002"
+
+
+def start(
+    said: Path,
+    ranks: int,
+    *arguments: object,
+    through: Sequence[object] = (),
+    only: int | None = None,
+    env: Mapping[str, str] = {},
+) -> list[Running]:
+    """Start a run on some ranks; rank `only` through another module, with arguments of its own before those."""
+    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = []
+    for rank in range(ranks):
+        module, *own = [*through, "--", "trainer.__main__"] if rank == only else ["trainer.__main__"]
+        own_env = {**env, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        started.append(start_warm(said / str(rank), str(module), *own, *arguments, env=own_env))
+    return started
+
+
+def finish(said: Path, config: Path, store: Path, ranks: int, *words: str) -> list[Ended]:
+    """Train to the end on some ranks."""
+    ended = [rank.wait() for rank in start(said, ranks, config, f"store={store}", *words)]
+    assert [rank.status for rank in ended] == [0] * ranks, ended
+    return ended
+
+
+def cut_back(store: Path) -> Path:
+    """Take away what the one run did after its step before the last: as if it had been killed then; returns its folder."""
+    run = store / only_run(store)
+    shutil.rmtree(run / "checkpoints" / LAST_STEP)
+    shutil.rmtree(run / FINAL)
+    for name in (LAST, BEST, "eval.json", "report.html", "lineage.json"):
+        (run / name).unlink()
+    return run
+
+
+def copied(store: Path, to: Path) -> Path:
+    """A copy of a store."""
+    return Path(shutil.copytree(store, to))
+
+
+def final_weights(store: Path) -> dict[str, torch.Tensor]:
+    """The weights of the one run's final model."""
+    return load_file(store / only_run(store) / FINAL / "model.safetensors")
+
+
+def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of two models' weights."""
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def joined(folder: Path, stem: str) -> dict[str, torch.Tensor]:
+    """The whole tensors of a checkpoint's parts, put together by what the headers say, and by nothing of the project's."""
+    pieces: dict[str, dict[int, torch.Tensor]] = {}
+    for path in sorted(folder.glob(f"{stem}-part-*.safetensors")):
+        with safe_open(path, "pt") as opened:
+            told = json.loads(opened.metadata()["stretches"])
+            for name in opened.keys():  # noqa: SIM118
+                pieces.setdefault(name, {})[told.get(name, [0])[0]] = opened.get_tensor(name)
+    whole = {}
+    for name, found in pieces.items():
+        parts = [found[start] for start in sorted(found)]
+        whole[name] = torch.cat(parts) if parts[0].dim() else parts[0]
+    return whole

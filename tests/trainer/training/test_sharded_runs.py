@@ -1,0 +1,151 @@
+"""What else is done with runs of models that are divided among ranks: stopped, rolled back, forked, fine-tuned, begun."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.processes import wait_until
+from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
+from tests.trainer.conftest import OFTEN
+from tests.trainer.labelled_pairs import finetune_job, finetune_values
+from tests.trainer.training.sharded_runs import FSDP, SHORT, apart, copied, final_weights, finish, start
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.kinds.training import train
+from trainer.store.places import FINAL
+from trainer.training import divergence, loop
+from trainer.training.runtime import Runtime
+from trainer.training.step import Outcome
+
+pytestmark = pytest.mark.slow
+
+ALONE = {**SHORT, "run": "one", "training__sharding": "fsdp"}
+"""A sharded run of a name, in this process."""
+
+ROUNDING = 2e-6
+"""Of weights, absolute, after a few steps: sums in another order."""
+
+
+def weights(store: Path, run: str) -> dict[str, torch.Tensor]:
+    return load_file(store / run / FINAL / "model.safetensors")
+
+
+def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    values = small_values(raw, Path("unset"), training__max_steps=40, training__sharding="fsdp", training__evaluate_every=5)
+    config = write_config(tmp_path / "job.yaml", values)
+    stopped, undisturbed = (copied(prepared[0], tmp_path / name) for name in ("stopped", "undisturbed"))
+    running = start(tmp_path / "said", 2, config, f"store={stopped}")
+    wait_until(lambda: steps_recorded(stopped) >= 2 or any(rank.status() is not None for rank in running))
+    running[1].send(signal.SIGTERM)
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [75, 75], ended
+    finish(tmp_path / "again", config, stopped, 2)
+    finish(tmp_path / "undisturbed-said", config, undisturbed, 2)
+    assert apart(final_weights(stopped), final_weights(undisturbed)) == 0.0
+    assert curve(stopped) == curve(undisturbed)
+
+
+def test_training_goes_back_to_the_parts_of_the_last_commit(
+    raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(divergence, "MAX_SKIPS", 2)
+    step, seed, attempts = loop.train_step, loop.seed_everything, [0]
+
+    def note_attempt(number: int, attempt: int, rank: int) -> None:
+        attempts.append(attempt)
+        seed(number, attempt, rank)
+
+    def skip_two(*arguments: Any) -> Outcome:
+        if attempts[-1] not in (3, 4):
+            return step(*arguments)
+        return Outcome(torch.tensor(0.0), torch.tensor(torch.nan), skipped=True)
+
+    monkeypatch.setattr(loop, "seed_everything", note_attempt)
+    monkeypatch.setattr(loop, "train_step", skip_two)
+    whole = copied(stocked, tmp_path / "whole")
+    train(small_job(raw, stocked, **ALONE), silent())
+    train(small_job(raw, whole, **{**ALONE, "training__sharding": "none"}), silent())
+    assert [record["step"] for record in records(stocked, "rollback")] == [2]
+    assert apart(final_weights(stocked), final_weights(whole)) < ROUNDING
+
+
+def test_a_run_is_forked_from_the_parts_of_another(raw: Path, stocked: Path, runtime: Runtime) -> None:
+    train(small_job(raw, stocked, **ALONE), silent())
+    changed = {**ALONE, "training__learning_rate": 2e-3, "resume": "fork"}
+    fork = train(small_job(raw, stocked, **changed), silent())
+    last, begun = (records(stocked, "evaluation", key) for key in ("runs/one", fork.key))
+    assert (begun[0]["step"], begun[0]["loss"]) == (0, last[-1]["loss"])
+
+
+def test_the_best_checkpoint_is_published_from_its_parts(raw: Path, stocked: Path, runtime: Runtime) -> None:
+    changes = {**ALONE, "training__final": "best", "training__learning_rate": 0.3, "training__evaluate_every": 1}
+    train(small_job(raw, stocked, **changes), silent())
+    best = json.loads((stocked / "runs/one/checkpoint-best").read_text())["step"]
+    assert best < 4
+    part = stocked / f"runs/one/checkpoints/step-{best:08d}/model-part-00000-of-00001.safetensors"
+    assert apart(weights(stocked, "runs/one"), load_file(part)) == 0.0
+
+
+def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_whole_one(
+    raw: Path, stocked: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "model"
+    config = write_config(tmp_path / "first.yaml", small_values(raw, stocked, **SHORT))
+    finish(tmp_path / "said", config, stocked, 1)
+    folder = stocked / only_run(stocked) / FINAL
+    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(model, max_shard_size="30KB")
+    (model / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    assert len(list(model.glob("*.safetensors"))) > 1
+    values = small_values(raw, Path("unset"), **{**SHORT, "name": "second"})
+    values["model"] = {"pretrained": str(model)}
+    values["data"]["tokenizer"] = {"path": str(model)}
+    second = write_config(tmp_path / "second.yaml", values)
+    stores = [tmp_path / name for name in ("whole", "sharded")]
+    finish(tmp_path / "said-whole", second, stores[0], 2)
+    ended = finish(tmp_path / "said-sharded", second, stores[1], 2, FSDP)
+    assert "takes the memory for all of it" not in ended[0].stderr
+    assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
+
+
+def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
+    raw: Path, stocked: Path, pairs: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    train(small_job(raw, stocked, **ALONE), silent())
+    begun_from = "runs/one/checkpoint-last"
+    changes = {**OFTEN, "training__epochs": 1, "training__save_every": None, "training__global_batch": 12}
+    changes["training__micro_batch"] = 2
+    whole = train(finetune_job(pairs, stocked, begun_from, **changes, run="whole"), silent())
+    values = finetune_values(pairs, stocked, begun_from, **changes, run="sharded", training__sharding="fsdp")
+    config = write_config(tmp_path / "job.yaml", values)
+    finish(tmp_path / "said", config, stocked, 2)
+    assert apart(weights(stocked, "runs/sharded"), weights(stocked, whole.key)) < 1e-4
+    losses = [[r["loss"] for r in records(stocked, "train", run)] for run in (whole.key, "runs/sharded")]
+    assert losses[1] == pytest.approx(losses[0], abs=2e-4)
+    scores = [records(stocked, "evaluation", run)[-1] for run in (whole.key, "runs/sharded")]
+    assert scores[1]["loss"] == pytest.approx(scores[0]["loss"], abs=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cpu_offload": True}, "cpu_offload goes with sharding: fsdp"),
+        ({"sharding": "fsdp", "optimizer": "adafactor"}, "sharding: fsdp goes with optimizer adamw or sgd"),
+        ({"sharding": "zero"}, "training.sharding"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(raw: Path, changes: dict[str, Any], message: str) -> None:
+    values = small_values(raw, "store")
+    values["training"] |= changes
+    with pytest.raises(ConfigError, match=message):
+        validate_job(PipelineJob, values, "test")

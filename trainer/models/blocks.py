@@ -1,0 +1,30 @@
+"""The repeated blocks of a model: the layers that are divided among ranks, and gathered, one at a time."""
+
+from torch import nn
+
+from trainer.common.errors import ConfigError
+
+
+def find_blocks(model: nn.Module) -> list[nn.Module]:
+    """The members of the outermost lists of modules with parameters, each list of one class, in their order."""
+    found: list[nn.Module] = []
+    for child in model.children():
+        if isinstance(child, nn.ModuleList):
+            members = list(child)
+            weighty = all(any(True for _ in member.parameters()) for member in members)
+            if members and weighty and len({type(member) for member in members}) == 1:
+                found.extend(dict.fromkeys(members))
+                continue
+        found.extend(find_blocks(child))
+    return found
+
+
+def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
+    """The same. Raises `ConfigError` if there are none."""
+    blocks = find_blocks(model)
+    if not blocks:
+        raise ConfigError(
+            f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to divide among the ranks; "
+            "set training.sharding to none"
+        )
+    return blocks

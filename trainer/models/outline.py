@@ -1,0 +1,162 @@
+"""A model without its weights, and where the rows of each weight come from: for ranks that hold a part of it each.
+
+A new model's weights are drawn block by block, by the same functions and in the same order as if it were built whole, and a
+rank keeps its own rows of each: so they are the same values, and no more than a block, and what belongs to none, is there at a
+time.
+Weights that lie in files are read rank by rank.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from accelerate import init_empty_weights
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+from trainer.models.blocks import find_blocks
+from trainer.models.causal import made_ready, model_from, take_generation_config
+from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.opened import Tensors
+from trainer.pretrained.weights import check_weights, weight_files
+
+log = logging.getLogger(__name__)
+
+Rows = Callable[[int], tuple[int, int]]
+"""Of so many rows, the first that a rank holds and the one after its last."""
+
+
+class Outline(NamedTuple):
+    """A model whose parameters are on the device `meta`; `read` gives a rank's rows of one by its name, or of a buffer all."""
+
+    model: PreTrainedModel
+    read: Callable[[str], torch.Tensor]
+
+
+def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows: Rows) -> Outline | None:
+    """A new model with the weights that `build_model` gives, of which this rank holds some rows.
+
+    None if its family leaves weights to what the constructors of its modules wrote: then it must be built whole.
+    """
+    drawn = _Drawn(rows)
+    torch.manual_seed(seed)
+    with _initialised_by(drawn.initialise), init_empty_weights(include_buffers=False), _DrawAnyway():  # type: ignore[no-untyped-call]
+        model = model_from(config, attention, AutoModelForCausalLM)
+    model.tie_weights()
+    found = {name: drawn.taken.get(parameter) for name, parameter in model.named_parameters()}
+    if lacking := [name for name, values in found.items() if values is None or values.isnan().any()]:
+        log.warning("%s and %d other weights are not made block by block", lacking[0], len(lacking) - 1)
+        return None
+    return Outline(made_ready(model), lambda name: found[name])  # type: ignore[arg-type, return-value]
+
+
+def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
+    """A model whose weights lie in a local folder. None if they lie there under other names than it has, or not at all."""
+    check_settings(path)
+    check_weights(path)
+    if not Path(path).is_dir():
+        return None
+    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
+        model = made_ready(model_from(config, attention, AutoModelForCausalLM))
+    model.tie_weights()
+    take_generation_config(model, path)
+    tensors = Tensors(weight_files(Path(path)))
+    shapes = tensors.shapes()
+    wanted = {name: tuple(each.shape) for name, each in own_tensors(model).items()}
+    if any(shapes.get(name) != shape for name, shape in wanted.items()):
+        return None
+    parameters = dict(model.named_parameters())
+
+    def read(name: str) -> torch.Tensor:
+        divided = name in parameters and parameters[name].dim() > 0
+        return tensors.read(name, *rows(shapes[name][0])) if divided else tensors.read(name)
+
+    return Outline(model, read)
+
+
+def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The parameters of a model, and the buffers that are saved; of tied ones, that which the others are tied to."""
+    tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+    return {name: tensor for name, tensor in model.state_dict(keep_vars=True).items() if name not in tied}
+
+
+@contextmanager
+def _initialised_by(initialise: Callable[[PreTrainedModel], None]) -> Iterator[None]:
+    """Have models that are built in the block initialised by another function than their own, which ties weights besides."""
+    original = PreTrainedModel.init_weights
+    PreTrainedModel.init_weights = lambda model: initialise(model)  # type: ignore[method-assign]  # to be bound to it
+    try:
+        yield
+    finally:
+        PreTrainedModel.init_weights = original  # type: ignore[method-assign]
+
+
+class _DrawAnyway(TorchDispatchMode):
+    """Draw as many random numbers for what is on `meta` as for what has memory: a constructor's, which are replaced."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags and isinstance(args[0], torch.Tensor) and args[0].is_meta:
+            func(torch.empty(args[0].shape, dtype=args[0].dtype, device="cpu"), *args[1:], **(kwargs or {}))
+        return result
+
+
+class _Drawn:
+    """The rows of a new model's weights that this rank holds, by the parameters on `meta` that they are of."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.taken: dict[nn.Parameter, torch.Tensor] = {}
+        self._rows = rows
+
+    @torch.no_grad()
+    def initialise(self, model: PreTrainedModel) -> None:
+        """What `PreTrainedModel.initialize_weights` does, with memory for one block at a time."""
+        blocks = set(find_blocks(model))
+        with self._filled(module for module in _outside(model, blocks)):
+            self._walk(model, model, blocks)
+
+    def _walk(self, module: nn.Module, owner: PreTrainedModel, blocks: set[nn.Module]) -> None:
+        if module in blocks:
+            with self._filled(module.modules()):
+                self._walk(module, owner, blocks - {module})
+            return
+        for child in module.children():
+            self._walk(child, child if isinstance(child, PreTrainedModel) else owner, blocks)
+        owner._initialize_weights(module)
+
+    @contextmanager
+    def _filled(self, modules: Any) -> Iterator[None]:
+        """Give the parameters of modules that are not initialised yet memory, and keep this rank's rows of what is written."""
+        places = [
+            (module, name, parameter)
+            for module in modules
+            if not getattr(module, "_is_hf_initialized", False)
+            for name, parameter in module._parameters.items()
+            if parameter is not None
+        ]
+        whole = {
+            parameter: nn.Parameter(torch.full(parameter.shape, torch.nan, dtype=parameter.dtype), parameter.requires_grad)
+            for _, _, parameter in places
+        }
+        for module, name, parameter in places:
+            module._parameters[name] = whole[parameter]
+        yield
+        for module, name, parameter in places:
+            module._parameters[name] = parameter
+        for parameter, values in whole.items():
+            parameter.__dict__.update(values.__dict__)
+            start, end = self._rows(len(values)) if values.dim() else (0, 0)
+            self.taken[parameter] = values.detach()[start:end].clone() if values.dim() else values.detach().clone()
+
+
+def _outside(module: nn.Module, blocks: set[nn.Module]) -> Iterator[nn.Module]:
+    """The modules of a model that belong to none of its blocks."""
+    if module not in blocks:
+        yield module
+        for child in module.children():
+            yield from _outside(child, blocks)

@@ -1,0 +1,67 @@
+"""What models of billions of parameters take that are divided among ranks: memory of each, and disk. Nothing is allocated."""
+
+from typing import NamedTuple
+
+from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
+
+from trainer.common.formats import size
+from trainer.config.jobs import TrainingConfig
+from trainer.models.causal import count_units
+from trainer.preflight.memory import activation_bytes, divide, guess_activations
+from trainer.preflight.pretraining import checkpoint_bytes, run_bytes
+
+FAMILY = {
+    "7B": LlamaConfig(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000
+    ),
+    "70B": LlamaConfig(
+        hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8,
+        vocab_size=32000,
+    ),
+}  # fmt: skip
+"""The shapes of Llama 2 (Touvron et al., 2023)."""
+
+TRAINING = TrainingConfig(
+    max_steps=1, context=4096, global_batch=64, micro_batch=1, precision="bf16", sharding="fsdp", gradient_checkpointing=True,
+    sum_each_micro_batch=True,
+)  # fmt: skip
+"""Windows of 4096 tokens, one a rank at a time."""
+
+
+class Scale(NamedTuple):
+    """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a checkpoint;
+    of a whole one, of all that a run keeps, and of its final model, which a GPU that evaluates it holds too."""
+
+    device: int
+    copies: int
+    part: int
+    checkpoint: int
+    kept: int
+    final: int
+
+
+def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -> Scale:
+    """What training a model takes on some ranks with a GPU each."""
+    units = count_units(config, None, AutoModelForCausalLM)
+    shares = divide(training, units, ranks)
+    activations = activation_bytes(training, config, ranks, guess_activations(config, training), gpu=True)
+    return Scale(
+        device=shares.state + shares.gathered + shares.accumulated + activations,
+        copies=shares.copies,
+        part=shares.copies,
+        checkpoint=checkpoint_bytes(units.parameters),
+        kept=run_bytes(training, units.parameters, epochs=0),
+        final=4 * units.parameters,
+    )
+
+
+def table() -> list[str]:
+    """The plan of both models on 8 and on 64 ranks, as the lines of a Markdown table."""
+    lines = [
+        "| Model | Ranks | A rank's GPU | A rank's copies | A rank's part | A checkpoint | A run keeps | The final model |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, config in FAMILY.items():
+        for ranks in (8, 64):
+            lines.append(f"| {name} | {ranks} | {' | '.join(size(each) for each in plan_scale(config, TRAINING, ranks))} |")
+    return lines

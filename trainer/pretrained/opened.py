@@ -1,0 +1,102 @@
+"""Tensors in safetensors files, opened to read stretches of their rows; a tensor's rows may lie in several parts (parts.py)."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from trainer.common.errors import ArtifactError
+from trainer.pretrained.parts import find_gap
+from trainer.pretrained.tensor_files import STRETCHES, Tensor, read_file_header
+
+
+class Stretch(NamedTuple):
+    """Rows of a tensor: the first one's number, and the shape of the whole."""
+
+    start: int
+    whole: tuple[int, ...]
+
+
+def rows_of(rank: int, ranks: int, rows: int) -> tuple[int, int]:
+    """The first of a rank's rows, and the one after its last: as FSDP divides it, the last ranks may have fewer, or none."""
+    each = -(-rows // ranks)
+    return min(rank * each, rows), min((rank + 1) * each, rows)
+
+
+class Piece(NamedTuple):
+    """A file that holds rows of a tensor."""
+
+    file: Path
+    tensor: Tensor
+
+
+def write_part(path: Path, tensors: Mapping[str, torch.Tensor], stretches: Mapping[str, Stretch]) -> None:
+    """Write a part's tensors; `stretches` tells of those that are not whole."""
+    told = {name: [stretch.start, list(stretch.whole)] for name, stretch in sorted(stretches.items())}
+    # One entry only: the library writes several in any order, and the same part has the same bytes.
+    save_file(dict(tensors), path, metadata={STRETCHES: json.dumps(told)})
+
+
+class Tensors:
+    """The tensors of some files by name, opened to read stretches of them; whole ones if no file is a part."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        """Raises `ArtifactError` if a file is damaged, or tensors are not whole."""
+        self._pieces: dict[str, list[Piece]] = {}
+        self._open: dict[Path, Any] = {}
+        self._files = list(files)
+        for path in self._files:
+            for name, tensor in _read_header(path).items():
+                self._pieces.setdefault(name, []).append(Piece(path, tensor))
+        if gap := find_gap((name, piece.tensor) for name, pieces in self._pieces.items() for piece in pieces):
+            raise ArtifactError(f"{', '.join(map(str, self._files))} {gap}; a part is missing, or of another checkpoint")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each whole tensor."""
+        return {name: pieces[0].tensor.whole for name, pieces in self._pieces.items()}
+
+    def size(self, name: str) -> int:
+        """The bytes of a whole tensor."""
+        return math.prod(self._pieces[name][0].tensor.whole) * self.read(name, 0, 0).element_size()
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> torch.Tensor:
+        """The rows of a tensor from one to before another, or all of it: from the pieces that hold them."""
+        pieces = self._pieces[name]
+        if not pieces[0].tensor.whole:
+            return self._file(pieces[0].file).get_tensor(name)  # type: ignore[no-any-return]
+        last = pieces[0].tensor.whole[0] if end is None else end
+        found = [
+            self._slice(
+                name,
+                piece,
+                max(0, start - piece.tensor.start),
+                min(last - piece.tensor.start, piece.tensor.shape[0]),
+            )
+            for piece in sorted(pieces, key=lambda piece: piece.tensor.start)
+            if piece.tensor.start < last and piece.tensor.start + piece.tensor.shape[0] > start
+        ]
+        if not found:
+            return self._slice(name, pieces[0], 0, 0)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def _slice(self, name: str, piece: Piece, start: int, end: int) -> torch.Tensor:
+        if not piece.tensor.shape:
+            return self._file(piece.file).get_tensor(name)  # type: ignore[no-any-return]
+        return self._file(piece.file).get_slice(name)[start:end]  # type: ignore[no-any-return]
+
+    def _file(self, path: Path) -> Any:
+        if path not in self._open:
+            self._open[path] = safe_open(path, framework="pt")
+        return self._open[path]
+
+
+def _read_header(path: Path) -> dict[str, Tensor]:
+    try:
+        return read_file_header(path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path} is missing or damaged ({error})") from error

@@ -1,0 +1,57 @@
+"""The parts that the ranks of a sharded run wrote of a model and of its optimizer: their names, and whether they are whole.
+
+    model-part-00000-of-00002.safetensors    rank 0's rows of each weight, and what is not divided
+    model-part-00001-of-00002.safetensors    rank 1's
+
+A part's header says of each tensor from which row on it holds it, and the shape of the whole (tensor_files.py). So another
+number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainer.pretrained.tensor_files import Tensor
+
+PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}\.safetensors")
+MODEL, OPTIMIZER = "model", "optimizer"
+"""What parts are of: the beginnings of their names."""
+
+
+def part_name(stem: str, rank: int, ranks: int) -> str:
+    """The file of a rank's part, of so many."""
+    return f"{stem}-part-{rank:05d}-of-{ranks:05d}.safetensors"
+
+
+def is_part(name: str, stem: str) -> bool:
+    """Whether a file is a part of the model, or of the optimizer."""
+    found = PART.fullmatch(name)
+    return found is not None and found["stem"] == stem
+
+
+def find_parts(folder: Path, stem: str) -> list[Path]:
+    """The parts of the model, or of the optimizer, in a folder; none if it is not divided."""
+    return sorted(path for path in folder.iterdir() if is_part(path.name, stem)) if folder.is_dir() else []
+
+
+def find_gap(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
+    """What the pieces of tensors lack, or hold twice, as the end of a sentence; None if each tensor is whole."""
+    pieces: dict[str, list[Tensor]] = {}
+    for name, tensor in tensors:
+        pieces.setdefault(name, []).append(tensor)
+    for name, found in pieces.items():
+        whole, dtype = found[0].whole, found[0].dtype
+        if any((each.whole, each.dtype) != (whole, dtype) for each in found):
+            return f"hold {name!r} in several shapes or number formats"
+        if not whole:
+            if len(found) > 1:
+                return f"hold {name!r} more than once"
+            continue
+        reached = 0
+        for each in sorted(found, key=lambda each: each.start):
+            if each.start != reached:
+                return f"hold row {min(each.start, reached)} of {name!r} {'twice' if each.start < reached else 'nowhere'}"
+            reached += each.shape[0]
+        if reached != whole[0]:
+            return f"hold {reached} of the {whole[0]} rows of {name!r}"
+    return None

@@ -1,0 +1,179 @@
+"""Models whose weights, gradients and optimizer are divided among the ranks, by PyTorch's FSDP2.
+
+Each block, and what is outside of them, is a unit: its weights are gathered before they are used and let go of after. A rank
+keeps the rows `rows_of` of each weight. torch is called directly: accelerate's plugin gives DDP on a CPU without a word.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from transformers import PreTrainedModel
+
+from trainer.config.jobs import OptimizationConfig
+from trainer.models.blocks import require_blocks
+from trainer.models.outline import own_tensors
+from trainer.pretrained.opened import Stretch, rows_of
+from trainer.training.runtime import Runtime
+
+COMPUTED_IN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class LocalPart(NamedTuple):
+    """What a rank holds of some tensors, by name, and of those that are divided, which rows."""
+
+    tensors: dict[str, torch.Tensor]
+    stretches: dict[str, Stretch]
+
+
+@contextmanager
+def sharding_group(training: OptimizationConfig, runtime: Runtime) -> Iterator[None]:
+    """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made one."""
+    if training.sharding == "none" or dist.is_initialized():
+        yield
+        return
+    backend = "gloo" if runtime.device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def shard_model(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+    """Divide a model's weights among the ranks, in place, to be computed with in the job's precision, and kept in float32.
+
+    Gradients are summed over the ranks in float32. Raises `ConfigError` if it has no blocks.
+    """
+    blocks = require_blocks(model, model.config.model_type)
+    dtype = COMPUTED_IN[training.precision]
+    device = runtime.device.type
+    options: dict[str, Any] = {
+        "mesh": init_device_mesh(device, (runtime.ranks,)),
+        "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None),
+        "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if training.cpu_offload else OffloadPolicy(),
+    }
+    for block in blocks:
+        fully_shard(block, **options)
+    fully_shard(model, **options)
+
+
+def load_rows(model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> None:
+    """Fill this rank's rows of each weight, and the buffers that are saved, with what `read` gives for their names."""
+    with torch.no_grad():
+        for name, tensor in own_tensors(model).items():
+            local_rows(tensor).copy_(read(name))
+
+
+def give_memory(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+    """Memory for this rank's rows of a model on `meta`; the buffers, which are not on it, go to where it computes."""
+    buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
+    model.to_empty(device=torch.device("cpu") if training.cpu_offload else runtime.device)
+    for module, name, buffer in buffers:
+        module._buffers[name] = None if buffer is None else buffer.to(runtime.device)
+
+
+def sharded_model(objective: nn.Module) -> FSDPModule | None:
+    """The model of an objective, if it is divided among ranks."""
+    model = getattr(objective, "model", None)
+    return model if isinstance(model, FSDPModule) else None
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether every rank must take part wherever a model computes."""
+    return isinstance(model, FSDPModule)
+
+
+def let_go(model: nn.Module) -> None:
+    """Free what was gathered outside of a step: a model's parameters are again those that the optimizer knows."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+@contextmanager
+def unsynchronised(objective: nn.Module, runtime: Runtime) -> Iterator[None]:
+    """Within an accumulation, ranks need not sum their gradients: each keeps those of the whole model until the last."""
+    model = sharded_model(objective)
+    if model is None:
+        with runtime.accelerator.no_sync(objective):
+            yield
+        return
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def clip_gradients(objective: nn.Module, limit: float, runtime: Runtime) -> torch.Tensor:
+    """Scale the gradients so that the norm of all of them together is at most a limit; returns what it was."""
+    if sharded_model(objective) is None:
+        norm: torch.Tensor = runtime.accelerator.clip_grad_norm_(objective.parameters(), limit)
+        return norm
+    runtime.accelerator.unscale_gradients()
+    gradients = [local_rows(p.grad) for p in objective.parameters() if p.grad is not None]
+    own = torch.nn.utils.get_total_norm(gradients)
+    norm = runtime.sum(own.float().square().cpu()).sqrt()
+    if limit < float("inf"):
+        scale = torch.clamp(limit / (norm + 1e-6), max=1.0)  # as torch.nn.utils.clip_grad_norm_ has it
+        torch._foreach_mul_(gradients, float(scale))
+    return norm
+
+
+def norms_of(gradients: Iterable[torch.Tensor], runtime: Runtime) -> torch.Tensor:
+    """The norm of each gradient, of those that are divided among the ranks too."""
+    found = list(gradients)
+    norms = torch.stack([local_rows(each).float().norm() for each in found])
+    if not any(isinstance(each, DTensor) for each in found):
+        return norms
+    return runtime.sum(norms.square().cpu()).sqrt()
+
+
+def local_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A rank's rows of a tensor that is divided; all of one that is not."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def local_part(tensors: Mapping[str, torch.Tensor], runtime: Runtime) -> LocalPart:
+    """What this rank is to save of some tensors: its rows of those that are divided, and on rank 0 what every rank has."""
+    part = LocalPart({}, {})
+    for name, tensor in tensors.items():
+        stretch = stretch_of(name, tensor)
+        if stretch is None and runtime.rank == 0:
+            part.tensors[name] = local_rows(tensor)
+        elif stretch is not None and (len(local_rows(tensor)) or runtime.rank == 0):
+            part.tensors[name], part.stretches[name] = local_rows(tensor), stretch
+    return part
+
+
+def stretch_of(name: str, tensor: torch.Tensor) -> Stretch | None:
+    """The rows of a tensor that this rank has; None for one that every rank has whole."""
+    rows = rows_held(tensor)
+    if rows is None:
+        return None
+    if len(local_rows(tensor)) != rows[1] - rows[0]:
+        raise RuntimeError(f"this rank holds {len(local_rows(tensor))} rows of {name}; expected are {rows[0]} to {rows[1]}")
+    return Stretch(rows[0], tuple(tensor.shape))
+
+
+def rows_held(tensor: torch.Tensor) -> tuple[int, int] | None:
+    """The first row that this rank holds of a tensor, and the one after its last; None if it is not divided."""
+    if not isinstance(tensor, DTensor) or tensor.placements == (Replicate(),):
+        return None
+    if tensor.placements != (Shard(0),):
+        raise RuntimeError(f"a tensor is divided as {tensor.placements}; expected are rows")
+    return rows_of(tensor.device_mesh.get_local_rank(), tensor.device_mesh.size(), tensor.shape[0])
+
+
+def divided_as(weight: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """A rank's rows as a tensor that is divided as a weight is."""
+    assert isinstance(weight, DTensor)
+    return DTensor.from_local(rows, weight.device_mesh, weight.placements, shape=weight.shape, stride=weight.stride())
