@@ -39,6 +39,7 @@ def weights(store: Path, run: str) -> dict[str, torch.Tensor]:
     return load_file(store / run / FINAL / "model.safetensors")
 
 
+@pytest.mark.deep
 def test_ranks_that_are_asked_to_stop_save_their_parts_and_continue_exactly(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_run_is_forked_from_the_parts_of_another(raw: Path, stocked: Path, run
     assert (begun[0]["step"], begun[0]["loss"]) == (0, last[-1]["loss"])
 
 
+@pytest.mark.deep
 def test_the_best_checkpoint_is_published_from_its_parts(raw: Path, stocked: Path, runtime: Runtime) -> None:
     changes = {**ALONE, "training__final": "best", "training__learning_rate": 0.3, "training__evaluate_every": 1}
     train(small_job(raw, stocked, **changes), silent())
@@ -97,6 +99,7 @@ def test_the_best_checkpoint_is_published_from_its_parts(raw: Path, stocked: Pat
     assert apart(weights(stocked, "runs/one"), load_file(part)) == 0.0
 
 
+@pytest.mark.deep
 def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_whole_one(
     raw: Path, stocked: Path, tmp_path: Path
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_w
     assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
 
 
+@pytest.mark.deep
 def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
     raw: Path, stocked: Path, pairs: Path, tmp_path: Path, runtime: Runtime
 ) -> None:

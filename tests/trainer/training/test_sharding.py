@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.depth import once
 from tests.s3 import S3Server
 from tests.support import (
     NO_DROPOUT,
@@ -138,7 +139,7 @@ def test_resumed_on_as_many_ranks_it_ends_with_the_same_bits(config: Path, shard
 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
-    [(2, 3, [FSDP]), (3, 1, [FSDP]), (3, 1, []), (2, 2, [])],
+    once((2, 3, [FSDP]), (3, 1, [FSDP]), (3, 1, []), (2, 2, [])),
     ids=["2 to 3", "3 to 1", "3 to a whole model on 1", "2 to whole models on 2"],
 )
 def test_another_number_of_ranks_reads_the_parts_and_goes_on(
@@ -180,8 +181,8 @@ def test_a_flipped_bit_in_one_ranks_part_makes_the_checkpoint_before_the_one_to_
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("part", ["model", "optimizer"])
+@pytest.mark.parametrize("rank", once(1, 0))
+@pytest.mark.parametrize("part", once("model", "optimizer"))
 def test_a_rank_killed_in_a_save_leaves_the_commit_before(
     config: Path, sharded: Path, tmp_path: Path, rank: int, part: str
 ) -> None:
@@ -223,6 +224,7 @@ def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
     assert apart(final_weights(stocked), final_weights(sharded)) == 0.0
 
 
+@pytest.mark.deep
 def test_gradients_that_are_summed_after_each_micro_batch_come_to_the_same(
     config: Path, sharded: Path, stocked: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_gradients_that_are_summed_after_each_micro_batch_come_to_the_same(
     assert_close(stocked, sharded, RANKS)
 
 
+@pytest.mark.deep
 def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ranks(
     config: Path, sharded: Path, s3: S3Server, tmp_path: Path
 ) -> None:
@@ -252,6 +255,7 @@ def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ran
     assert "at step 2 of 4" in ended[0].stderr
 
 
+@pytest.mark.deep
 def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
     finish(tmp_path / "said", config, stocked, 2, FSDP, "training.compile=true")
     assert_close(stocked, sharded, RANKS)
@@ -262,7 +266,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", once("fp32", "bf16"))
 def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, precision: str
 ) -> None:
