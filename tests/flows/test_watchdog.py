@@ -22,6 +22,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.records.lease import Lease
 from trainer.records.pointers import write_pointer
 from trainer.records.seals import write_sealed
+from trainer.runs.run import recorded
 from trainer.runs.standing import Standing, find_standing
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -64,7 +65,7 @@ def begun(job: PipelineJob) -> Path:
     """The folder of the job's run, as a process leaves it that has just claimed it."""
     run = Path(job.store) / "runs" / f"{job.name}-01234567"
     run.mkdir(parents=True)
-    config = {"fingerprint": fingerprint({}), "identity": {}, "job": job.model_dump(mode="json")}
+    config = {"fingerprint": fingerprint({}), "identity": {}, "job": recorded(job)}
     write_sealed(Store(job.store), f"runs/{run.name}/config.json", config)
     return run
 

@@ -22,6 +22,7 @@ from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.seals import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.runs.records import read_records
+from trainer.runs.run import recorded
 from trainer.runs.standing import Standing, find_standing, is_alive
 from trainer.store.places import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
@@ -128,7 +129,7 @@ def test_a_damaged_configuration_is_written_anew_by_its_runs_own_command(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     path, job = store.fetch(f"{finished.run}/{CONFIG}"), small_job(raw, store.url, **LONG)
-    whole = {**require_sealed(store, f"{finished.run}/{CONFIG}"), "job": job.model_dump(mode="json")}
+    whole = {**require_sealed(store, f"{finished.run}/{CONFIG}"), "job": recorded(job)}
     damage(path)
     spoilt = path.read_bytes()
     (tmp_path / "job.yaml").write_text(json.dumps(job.model_dump(mode="json")))
@@ -278,7 +279,7 @@ def test_the_watchdogs_look_passes_over_what_is_not_of_its_job(
 ) -> None:
     job = small_job(raw, store.url, **LONG)
     config = require_sealed(store, f"{finished.run}/{CONFIG}")
-    write_sealed(store, f"{finished.run}/{CONFIG}", {**config, "job": job.model_dump(mode="json")})
+    write_sealed(store, f"{finished.run}/{CONFIG}", {**config, "job": recorded(job)})
     store.write_bytes(f"{OTHER}/{CONFIG}", b"{half")
     assert find_standing(job) == Standing(find_standing(job).shard_files, 64)
     assert not is_alive(job)

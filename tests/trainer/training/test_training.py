@@ -41,6 +41,7 @@ from trainer.order.plan import make_plan
 from trainer.report.curves import with_planned_rates
 from trainer.report.making import render_page
 from trainer.runs.facts import read_facts
+from trainer.runs.run import recorded
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
@@ -57,7 +58,7 @@ def train_here(raw: Path, store: Path | str, data: PreparedData, **changes: Any)
 
 def test_a_run_leaves_its_configuration_plan_and_surroundings(raw: Path, stocked: Path, data: PreparedData) -> None:
     run = stocked / train_here(raw, stocked, data)
-    assert json.loads((run / "config.json").read_text())["job"] == small_job(raw, stocked).model_dump(mode="json")
+    assert json.loads((run / "config.json").read_text())["job"] == recorded(small_job(raw, stocked))
     plan = json.loads((run / "plan.json").read_text())
     assert (plan["total_steps"], plan["global_batch"], plan["ranks"]) == (6, 8, 1)
     environment = json.loads((run / "environment.json").read_text())
