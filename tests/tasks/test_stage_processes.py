@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from tasks import forked_stages
 from tasks.forked_stages import ForkedStage
 from tasks.stage_processes import CHOICE, forks, start_stage
 from tests.depth import once
-from tests.processes import alive, children, command_line, cores, parent_of, wait_until
+from tests.processes import alive, children, command_line, cores, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.stopping import heeding_stops, stop_requested
@@ -42,9 +43,9 @@ def stage(name: str = "tokenizer", arguments: dict[str, Any] = REFUSED) -> Itera
 
 
 def server_of(started: subprocess.Popen[str] | ForkedStage) -> int:
-    """The process that a stage is a fork of."""
+    """The process that the stage that was started last is a fork of, which may have ended by now."""
     assert isinstance(started, ForkedStage)
-    server = parent_of(started.pid)
+    server = forked_stages._servers[-1]._process.pid
     assert "trainer.fork_server" in command_line(server)
     return server
 
