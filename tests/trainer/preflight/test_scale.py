@@ -49,6 +49,7 @@ def measure(raw: Path, store: Path, folder: Path, layers: int) -> int:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_run_takes_the_memory_and_the_disk_that_it_is_said_to_take(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path

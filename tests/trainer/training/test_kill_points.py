@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import fsspec
 import pytest
 
+from tests.depth import once
 from tests.killing import KILLED
 from tests.processes import start_warm
 from tests.support import published, small_values, write_config
@@ -75,7 +76,7 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["local", "sharded", pytest.param("s3", marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[*once("local", "sharded"), pytest.param("s3", marks=pytest.mark.long)])
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
