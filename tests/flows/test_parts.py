@@ -100,9 +100,9 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
         shutil.copytree(done.store / name, store / name)
     asked: list[int] = []
 
-    def noting(name: str, arguments: Any, show: Any, logger: Any, ranks: int = 1) -> dict[str, Any]:
+    def noting(name: str, arguments: Any, show: Any, logger: Any, ranks: int = 1, *where: Any) -> dict[str, Any]:
         asked.append(ranks)
-        return run_stage(name, arguments, show, logger, ranks)
+        return run_stage(name, arguments, show, logger, ranks, *where)
 
     monkeypatch.setattr("tasks.evaluation.run_stage", noting)
     job = override(pipeline_job(raw, store), ["training.processes=2", "training.max_steps=4", "training.evaluate_every=null"])

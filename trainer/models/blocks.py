@@ -4,6 +4,9 @@ from torch import nn
 
 from trainer.common.errors import ConfigError
 
+SKIPPING = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
+"""Settings of a model by which layers are skipped at random while it trains."""
+
 
 def find_blocks(model: nn.Module) -> list[nn.Module]:
     """The members of the outermost lists of modules with parameters, each list of one class, in their order."""
@@ -20,8 +23,14 @@ def find_blocks(model: nn.Module) -> list[nn.Module]:
 
 
 def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
-    """The same. Raises `ConfigError` if there are none."""
+    """The same. Raises `ConfigError` if there are none, or if each rank would skip others of them at random."""
     blocks = find_blocks(model)
+    for setting in SKIPPING:
+        if share := getattr(getattr(model, "config", None), setting, 0):
+            raise ConfigError(
+                f"training.sharding is fsdp, but the model's {setting} is {share}: ranks that skip "
+                f"different layers wait for each other without end; set {setting} to 0, or training.sharding to none"
+            )
     if not blocks:
         raise ConfigError(
             f"training.sharding is fsdp, but a {kind!r} model as configured has no repeated blocks to divide among the ranks; "

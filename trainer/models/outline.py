@@ -51,7 +51,9 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
     if lacking := [name for name, values in found.items() if values is None or values.isnan().any()]:
         log.warning("%s and %d other weights are not made block by block", lacking[0], len(lacking) - 1)
         return None
-    return Outline(made_ready(model), lambda name: found[name])  # type: ignore[arg-type, return-value]
+    ready = made_ready(model)
+    buffers = {name: buffer.clone() for name, buffer in ready.named_buffers()}
+    return Outline(ready, lambda name: buffers[name] if name in buffers else found[name])  # type: ignore[arg-type, return-value]
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:

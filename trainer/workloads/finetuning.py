@@ -75,15 +75,19 @@ class Finetuning:
         return LabelLoss(model)
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        """The examples of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do."""
+        """The examples of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do.
+
+        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
+        examples for some, or none, these take one that does not count.
+        """
         examples = self._order.examples(number)
-        mine = examples[rank :: self.plan.ranks]
-        weights = np.ones(len(mine), dtype=np.float32)
-        if not len(mine):  # an epoch's smaller batch may have fewer examples than ranks, and all ranks must take part
-            mine, weights = examples[:1], np.zeros(1, dtype=np.float32)
-        size = self.plan.micro_batch
-        parts = [slice(start, start + size) for start in range(0, len(mine), size)]
-        micro_batches = [{**read_inputs(self._train, mine[part]), "weights": torch.from_numpy(weights[part])} for part in parts]
+        mine, size = examples[rank :: self.plan.ranks], self.plan.micro_batch
+        count = -(-len(examples[:: self.plan.ranks]) // size)
+        parts = [mine[start : start + size] for start in range(0, len(mine), size)]
+        filled = [*((part, 1.0) for part in parts), *[(examples[:1], 0.0)] * (count - len(parts))]
+        micro_batches = [
+            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in filled
+        ]
         return Batch(micro_batches, len(examples), int(self._train.lengths[examples].sum()))
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:

@@ -28,6 +28,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mixtral": {**SMALL, "num_local_experts": 2},
     "gpt_neox": SMALL,
     "opt": {**SMALL, "ffn_dim": 64, "word_embed_proj_dim": 32, "max_position_embeddings": 32},
+    "deepseek_v3": {
+        **SMALL,
+        "moe_intermediate_size": 32,
+        "n_routed_experts": 4,
+        "n_group": 2,
+        "topk_group": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+    },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1},
 }
@@ -56,6 +70,8 @@ def assert_divided(outlines: list[Outline | None], whole: PreTrainedModel) -> No
         read.append(outline.read)
     for name, parameter in whole.named_parameters():
         assert torch.equal(torch.cat([each(name) for each in read]), parameter), name
+    for name in own_tensors(whole).keys() - dict(whole.named_parameters()).keys():
+        assert all(torch.equal(each(name), own_tensors(whole)[name]) for each in read), name
     assert {name for name, _ in whole.named_parameters()} <= own_tensors(whole).keys()
 
 

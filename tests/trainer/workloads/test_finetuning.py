@@ -84,6 +84,18 @@ def test_the_ranks_shares_together_are_the_batch_and_a_rank_without_examples_wei
     assert idle == (ranks - whole.plan.examples % 4) % ranks if ranks == 4 else idle == 0
 
 
+def test_all_ranks_have_as_many_micro_batches(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+    """Ranks that share a model wait for each other in each."""
+    ranks, examples = 3, workload(pairs, tmp_path / "store", pretrained).plan.examples
+    batch = next(size for size in range(18, examples, 3) if examples % size % 3)
+    work = workload(pairs, tmp_path / "store", pretrained, ranks, training__global_batch=batch, training__micro_batch=1)
+    for number in range(work.plan.steps_per_epoch):
+        shares = [work.read_batch(number, rank) for rank in range(ranks)]
+        assert len({len(share.micro_batches) for share in shares}) == 1
+        assert sum(len(_texts(share)) for share in shares) == shares[0].targets
+    assert shares[0].targets % ranks, "the last batch is not divided evenly"
+
+
 def _texts(batch: Any) -> list[tuple[list[int], int]]:
     found = []
     for inputs in batch.micro_batches:
