@@ -1,8 +1,8 @@
 """One stage in a process of its own: `python -m trainer.child < REQUEST.json`.
 
 The request names the stage, its arguments, the number of ranks, the engine that carries them, and the process that waits for
-it. Progress, log lines, the
-error and the result go to standard output, one JSON object a line. The process ends when the one that waits for it ends.
+it. Progress, log lines, the error and the result go to standard output, one JSON object a line. The process ends when the one
+that waits for it ends.
 """
 
 import json

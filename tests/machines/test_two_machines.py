@@ -96,11 +96,25 @@ def expected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return final_bytes(folder / "store")
 
 
+def interrupted(server: S3Server, folder: Path, values: dict[str, Any], step: int, signum: signal.Signals) -> list[Ended]:
+    """Send a signal to the second machine's rank once a step is saved; returns how both ended."""
+    store, running = Store(values["store"]), start_all(server, folder, [values, values])
+    wait_until(lambda: step_of(store) >= step or any(each.status() is not None for each in running))
+    running[1].send(signum)
+    return wait_all(running)
+
+
+def completed(server: S3Server, folder: Path, values: dict[str, Any], torchrun: bool = False) -> list[Ended]:
+    """Train to the end on both machines."""
+    ended = wait_all(start_all(server, folder, [values, values], torchrun))
+    assert [each.status for each in ended] == [0, 0], ended
+    return ended
+
+
 def test_torchrun_on_two_machines_trains_as_on_one(
     server: S3Server, values: dict[str, Any], expected: bytes, tmp_path: Path
 ) -> None:
-    ended = wait_all(start_all(server, tmp_path, [values, values], torchrun=True))
-    assert [each.status for each in ended] == [0, 0], ended
+    ended = completed(server, tmp_path, values, torchrun=True)
     assert ended[0].stdout.count("model: ") == 1 and "model: " not in ended[1].stdout, "rank 0 speaks"
     assert final_on(Store(values["store"])) == expected
 
@@ -108,28 +122,19 @@ def test_torchrun_on_two_machines_trains_as_on_one(
 def test_asking_one_machine_to_stop_ends_both_with_75_and_they_go_on_exactly(
     server: S3Server, values: dict[str, Any], expected: bytes, tmp_path: Path
 ) -> None:
-    store, running = Store(values["store"]), start_all(server, tmp_path, [values, values])
-    wait_until(lambda: step_of(store) >= 2 or any(each.status() is not None for each in running))
-    running[1].send(signal.SIGTERM)
-    ended = wait_all(running)
+    ended = interrupted(server, tmp_path, values, 2, signal.SIGTERM)
     assert [each.status for each in ended] == [EXIT_PREEMPTED] * 2, ended
-    ended = wait_all(start_all(server, tmp_path, [values, values]))
-    assert [each.status for each in ended] == [0, 0], ended
-    assert "continuing from s3://" in ended[0].stderr
-    assert final_on(store) == expected
+    assert "continuing from s3://" in completed(server, tmp_path, values)[0].stderr
+    assert final_on(Store(values["store"])) == expected
 
 
 def test_a_machine_that_is_lost_ends_the_run_which_goes_on_exactly(
     server: S3Server, values: dict[str, Any], expected: bytes, tmp_path: Path
 ) -> None:
-    store, running = Store(values["store"]), start_all(server, tmp_path, [values, values])
-    wait_until(lambda: step_of(store) >= 4 or any(each.status() is not None for each in running))
-    running[1].send(signal.SIGKILL)
-    ended = wait_all(running)
+    ended = interrupted(server, tmp_path, values, 4, signal.SIGKILL)
     assert ended[1].status == -signal.SIGKILL and ended[0].status not in (0, EXIT_BAD_INPUT), ended
-    ended = wait_all(start_all(server, tmp_path, [values, values]))
-    assert [each.status for each in ended] == [0, 0], ended
-    assert final_on(store) == expected
+    completed(server, tmp_path, values)
+    assert final_on(Store(values["store"])) == expected
 
 
 def test_a_store_that_the_other_machine_does_not_see_is_refused(raw: Path, server: S3Server, tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ from importlib.metadata import version
 
 import numpy as np
 
-from trainer.common.errors import ArtifactError, StorageError
 from trainer.corpus.engines import ENGINES, tokenizers_engine
 from trainer.corpus.tokenizer import TokenizerInfo
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.seals import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -27,11 +26,8 @@ def settle_engine(store: Store, corpus: str, wanted: str, tokenizer: TokenizerIn
     place = f"cache/engine-{corpus}.json"
     versions = [version(name) for name in ENGINES]
     compared = fingerprint([wanted, versions, platform.machine(), tokenizer.sha256, *map(_digest, samples)])
-    try:
-        if (read_sealed(store, place) or {}).get("approved") == compared:
-            return wanted
-    except (ArtifactError, StorageError) as error:
-        log.warning("%s: comparing engines again", error)
+    if (recall_sealed(store, place, "comparing engines again") or {}).get("approved") == compared:
+        return wanted
     engine = choose_engine(wanted, tokenizer, samples)
     if engine == wanted != "tokenizers":
         write_sealed(store, place, {"approved": compared})

@@ -1,6 +1,5 @@
 """The raw files of a corpus: finding them, and knowing which of them changed since the last look."""
 
-import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,17 +9,15 @@ from typing import Any
 
 import fsspec
 
-from trainer.common.errors import ArtifactError, ChangedFile, CorpusError, StorageError, brief
+from trainer.common.errors import ChangedFile, CorpusError, brief
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.corpus.raw_files import SourceFile, reading
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.seals import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 from trainer.store.verified import RACY_SECONDS
-
-log = logging.getLogger(__name__)
 
 FORMAT = 3
 """Of what is remembered of the raw files."""
@@ -157,10 +154,6 @@ def _recall(known: dict[str, Any], source: SourceFile) -> list[Stretch] | None:
 
 
 def _remembered(store: Store, key: str) -> dict[str, Any]:
-    """What the last look found, by path; nothing if that is damaged or cannot be read, as looking again costs time only."""
-    try:
-        found: dict[str, Any] = (read_sealed(store, key) or {"files": {}})["files"]
-        return found
-    except (ArtifactError, StorageError) as error:
-        log.warning("%s: looking at all raw files again", error)
-        return {}
+    """What the last look found, by path."""
+    found: dict[str, Any] = (recall_sealed(store, key, "looking at all raw files again") or {"files": {}})["files"]
+    return found

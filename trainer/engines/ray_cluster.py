@@ -16,7 +16,7 @@ from trainer.common.stopping import SIGNALS
 from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.desk import Desk
 from trainer.engines.groups import NAMESPACE, group_name
-from trainer.store.private_folders import STAGING
+from trainer.store.probe import write_probe
 from trainer.store.storage import Store
 
 CONNECT_SECONDS = 10.0
@@ -90,8 +90,7 @@ def require_alike(cluster: Cluster, store: Store) -> None:
     nodes = cluster.nodes()
     if len(nodes) == 1:
         return
-    probe = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
-    store.write_bytes(probe, b"probe")
+    probe = write_probe(store)
     try:
         found = _look_everywhere(cluster, nodes, store.url, probe)
     finally:

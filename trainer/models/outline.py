@@ -52,7 +52,7 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
         log.warning("%s and %d other weights are not made block by block", lacking[0], len(lacking) - 1)
         return None
     ready = made_ready(model)
-    buffers = {name: buffer.clone() for name, buffer in ready.named_buffers()}
+    buffers = {name: tensor for name, tensor in own_tensors(ready).items() if name not in found}
     return Outline(ready, lambda name: buffers[name] if name in buffers else found[name])  # type: ignore[arg-type, return-value]
 
 

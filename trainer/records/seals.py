@@ -9,13 +9,16 @@ the run's own. A file without a checksum counts as damaged, else nobody would no
 
 import hashlib
 import json
+import logging
 import re
 from typing import Any
 
-from trainer.common.errors import ArtifactError
+from trainer.common.errors import ArtifactError, StorageError
 from trainer.records.shapes import require_shape
 from trainer.store.manifest import seal, unseal
 from trainer.store.storage import Store, json_bytes
+
+log = logging.getLogger(__name__)
 
 REMEDIES = {
     r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that command,"
@@ -46,6 +49,15 @@ def read_sealed(store: Store, key: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     return open_sealed(store, key, raw)
+
+
+def recall_sealed(store: Store, key: str, instead: str) -> dict[str, Any] | None:
+    """The same of a file that only spares work: where it cannot be read, None, and a warning of what is done `instead`."""
+    try:
+        return read_sealed(store, key)
+    except (ArtifactError, StorageError) as error:
+        log.warning("%s: %s", error, instead)
+        return None
 
 
 def require_sealed(store: Store, key: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 import logging
 import os
 import random
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from trainer.common.outages import AT_THE_START, passes, patiently
 from trainer.common.process import cores_per_rank, threads_asked_for, usable_cores
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.order.permutation import stable_key
-from trainer.store.private_folders import STAGING
+from trainer.store.probe import write_probe
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -255,7 +254,7 @@ def require_shared(store: Store, runtime: Runtime) -> None:
     """Raise `StorageError` unless every rank sees what the first one writes. Called by every rank."""
     if runtime.ranks == 1:
         return
-    probe = runtime.on_first(lambda: _write_probe(store), AT_THE_START)
+    probe = runtime.on_first(lambda: write_probe(store), AT_THE_START)
     seen = torch.zeros(runtime.ranks, dtype=torch.int64)
     seen[runtime.rank] = _sees(store, probe)
     blind = [rank for rank, sees in enumerate(runtime.sum(seen).tolist()) if not sees]
@@ -266,12 +265,6 @@ def require_shared(store: Store, runtime: Runtime) -> None:
             f"the store {store.url} is not shared: rank {', '.join(map(str, blind))} of {runtime.ranks} cannot see {probe}, "
             "which rank 0 has written there; name a folder or a bucket that all machines of this run see under the same name"
         )
-
-
-def _write_probe(store: Store) -> str:
-    probe = f"{STAGING}/shared-{uuid.uuid4().hex[:12]}"
-    store.write_bytes(probe, b"probe")
-    return probe
 
 
 def _sees(store: Store, key: str) -> bool:
