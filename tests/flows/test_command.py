@@ -329,6 +329,7 @@ def test_what_looks_at_a_store_gives_json(done: Done, tmp_path: Path, capsys: py
     assert json_of(capsys, "pin", store, run, "--remove") == {"pinned": []}
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_pipeline_runs_from_end_to_end(config: Path, server: dict[str, str], tmp_path: Path) -> None:
     words = ["run", config, "training.max_steps=4", "--verify", "--json"]

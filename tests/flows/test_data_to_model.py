@@ -56,6 +56,7 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
     assert trained.data == 100.0
 
 
+@pytest.mark.deep
 def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     done: Done, server: dict[str, str], tmp_path: Path
 ) -> None:

@@ -36,6 +36,7 @@ def model(done: Done) -> Path:
     return done.store / done.state.result().run / "final"
 
 
+@pytest.mark.deep
 def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_second_time(
     pairs: Path, model: Path, tmp_path: Path, server: dict[str, str]
 ) -> None:
@@ -110,6 +111,7 @@ def tuned(pairs: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "store"
 
 
+@pytest.mark.deep
 def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Path, server: dict[str, str]) -> None:
     values = {"store": str(tuned), "checkpoint": "runs/pairs/checkpoint-last", "evaluation": {"prompts": ["def "]}}
     config = write_config(tmp_path / "job.yaml", values)
@@ -126,6 +128,7 @@ def test_any_of_its_checkpoints_is_evaluated_and_shown(tuned: Path, tmp_path: Pa
     assert {name: run.state_name for name, run in task_runs(flow_run_of(state), "evaluate").items()} == {"evaluate": "Reused"}
 
 
+@pytest.mark.deep
 def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
     tuned: Path, pairs: Path, tmp_path: Path, server: dict[str, str]
 ) -> None:

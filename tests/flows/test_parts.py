@@ -78,6 +78,7 @@ def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(do
     assert curve(store) == curve(done.store)
 
 
+@pytest.mark.deep
 def test_a_model_is_evaluated_by_itself(done: Done, tmp_path: Path) -> None:
     store = Path(shutil.copytree(done.store, tmp_path / "store"))
     outcome = done.state.result()

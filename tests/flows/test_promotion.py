@@ -82,6 +82,7 @@ def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(d
     wait_until(told, 60)
 
 
+@pytest.mark.deep
 def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: Done, store: Store) -> None:
     publish_model_again(store, "earlier")
     promote(store, "anew", "runs/earlier", {"loss": 0.1}, "before it was recorded what figures are of")
@@ -94,6 +95,7 @@ def test_a_champion_that_was_measured_on_something_else_is_measured_anew(done: D
     assert champion.measured_on == outcome.evaluation.measured_on is not None
 
 
+@pytest.mark.deep
 def test_a_model_waits_for_a_persons_approval(done: Done, store: Store) -> None:
     ended: list[Outcome] = []
     thread = threading.Thread(target=lambda: ended.append(run(job(done, store, "asked", threshold=99.0, approval=True))[1]))

@@ -36,6 +36,7 @@ def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it
     assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("signum", once(signal.SIGINT, signal.SIGKILL))
 def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals) -> None:
     command = start_preparing(tmp_path)
@@ -73,9 +74,9 @@ def test_a_server_that_cannot_start_is_told_in_one_message(tmp_path: Path) -> No
 
 def test_a_command_does_not_wait_for_ever_for_its_server_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flows.temporary_server.END_SECONDS", 0.2)
-    known = set(servers_of(os.getpid()))
+    known = set(descendants(os.getpid()))
     temporary = TemporaryServer()
-    (server,) = {*servers_of(os.getpid())} - known
+    (server,) = {*descendants(os.getpid())} - known  # not by its command line: it has none for a moment while it is executed
     os.kill(server, signal.SIGSTOP)
     temporary.end()
     assert not alive(server)

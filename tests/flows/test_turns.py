@@ -115,6 +115,7 @@ def test_a_server_that_is_gone_before_the_turn_stops_nothing(
     assert "not waiting for a turn" in caplog.text
 
 
+@pytest.mark.deep
 def test_a_server_that_is_gone_after_the_turn_hides_neither_result_nor_error(
     limit: str, caplog: pytest.LogCaptureFixture
 ) -> None:

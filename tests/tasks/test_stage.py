@@ -129,6 +129,7 @@ def test_the_status_of_several_ranks_is_that_of_the_one_that_failed_by_itself(
     assert launch(len(ranks)) == status
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_ranks_that_are_asked_to_stop_save_and_say_so(prepared: Prepared, caplog: pytest.LogCaptureFixture) -> None:
     values, data = prepared
@@ -175,6 +176,7 @@ def test_a_rank_that_is_killed_takes_the_others_with_it_and_is_a_crash(prepared:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in found))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_bad_input_on_several_ranks_is_raised_once_as_it_is(prepared: Prepared) -> None:
     values, data = prepared

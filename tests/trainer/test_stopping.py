@@ -177,6 +177,7 @@ def engines(store: Path) -> set[str]:
     return {json.loads(path.read_text())["details"]["engine"] for path in store.glob("shards/*/manifest.json")}
 
 
+@pytest.mark.deep
 def test_a_request_while_an_engine_is_loaded_does_not_choose_the_slower_one(config: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     ended = start_warm(tmp_path / "stopped", "tests.asked", "awkward", "--", "trainer.__main__", config).wait()

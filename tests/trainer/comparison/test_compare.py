@@ -276,6 +276,7 @@ def test_the_list_tells_each_run_newest_first(own: Store) -> None:
         assert {line.name for line in find_runs(own) if line.state == "running"} == {"base"}
 
 
+@pytest.mark.deep
 def test_the_list_of_a_remote_store_is_the_same(store: Store, remote_store: Store) -> None:
     for path in Path(str(store.local)).rglob("*.json*"):
         remote_store.write_bytes(path.relative_to(str(store.local)).as_posix(), path.read_bytes())

@@ -86,6 +86,7 @@ def test_where_the_manifest_is_intact_it_stays_as_it_is(what: str, trained: Path
     assert content(tokenizer_of(trained)) == before
 
 
+@pytest.mark.deep
 def test_an_unfinished_run_goes_on_after_the_tokenizer_that_older_text_gave_it_was_damaged(
     raw: Path, other_text: Path, tmp_path: Path
 ) -> None:

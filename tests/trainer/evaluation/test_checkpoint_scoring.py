@@ -32,6 +32,7 @@ def measure(run: Finished, checkpoint: str, **changes: Any) -> FinetuneEvaluatio
     return result
 
 
+@pytest.mark.deep
 def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(run: Finished, runtime: Runtime) -> None:
     folders = sorted((run.store / run.run / "checkpoints").iterdir())
     saved = {folder: json.loads((folder / "manifest.json").read_text())["details"]["scores"] for folder in folders}

@@ -293,6 +293,7 @@ def test_a_metric_of_old_that_is_not_there_any_more_is_a_reason_to_measure_anew(
         foresee(finetune_job(pairs, store.url, pretrained, **OFTEN, evaluation__metrics=[gone]))
 
 
+@pytest.mark.deep
 def test_a_store_in_a_bucket_is_looked_at_in_the_same_way(raw: Path, s3: S3Server) -> None:
     job = small_job(raw, s3.new_store())
     prepare(job.preparation(), silent())

@@ -13,6 +13,7 @@ import trainer.evaluation.classifying
 import trainer.jobs
 import trainer.kinds.training
 import trainer.training.loop
+from tests.depth import once
 from tests.processes import start_warm
 from tests.support import cpu_runtime, digests, only_run, write_config
 from tests.trainer.labelled_pairs import finetune_values
@@ -130,6 +131,7 @@ def place(fresh: dict[str, Place], tmp_path: Path) -> Place:
     return fresh["first"].at(Path(shutil.copytree(fresh["first"].store, tmp_path / "store")))
 
 
+@pytest.mark.deep
 def test_the_fresh_runs_are_trained_alike_and_fair_judges(fresh: dict[str, Place]) -> None:
     names = {test: digests(place.store / "runs/pairs", "checkpoints", "final") for test, place in fresh.items()}
     weights = [{name: sha for name, sha in each.items() if name.endswith(".safetensors")} for each in names.values()]
@@ -184,7 +186,7 @@ def stopped(fresh: dict[str, Place], tmp_path: Path, monkeypatch: pytest.MonkeyP
     yield place
 
 
-@pytest.mark.parametrize("test", ["second", "none"])
+@pytest.mark.parametrize("test", once("second", "none"))
 def test_an_unfinished_run_goes_on_to_the_same_bits(
     stopped: Place, fresh: dict[str, Place], test: str, caplog: pytest.LogCaptureFixture
 ) -> None:

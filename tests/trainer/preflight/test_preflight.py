@@ -199,6 +199,7 @@ def test_a_pretrained_model_without_a_tokenizer_is_refused(raw: Path, tmp_path: 
     assert "put the files of the model's tokenizer into its folder" in message
 
 
+@pytest.mark.deep
 def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path, tmp_path: Path, pretrained: Path) -> None:
     jobs = [
         {"path": str(pretrained / "tokenizer.json")},

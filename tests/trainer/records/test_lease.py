@@ -100,6 +100,7 @@ def test_a_holder_on_another_machine_that_was_silent_for_long_is_replaced_at_onc
         assert held(atomic_store)["pid"] == os.getpid()
 
 
+@pytest.mark.deep
 def test_a_holder_on_another_machine_that_is_silent_is_waited_for_and_replaced(
     atomic_store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from huggingface_hub.repocard_data import model_index_to_eval_results
 
+from tests.depth import once
 from tests.trainer.report_runs import (
     HOSTILE,
     RUN,
@@ -292,7 +293,7 @@ assert "torch" not in sys.modules and "matplotlib.pyplot" not in sys.modules
 """
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6, 7])
+@pytest.mark.parametrize("number", once(1, 2, 3, 4, 5, 6, 7))
 def test_model_is_intact_wherever_the_second_report_is_killed(store: Store, number: int) -> None:
     """The writes are the page, the manifest without the old card, the card, the manifest with it, the outcome, the lineage."""
     make_report(store, RUN)

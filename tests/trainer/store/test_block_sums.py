@@ -216,6 +216,7 @@ def job_on(s3: S3Server, raw: Path) -> tuple[PipelineJob, Store, str]:
     return job, Store(job.store), prepare(job.preparation(), silent()).shards[0].key
 
 
+@pytest.mark.deep
 def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     s3: S3Server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -251,6 +252,7 @@ def test_an_object_of_a_bucket_that_is_not_the_one_that_was_published_is_mended_
     assert all(map(np.array_equal, whole(open_shards(store, key).train), expected))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_command_with_verify_reads_all_shards_and_mends_what_nothing_reads(stocked: Path, raw: Path, tmp_path: Path) -> None:
     path = next(stocked.glob("shards/code-*/shard-00000.idx"))

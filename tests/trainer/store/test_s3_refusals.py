@@ -81,6 +81,7 @@ def test_credentials_that_expire_are_said_to_be(s3: S3Server, environment: pytes
                 operation()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("fate", once("slow down", "internal error", "reset", "half", "silence"))
 def test_a_server_that_never_answers_well_is_given_up_after_a_while(
     fate: str, s3: S3Server, environment: pytest.MonkeyPatch

@@ -142,6 +142,7 @@ def test_what_does_not_fit_is_never_said_to_need_less_than_there_was(
     assert found is not None and int(found[1].replace(",", "")) > written
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_disk_that_fills_up_during_training_and_stays_full_ends_it_and_is_no_loss_once_there_is_space(
     raw: Path, stocked: Path, finished: Finished, tmp_path: Path

@@ -121,6 +121,7 @@ def test_batches_are_those_of_a_store_on_disk_and_only_what_is_read_next_is_held
     assert 0 < max(sizes) <= 100_000 < whole / 4
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_cache_that_is_too_small_is_refused_with_what_to_do(raw: Path, s3: S3Server, tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", small_values(raw, s3.new_store()))

@@ -140,7 +140,7 @@ def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", once(1, 5))
 def test_an_evaluation_on_two_ranks_is_that_on_one(
     stocked: Path, config: Path, alone: Path, batch: int, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_too_many_in_a_row_go_back_to_the_last_commit_past_that_data_and_then_st
     assert all(record["step"] % 2 == 0 or record["step"] % 5 == 0 for record in went_back)
 
 
+@pytest.mark.deep
 def test_asked_to_stop_while_batches_are_skipped_it_goes_back_first_and_continues_exactly(
     raw: Path, stocked: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,7 @@ def test_a_run_that_is_stopped_where_it_has_just_saved_saves_once(config: Path, 
     assert len(saved) == len(set(saved))
 
 
+@pytest.mark.deep
 def test_a_run_killed_before_its_first_checkpoint_begins_again_with_a_clean_record(
     values: dict[str, Any], stocked: Path, finished: Finished, tmp_path: Path
 ) -> None:

@@ -217,6 +217,7 @@ def test_an_epoch_whose_scores_lack_the_figure_that_is_asked_for_now_is_named_wi
     assert empty_store.names(f"{RUN}/epochs") == ["epoch-0001-step-00000002"]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("pointer", ["checkpoint-last", "checkpoint-best"])
 def test_a_pointer_with_any_bit_flipped_is_no_loss(empty_store: Store, pointer: str) -> None:
     keeper = Keeper(empty_store, keep_last=2)

@@ -202,10 +202,10 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
 
 @pytest.mark.parametrize(
     "words",
-    [
-        ["training.micro_batch=2", "training.max_grad_norm=0.05"],
-        ["training.gradient_checkpointing=true", "training.optimizer=sgd"],
-    ],
+    once(
+        (["training.micro_batch=2", "training.max_grad_norm=0.05"],),
+        (["training.gradient_checkpointing=true", "training.optimizer=sgd"],),
+    ),
     ids=["accumulated and clipped", "checkpointed, by another optimizer"],
 )
 def test_what_else_a_step_does_is_done_to_a_sharded_model_as_to_a_whole_one(
@@ -217,6 +217,7 @@ def test_what_else_a_step_does_is_done_to_a_sharded_model_as_to_a_whole_one(
     assert_close(stores[1], stores[0], ORDER)
 
 
+@pytest.mark.deep
 def test_weights_in_the_hosts_memory_are_trained_to_the_same_bits(
     config: Path, sharded: Path, stocked: Path, tmp_path: Path
 ) -> None:

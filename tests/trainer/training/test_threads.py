@@ -62,6 +62,7 @@ def with_one(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: p
     return final_bytes(place.store)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_another_number_of_threads_gives_other_bits(place: Place, with_one: bytes) -> None:
     place.train(TWO)
@@ -69,6 +70,7 @@ def test_another_number_of_threads_gives_other_bits(place: Place, with_one: byte
     assert final_bytes(place.store) != with_one, "else the tests below would show nothing"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_run_keeps_its_number_of_threads_where_another_is_usual(place: Place, with_one: bytes) -> None:
     place.begin(UNSAID, count=1)

@@ -313,6 +313,7 @@ def test_pins_name_what_exists(any_store: Store) -> None:
     assert pinned(any_store) == {f"encoded/pairs-{OLD}"}
 
 
+@pytest.mark.deep
 def test_what_is_left_trains_on_and_is_evaluated(raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path) -> None:
     store, job = Store(str(stocked)), small_job(raw, stocked, training__save_every=2, evaluation__prompts=[])
     train(job, silent())

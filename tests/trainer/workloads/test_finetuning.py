@@ -120,6 +120,7 @@ def test_padding_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path) 
     torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.deep
 def test_the_final_model_predicts_in_transformers_with_the_class_names_as_its_file_says(tuned: Finished) -> None:
     final = tuned.store / tuned.run / "final"
     model = AutoModelForSequenceClassification.from_pretrained(final)
@@ -210,6 +211,7 @@ def _without_dropout(model: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.deep
 def test_accumulation_changes_nothing(pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime) -> None:
     model = _without_dropout(pretrained, tmp_path / "model")
     found = []
@@ -300,6 +302,7 @@ def test_bad_settings_are_refused_with_one_message_before_training(
     assert not list((tmp_path / "store").glob("runs/*/checkpoints"))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
     tuned: Finished, pairs: Path, pretrained: Path, tmp_path: Path

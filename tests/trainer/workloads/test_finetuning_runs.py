@@ -76,6 +76,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
     assert found == expected
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_numbers_are_learnt_and_measured_as_scipy_does(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
     for split in ("train", "validation"):
