@@ -33,6 +33,13 @@ class Finished(NamedTuple):
     run: str
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that share what is made once a module run in one process; otherwise each process would make it."""
+    made = item._fixtureinfo.name2fixturedefs.values()
+    if any(each.scope == "module" for definitions in made for each in definitions):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture(scope="session")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small corpora."""

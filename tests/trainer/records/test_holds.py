@@ -76,6 +76,7 @@ def test_a_reused_set_that_is_just_being_removed_is_made_anew(own: Path, code: P
     assert not again.shards[0].reused and store.exists(f"{shards.key}/{MANIFEST}")
 
 
+@pytest.mark.deep
 def test_a_store_that_cannot_be_written_is_read(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     key = add_encoded(any_store, "pairs")
 

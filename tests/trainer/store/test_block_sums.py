@@ -235,6 +235,7 @@ def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     assert not is_suspect(store, key)
 
 
+@pytest.mark.deep
 def test_an_object_of_a_bucket_that_is_not_the_one_that_was_published_is_mended_by_the_next_preparation(
     s3: S3Server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
