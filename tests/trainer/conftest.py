@@ -13,7 +13,8 @@ from tests.support import cpu_runtime, only_run, small_job, small_values, write_
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData, prepare
+from trainer.corpus.preparation import PreparedData
+from trainer.curation.preparing import prepare
 from trainer.training.runtime import Runtime
 
 LONG = {

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from trainer.config.curation import CurationConfig
 from trainer.config.schema import Name, Schema
 
 MIB = 2**20
@@ -79,6 +80,7 @@ class DataConfig(Schema):
     corpora: list[CorpusConfig] = Field(min_length=1, description="the corpora to mix")
     tokenizer: TokenizerConfig = Field(description="the tokenizer to train or to take")
     shards: ShardConfig = Field(default=ShardConfig(), description="number or size of the shards")
+    curation: CurationConfig | None = Field(default=None, description="which documents stay; default: all, as they are")
     validation_fraction: float = Field(
         default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
     )

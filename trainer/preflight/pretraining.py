@@ -11,13 +11,14 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
-from trainer.corpus.preparation import STARTED, PreparedData, find_prepared, shard_manifests
+from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
 from trainer.corpus.sources import find_sources
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
+from trainer.curation.preparing import find_prepared
 from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan

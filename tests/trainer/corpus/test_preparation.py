@@ -25,10 +25,11 @@ from tests.trainer.preparing import (
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
-from trainer.corpus.preparation import deal, find_prepared, shard_manifests
+from trainer.corpus.preparation import deal, shard_manifests
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.curation.preparing import find_prepared
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store
 

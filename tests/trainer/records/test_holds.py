@@ -15,7 +15,7 @@ from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_supersede
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding

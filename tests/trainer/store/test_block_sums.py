@@ -18,10 +18,11 @@ from tests.trainer.shard_files import whole
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.shards import open_shards
 from trainer.corpus.suspects import is_suspect
+from trainer.curation.preparing import prepare
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.store import block_sums, checked_file, manifest, open_files, verified
