@@ -139,6 +139,11 @@ def starts_of(counts: NDArray[np.int64] | NDArray[np.bool_]) -> Positions:
     return starts
 
 
+def share(parts: NDArray[np.int64], wholes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Each part by its whole; of nothing, 0."""
+    return parts / np.maximum(wholes, 1)
+
+
 @cache
 def kinds_of_characters() -> NDArray[np.uint8]:
     """The kind of each code point."""
