@@ -74,6 +74,8 @@ class Reader:
     corpus: CorpusConfig
     transform: TransformConfig | None
     decided: Mapping[tuple[str, int], Decided]
+    decisions: str | None = None
+    """The key of what was decided."""
 
     def of_piece(self, piece: Piece) -> Decided | None:
         """What was decided of a piece; None if all of it stays."""
@@ -88,7 +90,7 @@ def open_reader(store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Se
     """How a corpus is read, by the decisions of that key; without one all documents stay."""
     transform = data.curation.transform if data.curation else None
     decided = open_decisions(store, key, corpus.name).of_pieces(pieces) if key is not None else {}
-    return Reader(corpus, transform, decided)
+    return Reader(corpus, transform, decided, key)
 
 
 def identities(pieces: Sequence[Piece]) -> list[list[Any]]:
@@ -107,7 +109,7 @@ def name_decisions(data: DataConfig, corpora: CorpusPieces, outside: Any) -> tup
     assert data.curation is not None
     texts = [[corpus.name, reading_options(corpus), identities(pieces)] for corpus, pieces in corpora]
     name = fingerprint([decisions_recipe(data), outside, texts])
-    return name, f"decisions/{name}"
+    return name, f"decisions/text-{name}"
 
 
 def decisions_recipe(data: DataConfig) -> dict[str, Any]:

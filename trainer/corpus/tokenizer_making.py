@@ -73,6 +73,8 @@ def make_tokenizer(
             details = _train(data.tokenizer, texts, folder, advance)
         require(digest_file(folder / TOKENIZER_FILE).sha256)
         details["recipe"] = tokenizer_recipe(data)
+        if decided := {reader.decisions for reader, _ in texts if reader.decisions}:
+            details["decisions"] = sorted(decided)
         manifest = publish_folder(store, folder, key, KIND, name, details)
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size())
 
