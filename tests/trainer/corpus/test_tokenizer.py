@@ -44,9 +44,12 @@ def data_of(text: Path, tokenizer: dict[str, Any]) -> DataConfig:
 
 def make(store: Store, data: DataConfig) -> ArtifactRef:
     """Publish the tokenizer of a configuration."""
-    return make_tokenizer(
-        store, data, [(Reader(corpus, None, {}), find_pieces(store, corpus, WHOLE)) for corpus in data.corpora]
-    )
+    return make_tokenizer(store, data, texts_of(store, data, WHOLE))
+
+
+def texts_of(store: Store, data: DataConfig, piece_bytes: int) -> Texts:
+    """The pieces of each corpus, of which all documents stay."""
+    return [(Reader(corpus, None, {}), find_pieces(store, corpus, piece_bytes)) for corpus in data.corpora]
 
 
 def find_key(store: Store, data: DataConfig) -> str:
