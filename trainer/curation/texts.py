@@ -88,11 +88,16 @@ class Texts:
         return kinds_of_characters()[self.points]
 
     @cached_property
+    def lowered(self) -> NDArray[np.uint32]:
+        """The code points in lower case, each by itself."""
+        return lower_case()[self.points]
+
+    @cached_property
     def words(self) -> Words:
         """The words of all texts."""
         visible, joined = self.kinds >= OTHER, self._joined()
         first, end = np.flatnonzero(visible & ~joined[:-1]), np.flatnonzero(visible & ~joined[1:]) + 1
-        hashes, folded, symbol = _read_words(self.points, self.kinds, lower_case(), first, end)
+        hashes, folded, symbol = _read_words(self.points, self.lowered, self.kinds, first, end)
         return Words(first, end, hashes, folded, symbol, np.searchsorted(first, self.starts))
 
     def _joined(self) -> NDArray[np.bool_]:
@@ -177,7 +182,7 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @compiled
 def _read_words(
-    points: NDArray[np.uint32], kinds: NDArray[np.uint8], lower: NDArray[np.uint32], first: Positions, end: Positions
+    points: NDArray[np.uint32], lowered: NDArray[np.uint32], kinds: NDArray[np.uint8], first: Positions, end: Positions
 ) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
     """The hash of each word as it is and in lower case, and whether it is a symbol."""
     hashes, folded, symbol = np.empty(len(first), np.uint64), np.empty(len(first), np.uint64), np.empty(len(first), np.bool_)
@@ -185,7 +190,7 @@ def _read_words(
         own, low, says = START, START, False
         for at in range(first[word], end[word]):
             own = (own ^ np.uint64(points[at])) * FACTOR
-            low = (low ^ np.uint64(lower[points[at]])) * FACTOR
+            low = (low ^ np.uint64(lowered[at])) * FACTOR
             says |= kinds[at] >= NUMBER
         hashes[word], folded[word], symbol[word] = _mix(own), _mix(low), not says
     return hashes, folded, symbol
