@@ -92,3 +92,13 @@ class DataConfig(Schema):
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two corpora share the name {doubles[0]!r}")
         return self
+
+    @model_validator(mode="after")
+    def _filters_name_corpora(self) -> Self:
+        names = [corpus.name for corpus in self.corpora]
+        for rule in self.curation.filters if self.curation else []:
+            if unknown := [name for name in rule.corpora or [] if name not in names]:
+                raise ValueError(
+                    f"a filter of kind {rule.kind!r} is for the corpus {unknown[0]!r}; there are {', '.join(names)}"
+                )
+        return self

@@ -19,7 +19,9 @@ class Bound(NamedTuple):
 
 
 class Rule(Schema):
-    """One filter: the measure that it reads, and its bounds, in the order in which they are tried."""
+    """One filter: the corpora that it is for, and its bounds, in the order in which they are tried."""
+
+    corpora: list[Name] | None = Field(default=None, min_length=1, description="names of the corpora; default: all")
 
     def bounds(self) -> Iterator[Bound]:
         """The bounds that are set; a field that is named `least_X` or `most_X` bounds X."""
@@ -36,14 +38,14 @@ class QualityRule(Rule):
     kind: Literal["gopher_quality"]
     least_words: int | None = Field(default=50, ge=0, description="words, symbols not counted")
     most_words: int | None = Field(default=100_000, ge=1, description="words, symbols not counted")
-    least_word_length: float | None = Field(default=3.0, ge=0, description="letters a word on average")
-    most_word_length: float | None = Field(default=10.0, ge=0, description="letters a word on average")
-    most_hashes: float | None = Field(default=0.1, ge=0, description="# signs a word")
-    most_ellipses: float | None = Field(default=0.1, ge=0, description="ellipses a word")
+    least_mean_word_length: float | None = Field(default=3.0, ge=0, description="letters a word on average")
+    most_mean_word_length: float | None = Field(default=10.0, ge=0, description="letters a word on average")
+    most_hashes_per_word: float | None = Field(default=0.1, ge=0, description="# signs a word")
+    most_ellipses_per_word: float | None = Field(default=0.1, ge=0, description="ellipses a word")
     most_bullet_lines: float | None = Field(default=0.9, ge=0, le=1, description="share of lines that begin with a bullet")
     most_ellipsis_lines: float | None = Field(default=0.3, ge=0, le=1, description="share of lines that end with an ellipsis")
-    least_alphabetic_words: float | None = Field(default=0.8, ge=0, le=1, description="share of words with a letter")
-    least_stop_words: int | None = Field(default=2, ge=0, description="the, be, to, of, and, that, have, with: how often")
+    least_words_with_letter: float | None = Field(default=0.8, ge=0, le=1, description="share of words with a letter")
+    least_stop_words: int | None = Field(default=2, ge=0, description="of the, be, to, of, and, that, have, with: how many")
 
 
 class RepetitionRule(Rule):
@@ -54,15 +56,15 @@ class RepetitionRule(Rule):
     most_duplicate_paragraphs: float | None = Field(default=0.3, ge=0, le=1, description="share of paragraphs")
     most_duplicate_line_characters: float | None = Field(default=0.2, ge=0, le=1, description="share of characters")
     most_duplicate_paragraph_characters: float | None = Field(default=0.2, ge=0, le=1, description="share of characters")
-    most_top_2_gram: float | None = Field(default=0.2, ge=0, description="share of characters in the most frequent")
-    most_top_3_gram: float | None = Field(default=0.18, ge=0, description="share of characters in the most frequent")
-    most_top_4_gram: float | None = Field(default=0.16, ge=0, description="share of characters in the most frequent")
-    most_duplicate_5_grams: float | None = Field(default=0.15, ge=0, description="share of characters")
-    most_duplicate_6_grams: float | None = Field(default=0.14, ge=0, description="share of characters")
-    most_duplicate_7_grams: float | None = Field(default=0.13, ge=0, description="share of characters")
-    most_duplicate_8_grams: float | None = Field(default=0.12, ge=0, description="share of characters")
-    most_duplicate_9_grams: float | None = Field(default=0.11, ge=0, description="share of characters")
-    most_duplicate_10_grams: float | None = Field(default=0.1, ge=0, description="share of characters")
+    most_top_2_gram_characters: float | None = Field(default=0.2, ge=0, description="share of characters in the most frequent")
+    most_top_3_gram_characters: float | None = Field(default=0.18, ge=0, description="share of characters in the most frequent")
+    most_top_4_gram_characters: float | None = Field(default=0.16, ge=0, description="share of characters in the most frequent")
+    most_duplicate_5_gram_characters: float | None = Field(default=0.15, ge=0, description="share of characters")
+    most_duplicate_6_gram_characters: float | None = Field(default=0.14, ge=0, description="share of characters")
+    most_duplicate_7_gram_characters: float | None = Field(default=0.13, ge=0, description="share of characters")
+    most_duplicate_8_gram_characters: float | None = Field(default=0.12, ge=0, description="share of characters")
+    most_duplicate_9_gram_characters: float | None = Field(default=0.11, ge=0, description="share of characters")
+    most_duplicate_10_gram_characters: float | None = Field(default=0.1, ge=0, description="share of characters")
 
 
 class C4Rule(Rule):
@@ -70,8 +72,8 @@ class C4Rule(Rule):
 
     kind: Literal["c4"]
     least_sentences: int | None = Field(default=5, ge=0, description="sentences on lines that end as sentences do")
-    most_lorem_ipsum: int | None = Field(default=0, ge=0, description="occurrences of lorem ipsum")
-    most_curly_brackets: int | None = Field(default=0, ge=0, description="curly brackets")
+    most_lorem_ipsum_lines: int | None = Field(default=0, ge=0, description="lines with these words")
+    most_curly_bracket_lines: int | None = Field(default=0, ge=0, description="lines with one")
 
 
 class LengthRule(Rule):
@@ -87,7 +89,7 @@ class LanguageRule(Rule):
 
     kind: Literal["language"]
     languages: list[str] = Field(min_length=1, description="ISO 639-1 codes, such as en")
-    least_probability: float = Field(default=0.0, ge=0, le=1, description="of the most likely language")
+    least_language_probability: float = Field(default=0.0, ge=0, le=1, description="of the most likely language")
 
 
 class PatternRule(Rule):

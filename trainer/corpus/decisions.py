@@ -4,7 +4,7 @@
                      reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
                      duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
                      originals   int64, those others, counted from 0 over all corpora
-    pieces.json      the pieces of each corpus that were decided about: key, index, whether it is the file's last, digest
+    pieces.json      by corpus, the pieces that were decided about, in their order
 
 A document that is read in parts is decided about part by part.
 """
@@ -38,7 +38,7 @@ CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
 class CorpusDecisions(NamedTuple):
     """What was decided of one corpus; `first` is the number of its first document over all corpora."""
 
-    pieces: list[list[Any]]
+    pieces: list[Piece]
     first: int
     counts: NDArray[np.int64]
     reasons: NDArray[np.uint8]
@@ -52,7 +52,7 @@ class CorpusDecisions(NamedTuple):
 
     def of_pieces(self, pieces: Sequence[Piece]) -> dict[tuple[str, int], Decided]:
         """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
-        if self.pieces != identities(pieces):
+        if identities(self.pieces) != identities(pieces):
             raise ArtifactError(
                 "the decisions are of other raw files than those that are there now; start the command again, which decides "
                 "anew"
@@ -98,9 +98,8 @@ def identities(pieces: Sequence[Piece]) -> list[list[Any]]:
     return [[piece.key, piece.index, piece.last, piece.sha256] for piece in pieces]
 
 
-def transform_options(data: DataConfig) -> list[Any]:
+def transform_options(transform: TransformConfig | None) -> list[Any]:
     """What a shard's bytes depend on besides raw text and decisions; empty if documents are read as they are."""
-    transform = data.curation.transform if data.curation else None
     return [TRANSFORM_FORMAT, transform.model_dump()] if transform else []
 
 
@@ -116,7 +115,7 @@ def decisions_recipe(data: DataConfig) -> dict[str, Any]:
     """The options that decisions depend on, by their places in a configuration."""
     assert data.curation is not None
     options = data.curation.model_dump(mode="json")
-    return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data)}
+    return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data.curation.transform)}
 
 
 def read_decisions(store: Store, key: str) -> Manifest:
@@ -134,7 +133,7 @@ def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
     if corpus not in firsts:
         raise ArtifactError(f"{store.path(key)} decides about {', '.join(firsts)}, not about {corpus}")
     records = {record.name: record for record in manifest.files}
-    pieces = json.loads(read_made(store, key, records[PIECES]))[corpus]
+    pieces = [Piece(**piece) for piece in json.loads(read_made(store, key, records[PIECES]))[corpus]]
     with np.load(io.BytesIO(read_made(store, key, records[f"{corpus}.npz"]))) as arrays:
         return CorpusDecisions(
             pieces, firsts[corpus], *(arrays[name] for name in ("counts", "reasons", "duplicates", "originals"))

@@ -207,7 +207,7 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
         made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
         if any(decided) or reader.transform is not None:
             bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
-            made_of += [transform_options(data), bits]
+            made_of += [transform_options(reader.transform), bits]
         work.append(ShardWork(number, fingerprint(made_of), tuple(hand), decided))
     return work
 

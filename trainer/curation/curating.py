@@ -15,7 +15,7 @@ from trainer.common.process import usable_cores
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import KIND, PIECES, decisions_recipe, identities
+from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.shard_workers import Workers
 from trainer.corpus.sources import forgetting_changed
 from trainer.curation.contamination import describe, find_overlap
@@ -23,8 +23,8 @@ from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, star
 from trainer.curation.measures import Digest, Measure, Overlap, Signature, Size
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbered, Numbering, number
-from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, columns_of, make_plan, measures_of, reasons_of
-from trainer.curation.rules import Test
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, make_plan, measures_of, reasons_of
+from trainer.curation.rules import Test, columns_of
 from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
 from trainer.store.manifest import ArtifactRef, Manifest, find_damage, publish_folder, read_manifest
@@ -79,7 +79,7 @@ class Deciding:
     def measure(self) -> None:
         """Have every document measured, and number them."""
         columns = columns_of(self.plan.tests)
-        units = [divide(self.job.data, corpus, pieces, columns) for corpus, pieces in self.plan.corpora]
+        units = [divide(corpus, pieces, self.options.transform, columns) for corpus, pieces in self.plan.corpora]
         flat = sorted((unit for each in units for unit in each), key=lambda unit: unit.raw_bytes, reverse=True)
         with self.progress.bar("measure documents", self.plan.raw_bytes, "B") as bar:
             self._carry(measure, ((self.job.store, unit, self.measures) for unit in flat), bar)
@@ -94,7 +94,8 @@ class Deciding:
             check_stop()
             broken = np.zeros(int(each.counts.sum()), np.uint8)
             for reason, test in enumerate(self.plan.tests, 1):
-                broken[(broken == 0) & self._breaks(each, test)] = reason
+                if test.is_for(each.unit.corpus.name):
+                    broken[(broken == 0) & self._breaks(each, test)] = reason
             if self.overlap is not None:
                 (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
                 broken[(broken == 0) & (shared > 0)] = self._number(CONTAMINATED)
@@ -127,7 +128,7 @@ class Deciding:
         with self.store.staging(key=self.plan.key) as folder:
             for corpus, _ in self.plan.corpora:
                 np.savez(folder / f"{corpus.name}.npz", allow_pickle=False, **self._of_corpus(corpus.name))
-            pieces = {corpus.name: identities(pieces) for corpus, pieces in self.plan.corpora}
+            pieces = {corpus.name: [vars(piece) for piece in pieces] for corpus, pieces in self.plan.corpora}
             Path(folder, PIECES).write_text(json.dumps(pieces), encoding="utf-8")
             return publish_folder(self.store, folder, self.plan.key, KIND, self.plan.name, self._details(table))
 
@@ -159,6 +160,7 @@ class Deciding:
             "recipe": decisions_recipe(self.job.data),
             "curation": self.options.model_dump(mode="json"),
             "reasons": self.names,
+            "corpora": [corpus.model_dump(mode="json") for corpus, _ in self.plan.corpora],
             "first_documents": self.numbering.firsts,
             "documents": self.numbering.total,
             "table": table,

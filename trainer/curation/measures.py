@@ -263,7 +263,7 @@ class Overlap:
 
     def __call__(self, batch: Batch) -> Rows:
         found = np.zeros(len(batch.documents), np.int32)
-        for ngram, wanted in _hashes(self.url, self.key).items():
+        for ngram, wanted in overlaps(self).items():
             hashes, starts = shingles(batch.texts, ngram)
             shared = np.concatenate([[0], np.cumsum(np.isin(hashes, wanted))])
             found += (shared[starts[1:]] - shared[starts[:-1]]).astype(np.int32)
@@ -271,11 +271,11 @@ class Overlap:
 
 
 @cache
-def _hashes(url: str, key: str) -> dict[int, NDArray[np.uint64]]:
+def overlaps(of: Overlap) -> dict[int, NDArray[np.uint64]]:
     """The hashes of evaluation sets by the length of their n-grams."""
-    store = Store(url)
-    names = names_of(store, key)
-    return {int(name): hashes for name, hashes in zip(names, read_arrays(store, key, *names), strict=True)}
+    store = Store(of.url)
+    names = names_of(store, of.key)
+    return {int(name): hashes for name, hashes in zip(names, read_arrays(store, of.key, *names), strict=True)}
 
 
 class DocumentError(CorpusError):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.config.corpora import CorpusConfig, DataConfig
+from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import transform_options
@@ -68,20 +68,19 @@ class Unit:
         return f"{self.folder}/{folder_of(measure)}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
 
-def divide(data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], columns: Sequence[str]) -> list[Unit]:
+def divide(
+    corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None, columns: Sequence[str]
+) -> list[Unit]:
     """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they were."""
-    assert data.curation is not None
     wanted = max(1, min(MOST_UNITS, sum(piece.size for piece in pieces) // UNIT_BYTES))
     count = 1 << (wanted - 1).bit_length()
     hands: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
         hands[int.from_bytes(digest[:8], "little") % count].append(piece)
-    folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(data)])}"
+    folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
     return [
-        Unit(corpus, data.curation.transform, tuple(columns), folder, number, count, tuple(hand))
-        for number, hand in enumerate(hands)
-        if hand
+        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand)) for number, hand in enumerate(hands) if hand
     ]
 
 

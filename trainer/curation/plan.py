@@ -11,7 +11,7 @@ from trainer.corpus.pieces import Piece
 from trainer.corpus.sources import find_pieces
 from trainer.curation.contamination import Found, find_evaluation, name_evaluation
 from trainer.curation.measures import Digest, Function, Measure, Signature, Size, unique
-from trainer.curation.rules import Test, score_columns, tests_of
+from trainer.curation.rules import Test, tests_of
 from trainer.store.storage import Store
 
 MOST_REASONS = 250
@@ -68,8 +68,3 @@ def measures_of(options: CurationConfig, tests: Sequence[Test], overlap: Measure
     found += [Digest.of(options.exact)] if options.exact else []
     found += [Signature.of(options.near)] if options.near else []
     return unique(found)
-
-
-def columns_of(tests: Sequence[Test]) -> list[str]:
-    """The columns of the data that are read beside the text."""
-    return sorted({column for test in tests for column in score_columns(test.measure)})

@@ -1,6 +1,6 @@
 """Rules: which measure each kind of filter reads. A new kind is a schema, a line here, and its measure if that is new."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +39,12 @@ class Test(NamedTuple):
     reason: str
     measure: Measure
     bound: Bound
+    corpora: tuple[str, ...] | None = None
     languages: tuple[str, ...] = ()
+
+    def is_for(self, corpus: str) -> bool:
+        """Whether a corpus's documents are put to it."""
+        return self.corpora is None or corpus in self.corpora
 
     def breaks(self, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Which documents break it. What is not a number breaks every bound."""
@@ -48,6 +53,10 @@ class Test(NamedTuple):
         if self.bound.least is not None:
             return ~(values >= self.bound.least)
         return ~(values <= self.bound.most)
+
+    def show(self, value: Any) -> str:
+        """A document's value, in words."""
+        return value.decode() if isinstance(value, bytes) else f"{value:g}"
 
     def describe(self) -> str:
         """What stays, in words."""
@@ -60,13 +69,14 @@ def tests_of(rule: Rule) -> Iterator[Test]:
     """A rule's bounds in their order. Raises `ConfigError` if a function of its is not there."""
     measure = MEASURES[type(rule)](rule)
     name = getattr(rule, "name", None) or rule.kind  # type: ignore[attr-defined]
+    corpora = tuple(rule.corpora) if rule.corpora is not None else None
     if isinstance(rule, LanguageRule):
-        yield Test(f"{name}: language", measure, Bound("language"), tuple(rule.languages))
+        yield Test(f"{name}: language", measure, Bound("language"), corpora, tuple(rule.languages))
     for bound in rule.bounds():
         side = "low" if bound.least is not None else "high"
-        yield Test(f"{name}: {bound.field} too {side}", measure, bound)
+        yield Test(f"{name}: {bound.field} too {side}", measure, bound, corpora)
 
 
-def score_columns(measure: Measure) -> list[str]:
-    """The columns of the data that a measure reads beside the text."""
-    return [measure.column] if isinstance(measure, measures.Score) else []
+def columns_of(tests: Sequence[Test]) -> list[str]:
+    """The columns of the data that are read beside the text."""
+    return sorted({test.measure.column for test in tests if isinstance(test.measure, measures.Score)})

@@ -20,7 +20,7 @@ from trainer.corpus.decisions import Reader
 from trainer.corpus.sources import find_pieces
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
 from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
-from trainer.corpus.tokenizer_making import find_tokenizer, make_tokenizer, preview_tokenizer
+from trainer.corpus.tokenizer_making import Texts, find_tokenizer, make_tokenizer, preview_tokenizer
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -206,7 +206,7 @@ def test_a_document_that_is_cut_between_pieces_ends_where_the_last_part_that_sta
     kept = decided.reasons == 0
     assert 0 < kept.sum() < len(kept), "some parts go"
     lasts = np.cumsum(decided.counts) - 1  # text: a part a piece
-    files = [Path(piece[0]).name for piece in decided.pieces]
+    files = [Path(piece.key).name for piece in decided.pieces]
     runs = sum(
         bool(kept[at] and (at == lasts[-1] or not kept[at + 1] or files[number + 1] != files[number]))
         for number, at in enumerate(lasts)
