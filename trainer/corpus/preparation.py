@@ -8,7 +8,7 @@ of a set that is published already are read only if the job says so (`verify`), 
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -21,14 +21,15 @@ from trainer.common.progress import Progress, silent
 from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.carrying import carried, carrier_of
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import Reader, open_reader, transform_options
 from trainer.corpus.engine_choice import settle_engine
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_files import is_compressed
-from trainer.corpus.shard_building import Recipe, ShardWork, load_encoder
+from trainer.corpus.shard_building import Recipe, ShardWork, build, load_encoder
 from trainer.corpus.shard_reuse import finished_shards
-from trainer.corpus.shard_workers import Workers, build_shards
+from trainer.corpus.shard_workers import Workers
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
@@ -36,7 +37,6 @@ from trainer.corpus.token_bytes import add_digests
 from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, ignore, make_tokenizer, spread
 from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
-from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
 from trainer.store.block_sums import BLOCK_BYTES
 from trainer.store.manifest import (
@@ -119,12 +119,14 @@ def prepare_corpus(
             log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
         missing = [shard for shard in work if shard.number not in records]
         known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
-        with forgetting_changed(store), _carrier(job, tokenizer_key, workers, bool(missing)) as carrier:
+        load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
+        with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
             transform = data.curation.transform if data.curation else None
             engine = _checked_engine(store, data, corpus, work, tokenizer)
             recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, transform)
             with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
-                for record in build_shards(recipe, missing, carrier, bar):
+                largest = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+                for record in carried(carrier, bar, build, ((recipe, shard) for shard in largest)):
                     records[record.number] = record
     options = {"recipe": corpus_recipe(data, corpus), **({"decisions": decisions_key} if decisions_key else {})}
     manifest = _commit(store, recipe, key[-16:], tokenizer, work, [records[shard.number] for shard in work], options)
@@ -267,19 +269,6 @@ def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
             f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
             "files or raise max_bad_records"
         )
-
-
-@contextmanager
-def _carrier(job: PrepareJob, tokenizer_key: str, workers: Workers, needed: bool) -> Iterator[Carrier]:
-    """Who builds shards, if any are needed: processes of this machine, or tasks of the job's cluster."""
-    if isinstance(job.engine, RayEngine) and needed:
-        from trainer.engines.ray_tasks import ray_tasks
-
-        load = partial(load_encoder, job.store, tokenizer_key, job.data.tokenizer.engine)
-        with ray_tasks(job.engine, Store(job.store), job.data.workers, load) as tasks:
-            yield tasks
-    else:
-        yield workers
 
 
 class _Totals(NamedTuple):

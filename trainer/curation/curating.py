@@ -2,8 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, wait
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from trainer.common.process import usable_cores
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.carrying import carried, carrier_of
 from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.shard_workers import Workers
 from trainer.corpus.sources import forgetting_changed
@@ -44,8 +44,8 @@ def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
     if (manifest := find_decisions(store, plan.key)) is not None:
         return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size(), reused=True)
     store.sweep()
-    with forgetting_changed(store), Workers(data.workers or usable_cores()) as workers:
-        decided = Deciding(store, job, plan, workers, progress)
+    with forgetting_changed(store), Workers(data.workers or usable_cores()) as workers, carrier_of(job, workers) as carrier:
+        decided = Deciding(store, job, plan, carrier, progress)
         decided.measure()
         decided.filter()
         decided.drop_duplicates()
@@ -198,13 +198,6 @@ class Deciding:
         (values,) = each.unit.read(self.store, test.measure, test.bound.field)
         return test.breaks(values)
 
-    def _carry(self, work: Callable[..., Any], calls: Iterable[tuple[Any, ...]], bar: Bar) -> None:
-        """Have some work done, in any order. The first error, or a stop, is raised."""
-        before = self.carrier.done
-        pending = {self.carrier.submit(work, *arguments) for arguments in calls}
-        while pending:
-            check_stop()
-            finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-            bar.reach(self.carrier.done - before)
-            for future in finished:
-                future.result()
+    def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:
+        for _ in carried(self.carrier, bar, work, calls):
+            pass

@@ -5,6 +5,7 @@ from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus import preparation
 from trainer.corpus.preparation import PreparedData, prepare_corpus, prepare_tokenizer
+from trainer.corpus.tokenizer_making import find_tokenizer
 from trainer.store.storage import Store
 
 
@@ -22,8 +23,10 @@ def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
     """The job's published decisions, tokenizer and shards, if all exist; whether they are intact is not looked at."""
-    decisions = None
-    if job.data.curation is not None and (decisions := find_decided(Store(job.store), job.data)) is None:
+    store, decisions = Store(job.store), None
+    if find_tokenizer(store, job.data) is None:  # looked for first: raw files need not be looked at then
+        return None
+    if job.data.curation is not None and (decisions := find_decided(store, job.data)) is None:
         return None
     return preparation.find_prepared(job, decisions)
 
