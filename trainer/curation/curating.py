@@ -86,7 +86,7 @@ class Deciding:
         texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
         self.numbering: Numbering = number(self.store, texts, self.size)
         self.reasons = np.zeros(self.numbering.total, np.uint8)
-        self.firsts: NDArray[np.int64] | None = None
+        self.firsts: NDArray[Any] | None = None
 
     def filter(self) -> None:
         """Put each document to the tests, in their order, and then to that of the evaluation sets."""
@@ -118,7 +118,7 @@ class Deciding:
                 for each in wanted:
                     clusters.link(read_pairs(self.store, started, each))
             self.firsts = clusters.firsts()
-            self.reasons[alive & (self.firsts != np.arange(self.numbering.total))] = self._number(reason)
+            self.reasons[alive & (self.firsts != np.arange(len(alive), dtype=self.firsts.dtype))] = self._number(reason)
 
     def publish(self) -> Manifest:
         """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
@@ -134,20 +134,22 @@ class Deciding:
 
     def count(self) -> dict[str, list[dict[str, Any]]]:
         """By corpus, how many documents and bytes stay, and go for each reason."""
-        bytes_of = np.zeros(self.numbering.total, np.int64)
+        counts = {corpus.name: np.zeros((2, len(self.names) + 1), np.int64) for corpus, _ in self.plan.corpora}
         for each in self.numbering.units:
-            (bytes_of[each.documents],) = each.unit.read(self.store, self.size, "bytes")
-        table = {}
-        for corpus, _ in self.plan.corpora:
-            own = self._documents(corpus.name)
-            documents = np.bincount(self.reasons[own], minlength=len(self.names) + 1)
-            sizes = np.bincount(self.reasons[own], bytes_of[own], minlength=len(self.names) + 1)
-            table[corpus.name] = [
-                {"reason": reason, "documents": int(count), "bytes": int(size)}
-                for reason, count, size in zip(["kept", *self.names], documents, sizes, strict=True)
-                if count or reason == "kept"
+            (sizes,) = each.unit.read(self.store, self.size, "bytes")
+            reasons = self.reasons[each.documents]
+            counts[each.unit.corpus.name] += [
+                np.bincount(reasons, minlength=len(self.names) + 1),
+                np.bincount(reasons, sizes, minlength=len(self.names) + 1).astype(np.int64),
             ]
-        return table
+        return {
+            corpus: [
+                {"reason": reason, "documents": int(documents), "bytes": int(size)}
+                for reason, documents, size in zip(["kept", *self.names], *found, strict=True)
+                if documents or reason == "kept"
+            ]
+            for corpus, found in counts.items()
+        }
 
     def _details(self, table: dict[str, Any]) -> dict[str, Any]:
         kept_out = None
@@ -174,7 +176,7 @@ class Deciding:
         duplicates = np.flatnonzero(np.isin(reasons, [self._number(name) for name in (EXACT, NEAR) if name in self.names]))
         return {
             "counts": self.numbering.counts[name], "reasons": reasons,
-            "duplicates": duplicates, "originals": firsts[duplicates],
+            "duplicates": duplicates, "originals": firsts[duplicates].astype(np.int64),
         }  # fmt: skip
 
     def _require_some(self, corpus: str, table: list[dict[str, Any]]) -> None:

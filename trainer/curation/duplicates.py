@@ -22,8 +22,8 @@ from trainer.store.storage import Store
 FORMAT = 1
 LOOKED_AT = "looked-at.npz"
 ALIVE, FILES, PIECES, FIRSTS, COUNTS, PAIRS = "alive", "files", "pieces", "firsts", "counts", "pairs"
-SLICE_DOCUMENTS = 2**24
-"""With its document's number a key takes 16 to 24 bytes, and sorting them as much again."""
+SLICE_DOCUMENTS = 2**22
+"""With its document's number a key takes 16 to 24 bytes, and sorting takes some more copies of them."""
 
 
 class Slice(NamedTuple):
@@ -113,10 +113,10 @@ class Clusters:
         """Put the clusters of the documents of each pair together."""
         _unite(self.parents, np.ascontiguousarray(pairs))
 
-    def firsts(self) -> NDArray[np.int64]:
-        """The first document of each document's cluster."""
+    def firsts(self) -> NDArray[Any]:
+        """The first document of each document's cluster. It is this object's own array."""
         _flatten(self.parents)
-        return self.parents.astype(np.int64)
+        return self.parents
 
 
 @compiled
