@@ -110,9 +110,7 @@ def against_datatrove(folder: Path, python: str) -> None:
     (folder / "peer.py").write_text(DATATROVE)
     ratios = []
     for number in range(PAIRS):
-        ours = run_timed(
-            [*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))]
-        )
+        ours = run_timed([*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))])
         theirs = run_other([python, str(folder / "peer.py"), str(folder / "raw"), str(folder / f"out-{number}")])
         ratios.append(theirs / ours)
         say(f"{size / 1e6:.0f} MB: headrace, datatrove", f"{ours:.1f} s, {theirs:.1f} s")
@@ -126,9 +124,7 @@ def against_tokenizing(folder: Path) -> None:
     size = write_raw(folder / "raw", 200_000_000, 200)
     ratios = []
     for number in range(PAIRS):
-        ours = run_timed(
-            [*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))]
-        )
+        ours = run_timed([*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))])
         plain = write_job(folder, folder / "raw", f"plain-{number}", False)
         run_timed([*OWN, "tokenizer", str(plain)])
         theirs = run_timed([*OWN, "prepare", str(plain)])
