@@ -7,7 +7,9 @@ from trainer.curation.c4 import c4
 from trainer.curation.texts import Texts
 
 CITATIONS = re.compile(r"(\[[0-9]*\]|\[edit\]|\[citation needed\])+$")
-SENTENCE = re.compile(r"""(?:(?<!\.)\.(?!\.)|[?!])["')\]”’».?!。！？｡]*(?=\s)|[。！？｡](?:["')\]”’».?!]*[。！？｡]|(?!["')\]”’».?!]))(?=.)""")
+SENTENCE = re.compile(
+    r"""(?:(?<!\.)\.(?!\.)|[?!])["')\]”’».?!。！？｡]*(?=\s)|[。！？｡](?:["')\]”’».?!]*[。！？｡]|(?!["')\]”’».?!]))(?=.)"""
+)
 POLICIES = ["terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies"]
 
 
