@@ -17,6 +17,7 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -123,7 +124,7 @@ def measure(texts: list[str]) -> tuple[dict[str, list[str]], list[list[str]], di
             reasons[name] += [reason(row, RULES[name]) for row in found]
         first, end, starts = (getattr(batch.words, name).tolist() for name in ("first", "end", "starts"))
         points = "".join(batch.strings)
-        words += [[points[first[at] : end[at]] for at in range(*own)] for own in zip(starts[:-1], starts[1:], strict=True)]
+        words += [[points[first[at] : end[at]] for at in range(*own)] for own in pairwise(starts)]
     lines = sorted({without_citations(line.strip()) for text in texts for line in text.splitlines()})
     sentences = c4(Texts([line.encode() for line in lines]))["sentences"].tolist()
     return reasons, words, dict(zip(lines, sentences, strict=True))

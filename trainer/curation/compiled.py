@@ -27,14 +27,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 def compiled(function: Function) -> Function:
     """The function as machine code, which other threads run beside."""
-    folder, configured = _folder(), numba.config.CACHE_DIR
+    folder, settings = _folder(), cast(Any, numba.config)
     if folder is None:
         return cast(Function, numba.njit(nogil=True)(function))
-    numba.config.CACHE_DIR = str(folder)  # is read when a function is made known
+    configured, settings.CACHE_DIR = settings.CACHE_DIR, str(folder)  # which is read when a function is made known
     try:
         return cast(Function, numba.njit(cache=True, nogil=True)(function))
     finally:
-        numba.config.CACHE_DIR = configured
+        settings.CACHE_DIR = configured
 
 
 @cache
@@ -50,8 +50,8 @@ def _folder() -> Path | None:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         logger.warning(
-            "compiled code cannot be kept in %s (%s), so that every process compiles it anew, which takes it seconds; set %s to "
-            "a folder that can be written", folder, error.strerror, FOLDER,
+            "compiled code cannot be kept in %s (%s), so that every process compiles it anew, which takes seconds; set %s to a "
+            "folder that can be written", folder, error.strerror, FOLDER,
         )  # fmt: skip
         return None
     for path in folder.rglob("*.nb?"):  # a file that a power failure left empty
