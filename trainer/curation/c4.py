@@ -7,8 +7,9 @@ have no word of more than a thousand characters. Marks of citations such as [1] 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.curation.characters import OTHER
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import OTHER, Lines, Texts
+from trainer.curation.texts import Lines, Texts
 
 C4 = np.dtype([
     ("sentences", np.int32),  # of good lines that mention neither JavaScript nor policies

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -23,6 +24,7 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import ExactConfig, NearConfig
 from trainer.corpus.readers import Document
 from trainer.curation.arrays import names_of, read_arrays
+from trainer.curation.characters import UNICODE
 from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -55,9 +57,18 @@ class Measure(Protocol):
 
 
 def folder_of(measure: Measure) -> str:
-    """What a measure's files are kept under."""
+    """What a measure's files are kept under: its name, and a digest of all that it depends on besides the text."""
     options = {name: value for name, value in asdict(measure).items() if name != "url"}  # type: ignore[call-overload]
-    return f"{measure.name}-{fingerprint([measure.version, options])}"  # wherever the store is
+    return f"{measure.name}-{fingerprint([measure.version, options, UNICODE, *_library_of(measure)])}"
+
+
+def _library_of(measure: Measure) -> list[Any]:
+    """The version of the library that a measure is made by, as far as others give other figures."""
+    if isinstance(measure, Signature):
+        from rensa import RMinHash
+
+        return [RMinHash.ALGORITHM_VERSION]
+    return [version("py3langid")] if isinstance(measure, Language) else []
 
 
 @dataclass(frozen=True)

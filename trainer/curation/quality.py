@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.curation.characters import LETTER, OTHER
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import LETTER, OTHER, Hashes, Lines, Texts, Words, share
+from trainer.curation.texts import Hashes, Lines, Texts, Words, share
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
@@ -66,7 +67,8 @@ def _count_words(
                 count.words += 1
                 count.characters += end - first
                 count.lettered += _any(is_letter, first, end)
-                found |= stop_words == words.hashes[word]
+                for number in range(len(stop_words)):
+                    found[number] |= words.hashes[word] == stop_words[number]
                 continue
             if points[first] != DOT:
                 dots = 0

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import Hashes, Lines, Positions, Texts, Words, share
+from trainer.curation.texts import FACTOR, Hashes, Lines, Positions, Texts, Words, share
 
 TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 SHORTEST, LONGEST, FIRST_DUPLICATE = 2, 10, 5
@@ -59,7 +59,7 @@ def _number(keys: Hashes) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     numbers, firsts = np.empty(len(keys), np.int32), np.empty(len(keys), np.int32)
     known = 0
     for at in range(len(keys)):
-        slot = (keys[at] * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32) & np.uint64(size - 1)
+        slot = (keys[at] * FACTOR) >> np.uint64(32) & np.uint64(size - 1)
         while slots[slot] >= 0 and keys[firsts[slots[slot]]] != keys[at]:
             slot = (slot + np.uint64(1)) & np.uint64(size - 1)
         if slots[slot] < 0:
@@ -112,7 +112,7 @@ def _paragraphs(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
             first[count], is_open = lines.first[line], True
             count += 1
         end[count - 1] = lines.end[line]
-        hashes[count - 1] = hashes[count - 1] * np.uint64(0x9E3779B97F4A7C15) + lines.hashes[line]
+        hashes[count - 1] = hashes[count - 1] * FACTOR + lines.hashes[line]
     return first[:count], end[:count], hashes[:count]
 
 

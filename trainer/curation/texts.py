@@ -1,31 +1,27 @@
 """A batch of documents: their characters, and the words and lines that these make up, each with a hash of what it says.
 
-Hashes have 64 well-mixed bits, the same on every machine. What is a letter, and which is its lower case, is told by Python's
-Unicode data, whose version is `UNICODE`.
+Hashes have 64 well-mixed bits, the same on every machine.
 """
 
-import sys
-import unicodedata
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.curation.characters import (
+    APOSTROPHE,
+    LETTER,
+    LINE_END,
+    MARK,
+    NUMBER,
+    OTHER,
+    UNDERSCORE,
+    kinds_of_characters,
+    lower_case,
+)
 from trainer.curation.compiled import compiled
-
-UNICODE = unicodedata.unidata_version
-
-LINE_END, SPACE, OTHER, APOSTROPHE, UNDERSCORE, NUMBER, MARK, LETTER = range(8)
-"""Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words."""
-
-APOSTROPHES = "'\u2019"
-LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""Where `str.splitlines` cuts."""
-
-LAST_CASED = 0x1FFFF
-"""No character behind this one has a lower case."""
 
 START, FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
 
@@ -147,29 +143,6 @@ def starts_of(counts: NDArray[np.int64] | NDArray[np.bool_]) -> Positions:
 def share(parts: NDArray[np.int64], wholes: NDArray[np.int64]) -> NDArray[np.float64]:
     """Each part by its whole; of nothing, 0."""
     return parts / np.maximum(wholes, 1)
-
-
-@cache
-def kinds_of_characters() -> NDArray[np.uint8]:
-    """The kind of each code point."""
-    categories = "".join(map(unicodedata.category, map(chr, range(sys.maxunicode + 1))))
-    majors = np.frombuffer(categories.encode(), "S1")[::2]
-    kinds = np.full(len(majors), OTHER, np.uint8)
-    for major, kind in ((b"L", LETTER), (b"M", MARK), (b"N", NUMBER)):
-        kinds[majors == major] = kind
-    spaces = [point for point in range(LAST_CASED) if chr(point).isspace()]
-    for points, kind in ((spaces, SPACE), (list(map(ord, LINE_ENDS)), LINE_END), (list(map(ord, APOSTROPHES)), APOSTROPHE)):
-        kinds[points] = kind
-    kinds[ord("_")] = UNDERSCORE
-    return kinds
-
-
-@cache
-def lower_case() -> NDArray[np.uint32]:
-    """The lower case of each code point; of U+0130, which has two characters for one, the first."""
-    lower = np.arange(sys.maxunicode + 1, dtype=np.uint32)
-    lower[: LAST_CASED + 1] = [ord(chr(point).lower()[0]) for point in range(LAST_CASED + 1)]
-    return lower
 
 
 @compiled

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.curation_texts import encoded, is_symbol, plain_words, texts
-from trainer.curation.texts import LETTER, LINE_ENDS, Texts, kinds_of_characters, lower_case, shingles
+from trainer.curation.characters import LETTER, LINE_ENDS, kinds_of_characters, lower_case
+from trainer.curation.texts import Texts, shingles
 
 PINNED_WORDS = ["7fea3d6bdd64059f", "2ab1a6b41f48b833"]
 PINNED_SHINGLES = ["e2aad404697cc651", "8c6532c438b05d73", "870af0512be031a6"]
