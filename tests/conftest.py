@@ -10,6 +10,7 @@ import pytest
 from tests.s3 import S3Server, s3_server
 from tests.trainer.preparing import job_of, run, write_raw
 from trainer.store.storage import Store
+from trainer.store.verified import machine_cache
 
 
 @pytest.fixture
@@ -27,9 +28,12 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True, scope="session")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Copies of remote files are put where the tests' own files are."""
+    """Copies of remote files are put where the tests' own files are, and what is compiled where it always is."""
+    compiled, cache = machine_cache() / "compiled", tmp_path_factory.mktemp("cache")
+    compiled.mkdir(parents=True, exist_ok=True)
+    (cache / "compiled").symlink_to(compiled)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HEADRACE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("HEADRACE_CACHE", str(cache))
         yield
 
 

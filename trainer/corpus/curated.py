@@ -26,7 +26,7 @@ NUMBER = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
 GROUP = r"[0-9A-Fa-f]{1,4}"
 IP = re.compile(
     rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)"
-    rf"|(?<![\w:])(?:(?:{GROUP}:){{7}}{GROUP}|(?:{GROUP}:){{1,6}}(?::{GROUP}){{1,6}})(?![\w:])"
+    rf"|(?<![\w:])(?=[A-Fa-f:]*\d)(?:(?:{GROUP}:){{7}}{GROUP}|(?:{GROUP}:){{1,6}}(?::{GROUP}){{1,6}})(?![\w:])"
 )
 MASKS = {"email": (EMAIL, "<email>"), "ip": (IP, "<ip>")}
 

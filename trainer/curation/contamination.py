@@ -16,7 +16,8 @@ from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import read_documents
 from trainer.corpus.sources import find_pieces
 from trainer.curation.arrays import is_intact, write_arrays
-from trainer.curation.measures import Overlap
+from trainer.curation.characters import UNICODE
+from trainer.curation.overlaps import Overlap
 from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -65,7 +66,7 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> Found:
 def name_evaluation(options: DecontaminateConfig, found: Found) -> str:
     """The fingerprint of what is kept out: of the evaluation sets' content, wherever their files are."""
     texts = [[corpus.format, corpus.text_field, sorted({piece.sha256 for piece in pieces})] for corpus, pieces in found]
-    return fingerprint([FORMAT, options.ngram, options.least_words, texts])
+    return fingerprint([FORMAT, UNICODE, options.ngram, options.least_words, texts])
 
 
 def find_overlap(store: Store, options: DecontaminateConfig, found: Found) -> Overlap:

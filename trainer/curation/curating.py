@@ -20,11 +20,14 @@ from trainer.corpus.shard_workers import Workers
 from trainer.corpus.sources import forgetting_changed
 from trainer.curation.contamination import describe, find_overlap
 from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, start_pass
-from trainer.curation.measures import Digest, Measure, Overlap, Signature, Size
+from trainer.curation.keys import Digest, Signature
+from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbered, Numbering, number
+from trainer.curation.overlaps import Overlap
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, make_plan, measures_of, reasons_of
 from trainer.curation.rules import Test, columns_of
+from trainer.curation.text_measures import Size
 from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
 from trainer.store.manifest import ArtifactRef, Manifest, find_damage, publish_folder, read_manifest

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from trainer.curation.arrays import is_intact, read_arrays, write_arrays
 from trainer.curation.compiled import compiled
-from trainer.curation.measures import KEYS, NO_KEY, Measure
+from trainer.curation.keys import KEYS, NO_KEY
+from trainer.curation.measures import Measure
 from trainer.curation.numbering import Numbered, numbers_of
 from trainer.engines.carriers import Advance
 from trainer.store.manifest import fingerprint

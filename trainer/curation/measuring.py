@@ -26,7 +26,7 @@ from trainer.corpus.shards import batches
 from trainer.corpus.sources import reading_options
 from trainer.corpus.tokenizer_making import ignore
 from trainer.curation.arrays import is_intact, names_of, read_arrays, write_arrays
-from trainer.curation.measures import Batch, DocumentError, Measure, Rows, folder_of
+from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.engines.carriers import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -65,7 +65,7 @@ class Unit:
 
     def key(self, measure: Measure) -> str:
         digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
-        return f"{self.folder}/{folder_of(measure)}/{self.number:05d}-{self.count:05d}-{digest}.npz"
+        return f"{self.folder}/{measure.folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
 
 def divide(

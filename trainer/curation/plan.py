@@ -10,8 +10,10 @@ from trainer.corpus.decisions import name_decisions
 from trainer.corpus.pieces import Piece
 from trainer.corpus.sources import find_pieces
 from trainer.curation.contamination import Found, find_evaluation, name_evaluation
-from trainer.curation.measures import Digest, Function, Measure, Signature, Size, unique
+from trainer.curation.keys import Digest, Signature
+from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, tests_of
+from trainer.curation.text_measures import Size
 from trainer.store.storage import Store
 
 MOST_REASONS = 250
@@ -49,7 +51,7 @@ def make_plan(
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     outside = [
         name_evaluation(options.decontaminate, evaluation) if options.decontaminate else None,
-        [test.measure.source for test in tests if isinstance(test.measure, Function)],
+        [measure.folder for measure in measures_of(options, tests, None)],
     ]
     name, key = name_decisions(data, corpora, outside)
     return Plan(name, key, corpora, evaluation, tests)

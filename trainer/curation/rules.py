@@ -18,7 +18,7 @@ from trainer.config.curation import (
     Rule,
     ScoreRule,
 )
-from trainer.curation import measures
+from trainer.curation import text_measures as measures
 from trainer.curation.measures import Measure
 
 MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {

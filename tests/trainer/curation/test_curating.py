@@ -12,6 +12,7 @@ import pytest
 
 from tests.depth import once
 from tests.processes import start_module, wait_until
+from tests.s3 import S3Server
 from tests.support import digests, write_config
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.preparing import LONG_AGO
@@ -345,3 +346,15 @@ def test_a_pattern_drops_what_matches_or_what_does_not(tmp_path: Path) -> None:
     ]
     job = curated_job(tmp_path / "store", {"one": str(path)}, {"filters": rules})
     assert reasons_of(job, decide(job).key, "one") == ["kept", "letters: matches too low", "secrets: matches too high"]
+
+
+def test_on_a_bucket_the_same_is_decided(raw: Path, tmp_path: Path, s3: S3Server) -> None:
+    here, there = job_of(raw, tmp_path / "store"), job_of(raw, Path("unset")).model_copy(update={"store": s3.new_store()})
+    made = decide(here)
+    assert decide(there).key == made.key
+    for corpus in ("one", "two"):
+        assert reasons_of(there, made.key, corpus) == reasons_of(here, made.key, corpus)
+    assert decide(there).reused
+    assert [ref.fingerprint for ref in prepare(there, silent()).shards] == [
+        ref.fingerprint for ref in prepare(here, silent()).shards
+    ]

@@ -12,7 +12,8 @@ from tests.trainer.curating import Here, curated_job, decide, originals_of, pros
 from trainer.config.curation import NearConfig
 from trainer.corpus.readers import Document
 from trainer.curation.duplicates import Clusters
-from trainer.curation.measures import KEYS, Batch, Digest, Signature
+from trainer.curation.keys import KEYS, Digest, Signature
+from trainer.curation.measures import Batch
 from trainer.curation.texts import Texts, shingles
 
 

@@ -1,0 +1,88 @@
+"""`headrace curation show`: what went, why, and what it was compared with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from trainer.common.errors import EXIT_BAD_INPUT
+from trainer.curation.report import tell
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store with decisions about two corpora."""
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    texts = [" ".join(prose(number, 120)) for number in range(12)]
+    near = texts[2].split()
+    near[60] = "otherwise"
+    write_documents(tmp_path / "one.jsonl", [*texts[:6], texts[1] + " ", " ".join(near), "too short"])
+    test = " ".join(prose(99, 20))
+    write_documents(tmp_path / "two.jsonl", [*texts[6:], texts[0], f"{texts[11]} new {test}", "secret " * 30])
+    (tmp_path / "test.txt").write_text(test + "\n")
+    curation = {
+        "near": {}, "decontaminate": {"files": [{"paths": [str(tmp_path / "test.txt")]}]},
+        "filters": [
+            {"kind": "length", "least_bytes": 50},
+            {"kind": "pattern", "name": "secrets", "pattern": "secret", "most_matches": 3, "corpora": ["two"]},
+        ],
+    }  # fmt: skip
+    paths = {name: str(tmp_path / f"{name}.jsonl") for name in ("one", "two")}
+    job = curated_job(tmp_path / "store", paths, curation, shards={"num_shards": 1, "piece_bytes": 1024})
+    decide(job)
+    return job.store
+
+
+def shown(store: str, capsys: pytest.CaptureFixture[str], **words: Any) -> str:
+    given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
+    assert tell(store, **given) == 0
+    return capsys.readouterr().out
+
+
+def test_the_table_tells_documents_and_bytes_by_reason(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = shown(store, capsys)
+    assert "14 of 18 documents stay" not in said
+    rows = [line.split() for line in said.splitlines() if line.startswith("  ")]
+    assert ["one", "kept", "6"] in [row[:3] for row in rows]
+    assert {"duplicate", "contaminated"} <= {word for row in rows for word in row}
+    assert "around a similarity of 0.72" in said
+    table = json.loads(shown(store, capsys, as_json=True))["table"]
+    assert sum(line["documents"] for each in table.values() for line in each) == 18
+
+
+def test_an_example_says_what_it_was_compared_with(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = shown(store, capsys, reason="exact duplicate")
+    assert f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n  {tmp_path}/one.jsonl#2 stays in its place" in said
+    assert f"{tmp_path}/two.jsonl#7 of two: exact duplicate\n  {tmp_path}/one.jsonl#1 stays in its place" in said
+    said = shown(store, capsys, reason="near duplicate", corpus="one")
+    assert f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; they share 9" in said
+    assert "bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
+    assert "matches 30, at most 3 stays" in shown(store, capsys, reason="secrets: matches too high")
+    said = shown(store, capsys, reason="contaminated")
+    assert f"it shares '{' '.join(prose(99, 20)[:13])}' with an evaluation set" in said
+
+
+def test_everything_about_one_document_is_told(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number, reason in ((1, "kept"), (6, "kept"), (7, "exact duplicate"), (9, "length: bytes too low")):
+        said = shown(store, capsys, document=f"{tmp_path}/one.jsonl#{number}")
+        assert said.startswith(f"{tmp_path}/one.jsonl#{number} of one: {reason}\n"), said
+    (document,) = json.loads(shown(store, capsys, document=f"{tmp_path}/one.jsonl#5", as_json=True))["documents"]
+    assert document["text"] == " ".join(prose(4, 120))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ({"document": "none.jsonl#1"}, "decides about no file 'none.jsonl'"),
+        ({"document": "one.jsonl"}, "expected PATH#N"),
+        ({"document": "one.jsonl#99"}, "has 9 documents, counted from 1; there is no 99"),
+        ({"reason": "boredom"}, "knows no reason 'boredom'; it has 'kept', "),
+        ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
+    ],
+)
+def test_what_is_not_there_is_said(store: str, words: dict[str, str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
+    assert tell(store, **given) == EXIT_BAD_INPUT
+    assert says in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""Documents as they are made of their raw text, before anything else sees them."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from trainer.common.progress import silent
+from trainer.config.curation import TransformConfig
+from trainer.corpus.curated import transformed
+from trainer.corpus.readers import Document
+from trainer.corpus.shards import open_shards
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.curation.preparing import prepare
+from trainer.store.storage import Store
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+
+
+def made_of(text: str, **options: object) -> str:
+    return transformed(TransformConfig.model_validate(options), Document(text.encode(), ends=True)).text.decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("write to jo.do+x@mail.example.org.", "write to <email>."),
+        ("<a_b@c-d.de>, e@f.gh", "<<email>>, <email>"),
+        ("@decorator, a@b, user@host", "@decorator, a@b, user@host"),
+        ("from 192.0.2.7: 255.255.255.255, 10.0.0.1/8", "from <ip>: <ip>, <ip>/8"),
+        ("version 1.2.3.4.5, 256.1.1.1, 1.2.3", "version 1.2.3.4.5, 256.1.1.1, 1.2.3"),
+        ("2001:db8:0:0:0:0:0:1 and 2001:db8::1", "<ip> and <ip>"),
+        ("a::b, std::vector, 12:30:45", "a::b, std::vector, 12:30:45"),
+    ],
+)
+def test_addresses_are_masked_and_what_only_looks_like_one_is_not(text: str, expected: str) -> None:
+    assert made_of(text, mask=["email", "ip"]) == expected
+
+
+def test_characters_are_written_in_one_way() -> None:
+    assert made_of("e\u0301 \ufb01", unicode="NFC") == "\u00e9 \ufb01"
+    assert made_of("e\u0301 \ufb01", unicode="NFKC") == "\u00e9 fi"
+
+
+def test_what_is_tokenized_is_what_is_made_of_the_text(tmp_path: Path) -> None:
+    texts = [" ".join([*prose(number, 60), "mail me@example.org", f"e\u0301{number}"]) for number in range(20)]
+    path = write_documents(tmp_path / "a.jsonl", texts)
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"unicode": "NFC", "mask": ["email"]}})
+    data = prepare(job, silent())
+    store = Store(job.store)
+    tokenizer = Tokenizer.from_str(load_tokenizer(store, data.tokenizer.key).json)
+    shards = open_shards(store, data.shards[0].key)
+    sides = [side for side in (shards.train, shards.validation) for number in range(len(side.lengths))]
+    assert sides
+    text = "".join(
+        tokenizer.decode(side.read(number, 0, length).tolist(), skip_special_tokens=False)
+        for side in (shards.train, shards.validation)
+        for number, length in enumerate(side.lengths)
+    )
+    assert text.count("<email>") == len(texts) and "@" not in text
+    assert "\u00e9" in text and "e\u0301" not in text
+    other = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"unicode": "NFC"}})
+    assert prepare(other, silent()).shards[0].key != data.shards[0].key
+
+
+def test_duplicates_are_those_of_what_is_made_of_the_text(tmp_path: Path) -> None:
+    path = write_documents(tmp_path / "a.jsonl", ["write to a@example.org now", "write to b@example.org now"])
+    for mask, expected in (([], "kept"), (["email"], "exact duplicate")):
+        job = curated_job(tmp_path / "store", {"one": str(path)}, {"transform": {"mask": mask}})
+        assert reasons_of(job, decide(job).key, "one") == ["kept", expected]

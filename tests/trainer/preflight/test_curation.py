@@ -1,0 +1,66 @@
+"""What a preflight says of curation before anything is decided."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import small_job
+from tests.trainer.curating import prose, write_documents
+from trainer.common.errors import ConfigError, CorpusError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.curation.preparing import prepare
+from trainer.preflight import curation
+from trainer.preflight.pretraining import preflight
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """A corpus of which a fifth is short and a fifth repeats one line."""
+    texts = [" ".join(prose(number, 70)) for number in range(60)]
+    short = [f"number {number}" for number in range(20)]
+    repeated = ["the same line again\n" * 20 + str(number) for number in range(20)]
+    write_documents(
+        tmp_path / "raw" / "a.jsonl", [text for each in zip(texts[:20], short, repeated, strict=True) for text in each]
+    )
+    write_documents(tmp_path / "raw" / "b.jsonl", texts[20:])
+    return tmp_path / "raw"
+
+
+def job_of(raw: Path, store: Path, **options: Any) -> PipelineJob:
+    corpora = [{"name": "docs", "paths": [f"{raw}/*.jsonl"], "format": "jsonl"}]
+    filters = [{"kind": "length", "least_bytes": 50}, {"kind": "gopher_repetition"}]
+    return small_job(raw, store, data__corpora=corpora, data__curation={"filters": filters, **options})
+
+
+def test_it_tells_what_share_of_a_sample_each_bound_drops(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curation, "FROM_A_PIECE", 1000)
+    found = preflight(job_of(raw, tmp_path / "store"), silent())
+    dropped = {share.reason: (share.dropped, share.of) for share in found.curation if share.dropped}
+    assert dropped["length: bytes too low"] == (20, 100)
+    assert dropped["gopher_repetition: duplicate_lines too high"] == (20, 100), "the first that a document breaks"
+    assert "docs: 20 of 100 sampled documents go: length: bytes too low" in "\n".join(found.lines())
+    assert not (tmp_path / "store" / "measures").exists()
+
+
+def test_of_many_documents_a_thousand_are_looked_at(raw: Path, tmp_path: Path) -> None:
+    for number in range(150):
+        write_documents(raw / f"more-{number}.jsonl", [f"document {number} {each}" for each in range(20)])
+    (share, *_) = preflight(job_of(raw, tmp_path / "store"), silent()).curation
+    assert share.of == 1000
+
+
+def test_what_is_decided_already_is_not_guessed(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    prepare(job.preparation(), silent())
+    found = preflight(job, silent())
+    assert found.curation == [] and found.plan is not None
+
+
+def test_what_cannot_be_used_is_refused_before_long_work(raw: Path, tmp_path: Path) -> None:
+    missing = {"files": [{"paths": [str(tmp_path / "none.txt")]}]}
+    with pytest.raises(CorpusError, match="no file matches"):
+        preflight(job_of(raw, tmp_path / "store", decontaminate=missing), silent())
+    with pytest.raises(ConfigError, match="there is no function 'nowhere:none'"):
+        preflight(job_of(raw, tmp_path / "store", filters=[{"kind": "function", "function": "nowhere:none"}]), silent())

@@ -1,0 +1,41 @@
+"""What documents have in common with evaluation sets."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.curation.arrays import names_of, read_arrays
+from trainer.curation.measures import Batch, Measure, Rows
+from trainer.curation.texts import shingles
+from trainer.store.storage import Store
+
+
+@dataclass(frozen=True)
+class Overlap(Measure):
+    """How many n-grams each document has in common with evaluation sets, whose hashes are in the store, under `key`."""
+
+    url: str
+    key: str
+    name: ClassVar[str] = "overlap"
+
+    def options(self) -> dict[str, Any]:
+        return {"key": self.key}  # wherever the store is
+
+    def __call__(self, batch: Batch) -> Rows:
+        found = np.zeros(len(batch.documents), np.int32)
+        for ngram, wanted in overlaps(self).items():
+            hashes, starts = shingles(batch.texts, ngram)
+            shared = np.concatenate([[0], np.cumsum(np.isin(hashes, wanted))])
+            found += (shared[starts[1:]] - shared[starts[:-1]]).astype(np.int32)
+        return {"ngrams": found}
+
+
+@cache
+def overlaps(of: Overlap) -> dict[int, NDArray[np.uint64]]:
+    """The hashes of evaluation sets by the length of their n-grams."""
+    store = Store(of.url)
+    names = names_of(store, of.key)
+    return {int(name): hashes for name, hashes in zip(names, read_arrays(store, of.key, *names), strict=True)}
