@@ -72,8 +72,28 @@ class EncodedDetails(Details):
     source: dict[str, Any]
 
 
+class KeptOutFile(Details):
+    """A file of an evaluation set: a field of it that is looked for."""
+
+    path: str
+    field: str
+    sha256: str
+
+
+class KeptOutDetails(Details):
+    """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these."""
+
+    ngram: Count
+    least_words: Count
+    key: Key
+    files: list[KeptOutFile]
+
+
 class DecisionsDetails(Details):
-    """What was decided of raw text; `table` has, by corpus, a line for each reason."""
+    """What was decided of raw text; `table` has, by corpus, a line for each reason.
+
+    `measures` are the folders of what was measured for it.
+    """
 
     curation: dict[str, Any]
     recipe: dict[str, Any]
@@ -81,7 +101,8 @@ class DecisionsDetails(Details):
     first_documents: dict[str, Count]
     documents: Count
     table: dict[str, list[dict[str, Any]]]
-    kept_out: dict[str, Any] | None
+    kept_out: KeptOutDetails | None
+    measures: list[Key]
 
 
 class TokenizerDetails(Details):
