@@ -118,6 +118,12 @@ def decisions_recipe(data: DataConfig) -> dict[str, Any]:
     return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data.curation.transform)}
 
 
+def decisions_behind(made: Manifest) -> list[str]:
+    """The keys of the decisions that shards were made, or a tokenizer was trained, by."""
+    named: str | list[str] | None = made.details.get("decisions")
+    return [named] if isinstance(named, str) else named or []
+
+
 def read_decisions(store: Store, key: str) -> Manifest:
     """The manifest of published decisions. Raises `ArtifactError` if there are none."""
     manifest = read_manifest(store, key, KIND)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
+from trainer.corpus.decisions import decisions_behind
 from trainer.pretrained.tensor_files import read_tensors
 from trainer.records.kinds import run_kind
 from trainer.records.plans import FinetunePlan, StepPlan
@@ -48,7 +49,8 @@ class KeptCheckpoint(NamedTuple):
 class RunFacts:
     """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
 
-    `sources` are what its kind trains on: a tokenizer and shards, or one encoded labelled set.
+    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded labelled
+    set.
     """
 
     key: str
@@ -126,7 +128,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
-        sources=[_read_source(store, key) for key in run_kind(config).made_from(config["data"])],
+        sources=_read_sources(store, run_kind(config).made_from(config["data"])),
         checkpoints=_find_checkpoints(store, run_key),
     )
 
@@ -139,6 +141,13 @@ def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
         problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
         key = f"{run_key}/{CONFIG}"
         raise ArtifactError(f"{store.path(key)} is damaged: {problem}; {remedy_of(key)}") from error
+
+
+def _read_sources(store: Store, keys: list[str]) -> list[Source]:
+    """What a run names, and the decisions that this names."""
+    named = [_read_source(store, key) for key in keys]
+    decisions = dict.fromkeys(key for source in named for key in decisions_behind(source.manifest))
+    return [*named, *(_read_source(store, key) for key in decisions)]
 
 
 def _read_source(store: Store, key: str) -> Source:

@@ -43,6 +43,7 @@ class ShardsDetails(Details):
     vocab_size: Count
     tokenizer: Key
     tokenizer_sha256: Digest
+    decisions: Key | None = None
     num_shards: Count
     shard_tokens: list[Count]
     totals: Totals
@@ -89,6 +90,14 @@ class KeptOutDetails(Details):
     files: list[KeptOutFile]
 
 
+class ReasonDetails(Details):
+    """How many documents, and bytes of UTF-8, stay (`kept`), or go for a reason."""
+
+    reason: str
+    documents: Count
+    bytes: Count
+
+
 class DecisionsDetails(Details):
     """What was decided of raw text; `table` has, by corpus, a line for each reason.
 
@@ -100,7 +109,7 @@ class DecisionsDetails(Details):
     reasons: list[str]
     first_documents: dict[str, Count]
     documents: Count
-    table: dict[str, list[dict[str, Any]]]
+    table: dict[str, list[ReasonDetails]]
     kept_out: KeptOutDetails | None
     measures: list[Key]
 
@@ -110,6 +119,7 @@ class TokenizerDetails(Details):
 
     eos_token: str
     vocab_size: Count
+    decisions: list[Key] = []
 
 
 class CheckpointDetails(Details):
