@@ -18,7 +18,7 @@ from trainer.store.places import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 
 FORMAT = 2
-EVALUATED = ("shards", "context", "encoded", "predictions")
+EVALUATED = ("shards", "context", "encoded", "predictions", "clean_of")
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
 
 DECIDED = ("curation", "documents", "table", "kept_out")
