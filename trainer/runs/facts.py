@@ -14,10 +14,12 @@ from pydantic import ValidationError
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.corpus.decisions import decisions_behind
 from trainer.pretrained.tensor_files import read_tensors
+from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
 from trainer.records.plans import FinetunePlan, StepPlan
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed, remedy_of
+from trainer.runs.clean import clean_of
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records
 from trainer.runs.references import artifact_kind
@@ -65,6 +67,7 @@ class RunFacts:
     model_config: dict[str, Any]
     parameters: dict[str, int]
     sources: list[Source]
+    clean_of: CleanOf | None
     checkpoints: list[KeptCheckpoint]
 
     @property
@@ -102,6 +105,7 @@ class RunFacts:
             [
                 recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
                 self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
+                *([self.clean_of.model_dump()] if self.clean_of else []),
             ]
         )  # fmt: skip
 
@@ -129,6 +133,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
         sources=_read_sources(store, run_kind(config).made_from(config["data"])),
+        clean_of=clean_of(store, run_key),
         checkpoints=_find_checkpoints(store, run_key),
     )
 
