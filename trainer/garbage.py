@@ -7,7 +7,8 @@ Runs, champions with their history, and pins stay, with everything that they wer
 preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets and encoded
 sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
 next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
-corpus and all tokenizers stay: `headrace leftovers` removes what killed processes left.
+corpus and all tokenizers stay: `headrace leftovers` removes what killed processes left. Decisions about raw text go as these
+do, and with them what was measured for them alone.
 
 Runs go only where --runs-older-than is given: those that were not written to for so long, and that no process holds. Without
 --remove nothing is removed.

@@ -18,6 +18,7 @@ from trainer.common.formats import count, plural, score, size
 from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.common.showing import show
+from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.provenance.ancestry import find_run, trace
 from trainer.provenance.checking import Finding, check
 from trainer.store.storage import Store
@@ -44,6 +45,8 @@ def describe(traced: dict[str, Any], every_file: bool) -> Iterator[str]:
             yield _artifact("encoded set" if name == "encoded" else name, record[name])
     for shards in record.get("shards", []):
         yield _artifact(f"shards of {shards['corpus']}", shards)
+    for decisions in record.get("decisions", []):
+        yield from _describe_decided(decisions, every_file)
     if base := traced["base"]:
         yield _line("base model", f"{base['key'] or base['name']} ({base['origin']}), {plural(len(base['files']), 'file')}")
         yield from (_line("", f"sha256 {sha256}  {name}") for name, sha256 in base["files"].items())
@@ -121,6 +124,22 @@ def _describe_files(corpus: str, files: list[dict[str, Any]] | None, every_file:
             yield _line("", f"  sha256 {piece['sha256']}  bytes {piece['start']} to {piece['end']}")
     if len(files) > len(shown):
         yield _line("", f"and {count(len(files) - len(shown))} more")
+
+
+def _describe_decided(decisions: dict[str, Any], every_file: bool) -> Iterator[str]:
+    """What was decided about raw text, by corpus and reason, and the evaluation sets that were kept out."""
+    yield _artifact("decisions", decisions)
+    yield _line("", describe_decisions(decisions))
+    for row in decision_rows(decisions):
+        amount = f"{plural(row['documents'], 'document')} ({row['share']}), {size(row['bytes'])}"
+        yield _line("", f"{row['corpus']}: {row['reason']}: {amount}")
+    if kept_out := decisions["kept_out"]:
+        files = kept_out["files"]
+        yield _line("", f"no {kept_out['ngram']}-gram of words of {plural(len(files), 'evaluation file')}:")
+        shown = files if every_file else files[:NAMED]
+        yield from (_line("", f"sha256 {file['sha256']}  {file['path']} ({file['field']})") for file in shown)
+        if len(files) > len(shown):
+            yield _line("", f"and {count(len(files) - len(shown))} more")
 
 
 def _artifact(title: str, artifact: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from tests.processes import start_warm
 from tests.support import cpu_runtime, only_run, small_job, small_values, write_config, write_corpora
+from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.common.progress import silent
@@ -74,6 +75,16 @@ def finished(raw: Path, prepared: tuple[Path, PreparedData], tmp_path_factory: p
     ended = start_warm(folder / "said", "trainer.__main__", config).wait()
     assert ended.status == 0, ended.stderr
     return Finished(store, only_run(store))
+
+
+@pytest.fixture(scope="session")
+def curated(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A short run on curated text, measured and reported, with what it keeps out in a file beside the store; not to be written
+    to."""
+    folder = tmp_path_factory.mktemp("curated")
+    write_kept_out(raw, folder)
+    job = curated_run(raw, folder / "store")
+    return Finished(folder / "store", run_through(job))
 
 
 @pytest.fixture(scope="session")

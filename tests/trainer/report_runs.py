@@ -30,6 +30,10 @@ DETAILS: dict[str, dict[str, Any]] = {
         "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,
         "vocab_size": 300, "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
     },
+    "decisions": {
+        "curation": {}, "recipe": {}, "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
+        "table": {}, "kept_out": None, "measures": [],
+    },
     "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
     "model": {"run": "0" * 16},
 }  # fmt: skip

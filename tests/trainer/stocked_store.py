@@ -37,11 +37,16 @@ def add_encoded(store: Store, name: str) -> str:
     return publish(store, f"encoded/{name}-{OLD}", "encoded", {"train.arrow": b"rows"}, {}).key
 
 
-def add_shards(store: Store, corpus: str, fingerprint: str = OLD) -> str:
+def add_decisions(store: Store, name: str, **details: Any) -> str:
+    return publish(store, f"decisions/{name}-{OLD}", "decisions", {"pieces.json": b"{}"}, details).key
+
+
+def add_shards(store: Store, corpus: str, fingerprint: str = OLD, **details: Any) -> str:
     """A set with a tokenizer of its own; one with the fingerprint NEW is the newest of its corpus."""
     tokenizer = add_tokenizer(store, f"{corpus}-{fingerprint[0]}")
     files = {"shard-00000.bin": b"tokens", "shard-00000.idx": b"where", "shard-00000.sums": b"sums"}
-    return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, {"corpus": corpus, "tokenizer": tokenizer}).key
+    details = {"corpus": corpus, "tokenizer": tokenizer, **details}
+    return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, details).key
 
 
 def add_superseded(store: Store, corpus: str) -> str:

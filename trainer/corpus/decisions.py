@@ -11,6 +11,7 @@ A document that is read in parts is decided about part by part.
 
 import io
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +28,8 @@ from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.sources import reading_options
 from trainer.store.manifest import Manifest, fingerprint, read_made, read_manifest
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 KIND = "decisions"
 FORMAT = 1
@@ -118,12 +121,47 @@ def decisions_recipe(data: DataConfig) -> dict[str, Any]:
     return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data.curation.transform)}
 
 
+def decisions_behind(made: Manifest) -> list[str]:
+    """The keys of the decisions that shards were made, or a tokenizer was trained, by."""
+    named: str | list[str] | None = made.details.get("decisions")
+    return [named] if isinstance(named, str) else named or []
+
+
 def read_decisions(store: Store, key: str) -> Manifest:
     """The manifest of published decisions. Raises `ArtifactError` if there are none."""
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(f"{store.path(key)} holds no decisions; start the command again, which decides anew")
     return manifest
+
+
+def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
+    """The key, and those of all decisions of a store that let the same documents of the same text of a corpus through.
+
+    Shards are not built anew where other decisions, as of more evaluation sets, leave their text as it is.
+    """
+    own, wanted = read_decisions(store, key), open_decisions(store, key, corpus)
+
+    def is_alike(other: str) -> bool:
+        try:
+            manifest = read_manifest(store, other, KIND)
+            if manifest is None or _read_as(manifest, corpus) != _read_as(own, corpus):
+                return False
+            found = open_decisions(store, other, corpus)
+        except ArtifactError as error:
+            log.warning("%s: nothing is said of it", error)
+            return False
+        return identities(found.pieces) == identities(wanted.pieces) and np.array_equal(found.reasons == 0, wanted.reasons == 0)
+
+    others = (f"{KIND}/{name}" for name in store.names(KIND))
+    return [key, *(other for other in others if other != key and is_alike(other))]
+
+
+def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
+    """How a corpus is read, and how much of it stays; None if it is not decided about."""
+    read = [CorpusConfig(**each) for each in manifest.details["corpora"] if each["name"] == corpus]
+    kept = manifest.details["table"].get(corpus)
+    return [manifest.details["recipe"]["transformations"], reading_options(read[0]), kept[0]] if read and kept else None
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:

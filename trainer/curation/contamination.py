@@ -1,7 +1,7 @@
 """Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C)."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,7 @@ def _refuse(error: Any) -> None:
     raise error
 
 
-def describe(options: DecontaminateConfig, found: Found) -> Sequence[str]:
-    """The files that are kept out."""
-    return sorted({piece.path for _, pieces in found for piece in pieces})
+def describe(found: Found) -> list[dict[str, str]]:
+    """The files that are kept out, with the field that is read of each, and the digest of its content."""
+    read = {(piece.path, corpus.text_field, piece.sha256) for corpus, pieces in found for piece in pieces}
+    return [{"path": path, "field": field, "sha256": sha256} for path, field, sha256 in sorted(read)]

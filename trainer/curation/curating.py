@@ -156,10 +156,10 @@ class Deciding:
 
     def _details(self, table: dict[str, Any]) -> dict[str, Any]:
         kept_out = None
-        if self.options.decontaminate is not None and self.overlap is not None:
+        if (wanted := self.options.decontaminate) is not None and self.overlap is not None:
             kept_out = {
-                "ngram": self.options.decontaminate.ngram, "key": self.overlap.key,
-                "files": list(describe(self.options.decontaminate, self.plan.evaluation)),
+                "ngram": wanted.ngram, "least_words": wanted.least_words, "key": self.overlap.key,
+                "files": describe(self.plan.evaluation),
             }  # fmt: skip
         return {
             "recipe": decisions_recipe(self.job.data),
@@ -170,6 +170,7 @@ class Deciding:
             "documents": self.numbering.total,
             "table": table,
             "kept_out": kept_out,
+            "measures": sorted({each.unit.folder_for(by) for each in self.numbering.units for by in self.measures}),
         }
 
     def _of_corpus(self, name: str) -> dict[str, NDArray[Any]]:

@@ -63,9 +63,13 @@ class Unit:
         """What each piece's documents depend on besides how they are read."""
         return np.array([fingerprint([piece.sha256, piece.index, piece.last]) for piece in self.pieces], "S16")
 
+    def folder_for(self, measure: Measure) -> str:
+        """Where what a measure finds in this unit, and in others of its corpus, is kept."""
+        return f"{self.folder}/{folder_of(measure)}"
+
     def key(self, measure: Measure) -> str:
         digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
-        return f"{self.folder}/{measure.folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
+        return f"{self.folder_for(measure)}/{self.number:05d}-{self.count:05d}-{digest}.npz"
 
 
 def divide(

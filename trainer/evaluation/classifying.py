@@ -46,9 +46,11 @@ from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
-from trainer.records.evaluations import Classification, ClassScore, FinetuneEvaluation
+from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
 from trainer.records.seals import write_sealed
+from trainer.runs.clean import clean_of_labelled
 from trainer.runs.evaluation import check_asked
+from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -117,6 +119,7 @@ def _score(
         encoded=wanted.encoded, scores=scores, classification=details, predictions=files, measured_on=_basis(job, data),
         positive=_measured_of(positive_figures(job, data.details["classes"]), scores),
         model=wanted.model.key if named else None,
+        clean_of=runtime.on_first(lambda: _clean_of(store, wanted.model, data)),
     )  # fmt: skip
     runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
@@ -141,6 +144,12 @@ def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
     if job.evaluation.positive_class is not None:
         metrics.append(f"of {job.evaluation.positive_class}")
     return examples_basis(data.details, job.data.model_dump(), "validation", metrics, job.training.precision)
+
+
+def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
+    """What the text is clean of that the model's run began with, if it is all that the model is measured on."""
+    run = run_at(store, found.key) if found.key else None
+    return clean_of_labelled(store, run, data.details) if run else None
 
 
 def _check_reads(found: Checkpoint, data: EncodedSet) -> None:

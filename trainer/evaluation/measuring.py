@@ -21,6 +21,8 @@ from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.seals import write_sealed
+from trainer.runs.clean import clean_of
+from trainer.runs.references import run_at
 from trainer.store.storage import Store
 from trainer.training.runtime import start_runtime
 
@@ -67,9 +69,11 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
         scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
     samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
     basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision)
+    run = run_at(store, found.key) if found.key else None
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
         scores=scores, samples=samples, measured_on=basis, model=found.key if key.startswith("evaluations/") else None,
+        clean_of=runtime.on_first(lambda: clean_of(store, run)) if run else None,
     )  # fmt: skip
     if math.isfinite(scores.total.loss):
         runtime.on_first(lambda: write_sealed(store, key, result.model_dump(exclude={"reused"}, exclude_none=True)))

@@ -41,7 +41,7 @@ def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
 def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     record, run = traced["lineage"], traced["run"]
     single = [record[name] for name in ("tokenizer", "encoded") if name in record]
-    for artifact in [*single, *record.get("shards", [])]:
+    for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
         yield _check_bytes(store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact))
     for shards in record.get("shards", []):
         if shards["sources_sha256"]:

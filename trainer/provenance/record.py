@@ -5,6 +5,8 @@
 
 from typing import Any
 
+from trainer.corpus.decisions import KIND as DECISIONS
+from trainer.corpus.decisions import decisions_behind
 from trainer.corpus.preparation import SOURCES
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
@@ -16,8 +18,11 @@ from trainer.store.places import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 
 FORMAT = 2
-EVALUATED = ("shards", "context", "encoded", "predictions")
+EVALUATED = ("shards", "context", "encoded", "predictions", "clean_of")
 """What an evaluation says of the data that it read and the files that it wrote, where it has it."""
+
+DECIDED = ("curation", "documents", "table", "kept_out")
+"""What is told of decisions, of all that their manifest says."""
 
 
 def make_lineage(store: Store, facts: RunFacts) -> dict[str, Any]:
@@ -52,6 +57,8 @@ def _describe_origins(store: Store, facts: RunFacts) -> dict[str, Any]:
     told: dict[str, Any] = {}
     if shards := facts.made_from(SHARDS):
         told["shards"] = [_describe_shards(store, source) for source in shards]
+    if decisions := facts.made_from(DECISIONS):
+        told["decisions"] = [_describe_decisions(source) for source in decisions]
     for tokenizer in facts.made_from(TOKENIZER):
         told["tokenizer"] = _describe_tokenizer(tokenizer)
     for encoded in facts.made_from(ENCODED):
@@ -85,7 +92,19 @@ def _describe_shards(store: Store, source: Source) -> dict[str, Any]:
         "sources": key,
         "sources_sha256": listed,
         "totals": source.manifest.details["totals"],
+        **_name_decisions(source),
     }
+
+
+def _name_decisions(source: Source) -> dict[str, Any]:
+    """The decisions about the text that something was made from, if there are any."""
+    keys = decisions_behind(source.manifest)
+    return {"decisions": keys} if keys else {}
+
+
+def _describe_decisions(source: Source) -> dict[str, Any]:
+    """Which documents stay: by what options, how many of them by corpus and reason, and the evaluation sets kept out."""
+    return {**_describe(source), **{field: source.manifest.details[field] for field in DECIDED}}
 
 
 def _describe_tokenizer(source: Source) -> dict[str, Any]:
@@ -96,6 +115,7 @@ def _describe_tokenizer(source: Source) -> dict[str, Any]:
         "vocab_size": details["vocab_size"],
         "trained_on": details.get("trained_on"),
         "taken_from": details.get("taken_from"),
+        **_name_decisions(source),
     }
 
 

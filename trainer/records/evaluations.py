@@ -15,6 +15,34 @@ class Result(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class KeptOutFile(Result):
+    """A file of an evaluation set, by its content, and the field of it that was looked for."""
+
+    path: str
+    field: str
+    sha256: str
+
+
+class CleanOf(Result):
+    """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for that.
+
+    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for.
+    """
+
+    ngram: Count
+    least_words: Count
+    files: list[KeptOutFile]
+    decisions: list[str]
+
+    def describe(self) -> str:
+        """In one sentence."""
+        paths = list(dict.fromkeys(file.path for file in self.files))
+        return (
+            f"The text that the model was trained on shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
+            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for)."
+        )
+
+
 class CorpusScore(Result):
     """Mean loss in nats a token, its exponential, the loss in bits a byte of text, and how much was measured.
 
@@ -61,6 +89,8 @@ class Evaluation(Result):
     samples: list[Sample]
     measured_on: TextBasis | None = None
     """None for shards that do not record their held-out text."""
+    clean_of: CleanOf | None = None
+    """None if that is not known of all that the model was trained on."""
     model: str | None = None
     """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
     reused: bool = False
@@ -95,7 +125,7 @@ class Evaluation(Result):
             told.append(
                 f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
             )
-        return told
+        return [*told, *([self.clean_of.describe()] if self.clean_of else [])]
 
     def _by_corpus(self) -> list[tuple[str, CorpusScore]]:
         return [*self.scores.corpora.items(), ("all", self.scores.total)]
@@ -130,6 +160,8 @@ class FinetuneEvaluation(Result):
     classification: dict[str, Classification]
     predictions: dict[str, str]
     measured_on: ExamplesBasis | None = None
+    clean_of: CleanOf | None = None
+    """Of the files that it was measured on, if the text of the run that it began with is clean of all of them."""
     samples: ClassVar[list[Sample]] = []
     """A classifier continues no prompts."""
     positive: dict[str, str] = {}
@@ -161,10 +193,11 @@ class FinetuneEvaluation(Result):
 
     def lines(self) -> list[str]:
         """The same for a terminal."""
-        return [
+        told = [
             f"{split:<10} " + ", ".join(f"{self.label(name)} {value:.4f}" for name, value in figures.items())
             for split, figures in self.scores.items()
         ]
+        return [*told, *([self.clean_of.describe()] if self.clean_of else [])]
 
     def label(self, figure: str) -> str:
         """A figure's name for people: it says of which class it is, if it is of one."""

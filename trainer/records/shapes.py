@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 from trainer.common.errors import in_one_line
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.kinds import evaluation_type, plan_type
+from trainer.store.details import KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, fingerprint
 from trainer.store.plain_names import Count, Digest, Figure, Key, RunKey
 
@@ -161,6 +162,13 @@ class ShardsMade(MadeFrom):
     sources_sha256: Digest | None
 
 
+class DecisionsMade(MadeFrom):
+    curation: dict[str, Any]
+    documents: Count
+    table: dict[str, list[ReasonDetails]]
+    kept_out: KeptOutDetails | None
+
+
 class Measured(Shape):
     key: Key
     fingerprint: str
@@ -175,6 +183,7 @@ class Lineage(Shape):
     tokenizer: MadeFrom | None = None
     encoded: MadeFrom | None = None
     shards: list[ShardsMade] = []
+    decisions: list[DecisionsMade] = []
     report: ReportMade | None = None
 
 

@@ -9,6 +9,7 @@ from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import StepPlan
 from trainer.report.account import Account, Block, Card, Section, Tile
 from trainer.report.card_metadata import index_entry
+from trainer.report.curation import describe_curation
 from trainer.report.curves import standard_curves
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
@@ -38,7 +39,7 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
         curves=standard_curves(UNIT, [BITS_PER_BYTE]),
         results=[Section("Results by corpus", _results(facts, plan))],
         samples=[Section("Samples", [_samples(facts)])],
-        data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan))]),
+        data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan)), *describe_curation(facts)]),
         plan=_plan(facts, plan),
         model=_model(facts),
         checkpoints=checkpoint_table(facts, {"loss": "loss", BITS_PER_BYTE: "bits per byte"}, number),

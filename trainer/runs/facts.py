@@ -12,11 +12,14 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
+from trainer.corpus.decisions import decisions_behind
 from trainer.pretrained.tensor_files import read_tensors
+from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
 from trainer.records.plans import FinetunePlan, StepPlan
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed, remedy_of
+from trainer.runs.clean import clean_of
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records
 from trainer.runs.references import artifact_kind
@@ -48,7 +51,8 @@ class KeptCheckpoint(NamedTuple):
 class RunFacts:
     """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
 
-    `sources` are what its kind trains on: a tokenizer and shards, or one encoded labelled set.
+    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded labelled
+    set.
     """
 
     key: str
@@ -63,6 +67,7 @@ class RunFacts:
     model_config: dict[str, Any]
     parameters: dict[str, int]
     sources: list[Source]
+    clean_of: CleanOf | None
     checkpoints: list[KeptCheckpoint]
 
     @property
@@ -100,6 +105,7 @@ class RunFacts:
             [
                 recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
                 self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
+                *([self.clean_of.model_dump()] if self.clean_of else []),
             ]
         )  # fmt: skip
 
@@ -126,7 +132,8 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
-        sources=[_read_source(store, key) for key in run_kind(config).made_from(config["data"])],
+        sources=_read_sources(store, run_kind(config).made_from(config["data"])),
+        clean_of=clean_of(store, run_key),
         checkpoints=_find_checkpoints(store, run_key),
     )
 
@@ -139,6 +146,13 @@ def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
         problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
         key = f"{run_key}/{CONFIG}"
         raise ArtifactError(f"{store.path(key)} is damaged: {problem}; {remedy_of(key)}") from error
+
+
+def _read_sources(store: Store, keys: list[str]) -> list[Source]:
+    """What a run names, and the decisions that this names."""
+    named = [_read_source(store, key) for key in keys]
+    decisions = dict.fromkeys(key for source in named for key in decisions_behind(source.manifest))
+    return [*named, *(_read_source(store, key) for key in decisions)]
 
 
 def _read_source(store: Store, key: str) -> Source:

@@ -43,6 +43,7 @@ class ShardsDetails(Details):
     vocab_size: Count
     tokenizer: Key
     tokenizer_sha256: Digest
+    decisions: Key | None = None
     num_shards: Count
     shard_tokens: list[Count]
     totals: Totals
@@ -72,16 +73,45 @@ class EncodedDetails(Details):
     source: dict[str, Any]
 
 
+class KeptOutFile(Details):
+    """A file of an evaluation set: a field of it that is looked for."""
+
+    path: str
+    field: str
+    sha256: str
+
+
+class KeptOutDetails(Details):
+    """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these."""
+
+    ngram: Count
+    least_words: Count
+    key: Key
+    files: list[KeptOutFile]
+
+
+class ReasonDetails(Details):
+    """How many documents, and bytes of UTF-8, stay (`kept`), or go for a reason."""
+
+    reason: str
+    documents: Count
+    bytes: Count
+
+
 class DecisionsDetails(Details):
-    """What was decided of raw text; `table` has, by corpus, a line for each reason."""
+    """What was decided of raw text; `table` has, by corpus, a line for each reason.
+
+    `measures` are the folders of what was measured for it.
+    """
 
     curation: dict[str, Any]
     recipe: dict[str, Any]
     reasons: list[str]
     first_documents: dict[str, Count]
     documents: Count
-    table: dict[str, list[dict[str, Any]]]
-    kept_out: dict[str, Any] | None
+    table: dict[str, list[ReasonDetails]]
+    kept_out: KeptOutDetails | None
+    measures: list[Key]
 
 
 class TokenizerDetails(Details):
@@ -89,6 +119,7 @@ class TokenizerDetails(Details):
 
     eos_token: str
     vocab_size: Count
+    decisions: list[Key] = []
 
 
 class CheckpointDetails(Details):

@@ -4,24 +4,25 @@ Runs, champions with their history, and pins stay, with everything that they wer
 preparation has found to be made already, and a run that waits for a person's approval. Tokenizers, shard sets and encoded
 sets that none of them reaches go, but not the young, whose run is still to come, nor the newest set of each corpus, which the
 next preparation takes unchanged shards from. While a set of shards is in the making, or was left half made, all sets of its
-corpus and all tokenizers stay.
+corpus and all tokenizers stay. Decisions about raw text go as these do, and with them what was measured for them alone.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from trainer.common.errors import RunError, StorageError
+from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.jobs import GarbageJob
 from trainer.records.holds import forget_ended
 from trainer.runs.references import ARTIFACTS, References
 from trainer.store.storage import Store
 from trainer.store.stored import Stored
+from trainer.upkeep.measures import find_unneeded, remove_measures
 from trainer.upkeep.removal import remove_artifact, remove_run
-from trainer.upkeep.roots import days_ago, find_kept, find_old_runs, find_roots, list_folders
+from trainer.upkeep.roots import Folder, days_ago, find_kept, find_old_runs, find_roots, list_folders
 from trainer.upkeep.telling import describe, sum_up
 
 log = logging.getLogger(__name__)
@@ -71,29 +72,52 @@ def collect(job: GarbageJob) -> Iterator[Garbage]:
         key for kind in ARTIFACTS for key in sorted(folders) if key.startswith(f"{kind}/") and folders[key].is_artifact
     ]
     links: Counter[int] = Counter()
+    gone = set[str]()
     for key in [*_dependents_first(old - reached, references), *(key for key in artifacts if key not in reached)]:
         if job.remove:
             look = partial(is_reached, key)
-            try:
-                gone = remove_run(store, key, before, look) if before and key in old else remove_artifact(store, key, look)
-            except StorageError as error:
-                if store.local is None:
-                    raise  # the store is away, and not this file alone
-                log.warning("%s", error)
-                problems.append(str(error))
-                continue
-            if not gone:
-                log.warning("%s is in use again: kept", store.path(key))
+            remove = partial(remove_run, store, key, before) if before and key in old else partial(remove_artifact, store, key)
+            if not _is_removed(store, key, partial(remove, look), problems):
                 continue
             references.forget(key)
+        gone.add(key)
         kind = key.partition("/")[0]
         yield Garbage(ARTIFACTS.get(kind, "run"), key, _freed(folders[key].files, links), folders[key].modified)
+    yield from _collect_measures(store, job, folders.values(), gone, problems)
     if job.remove:
         forget_ended(store)
     if references.doubts:
         raise RunError("; ".join([*map(str, references.doubts.values()), *problems]))
     if problems:
         raise StorageError("; ".join(problems))
+
+
+def _collect_measures(
+    store: Store, job: GarbageJob, folders: Iterable[Folder], gone: set[str], problems: list[str]
+) -> Iterator[Garbage]:
+    """What was measured, and no decisions need that are there now, once those that are `gone` are."""
+    try:
+        unneeded = list(find_unneeded(store, folders, gone, days_ago(job.older_than_days)))
+    except ArtifactError as error:
+        log.warning("%s; until then what was measured stays", error)
+        return
+    for folder in unneeded:
+        if not job.remove or _is_removed(store, folder.key, partial(remove_measures, store, folder), problems):
+            yield Garbage("measures", folder.key, sum(file.size for file in folder.files), folder.modified)
+
+
+def _is_removed(store: Store, key: str, remove: Callable[[], bool], problems: list[str]) -> bool:
+    """Remove something; returns whether it is gone. Where one file cannot be removed, that is noted."""
+    try:
+        if remove():
+            return True
+        log.warning("%s is in use again: kept", store.path(key))
+    except StorageError as error:
+        if store.local is None:
+            raise  # the store is away, and not this file alone
+        log.warning("%s", error)
+        problems.append(str(error))
+    return False
 
 
 def _dependents_first(runs: set[str], references: References) -> list[str]:

@@ -12,7 +12,7 @@ from trainer.store.storage import Store
 from trainer.store.stored import Stored
 
 ARTIFACT = re.compile(
-    r"(?P<folder>(shards|tokenizers|encoded|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
+    r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
 )
 STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
 OLD = timedelta(days=1)

@@ -15,12 +15,12 @@ from trainer.store.stored import Stored
 from trainer.upkeep.pins import pinned, require_intact_pins
 from trainer.upkeep.promotion import moves
 
-FOLDER = re.compile(rf"({'|'.join(KINDS)})/[^/]+(?=/)")
-SHARDS, TOKENIZERS, DECISIONS = "shards/", "tokenizers/", "decisions/"
+SHARDS, TOKENIZERS, DECISIONS, MEASURES = "shards/", "tokenizers/", "decisions/", "measures/"
+FOLDER = re.compile(rf"({'|'.join(KINDS)})/[^/]+(?=/)|{MEASURES}[^/]+/[^/]+")
 
 
 class Folder(NamedTuple):
-    """A run or an artifact, with its files."""
+    """A run, an artifact, or measures of one kind, with its files."""
 
     key: str
     files: list[Stored]

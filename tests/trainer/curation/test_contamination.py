@@ -1,6 +1,7 @@
 """Documents that share n-grams with evaluation sets."""
 
 import csv
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,9 @@ def test_documents_that_share_an_n_gram_go(tmp_path: Path, raw: Path) -> None:
     dirty = [number for number, reason in enumerate(reasons_of(job, made.key, "one")) if reason == "contaminated"]
     assert dirty == [2, 6, 8]
     details = read_decisions(Store(job.store), made.key).details
-    assert details["kept_out"]["files"] == [str(path)] and details["kept_out"]["ngram"] == 13
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert details["kept_out"]["files"] == [{"path": str(path), "field": "text", "sha256": digest}]
+    assert (details["kept_out"]["ngram"], details["kept_out"]["least_words"]) == (13, 5)
     path.write_text("\n".join(EVALUATION[:1]))
     again = decide(job)
     assert again.key != made.key

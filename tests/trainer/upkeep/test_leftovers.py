@@ -26,7 +26,8 @@ NOW = timedelta(seconds=-5)
 """Everything is older than that."""
 
 UNCOMMITTED = [
-    "encoded/pairs-1", "runs/a/checkpoints/step-00000003", "runs/a/final", "shards/code-1", "tokenizers/t-1",
+    "decisions/text-1", "encoded/pairs-1", "runs/a/checkpoints/step-00000003", "runs/a/final", "shards/code-1",
+    "tokenizers/t-1",
 ]  # fmt: skip
 KEPT = [
     "shards/code-0/manifest.json", "shards/code-0/shard-00000.bin", "runs/a/checkpoints/step-00000002/manifest.json",

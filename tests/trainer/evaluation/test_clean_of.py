@@ -1,0 +1,151 @@
+"""An evaluation states which evaluation sets the text is clean of that the model was trained on."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import write_config
+from tests.trainer.conftest import Finished
+from tests.trainer.curated_runs import KEPT_OUT, curated_run, run_through
+from tests.trainer.curating import write_documents
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.decisions import read_decisions
+from trainer.curation.preparing import prepare
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.training import train
+from trainer.labelled.encoding import encode
+from trainer.records.seals import read_sealed
+from trainer.runs.clean import clean_of
+from trainer.store.storage import Store
+
+
+@pytest.fixture
+def store(curated: Finished, tmp_path: Path) -> Store:
+    """A copy of the store with the curated run, and of what that kept out."""
+    shutil.copy(curated.store.parent / KEPT_OUT, tmp_path)
+    return Store(str(shutil.copytree(curated.store, tmp_path / "store")))
+
+
+def paths(store: Store, run: str) -> list[str] | None:
+    found = clean_of(store, run)
+    return found and [file.path for file in found.files]
+
+
+def test_the_record_names_the_files_the_n_gram_and_the_decisions(curated: Finished) -> None:
+    store = Store(str(curated.store))
+    (name,) = store.names("decisions")
+    kept_out = read_decisions(store, f"decisions/{name}").details["kept_out"]
+    record = read_sealed(store, f"{curated.run}/eval.json")
+    assert record is not None
+    told = {"ngram": 13, "least_words": 5, "files": kept_out["files"], "decisions": [f"decisions/{name}"]}
+    assert record["clean_of"] == told
+    lineage = read_sealed(store, f"{curated.run}/lineage.json")
+    assert lineage is not None and lineage["evaluation"]["clean_of"] == told
+
+
+def test_an_evaluation_of_a_checkpoint_tells_it_as_well(store: Store, curated: Finished) -> None:
+    made = evaluate_checkpoint(
+        EvaluateJob(store=store.url, checkpoint=f"{curated.run}/checkpoint-best", device="cpu"), silent()
+    )
+    assert made.clean_of is not None and made.clean_of.ngram == 13
+    assert made.lines()[-1] == (
+        f"The text that the model was trained on shares no 13-gram of words with {curated.store.parent / KEPT_OUT} (by "
+        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for)."
+    )
+
+
+def test_a_run_on_text_that_was_not_decontaminated_tells_nothing(finished: Finished) -> None:
+    assert clean_of(Store(str(finished.store)), finished.run) is None
+    record = read_sealed(Store(str(finished.store)), f"{finished.run}/eval.json")
+    assert record is None or "clean_of" not in record
+
+
+def decontaminated(*files: Path, **options: Any) -> dict[str, Any]:
+    named = {"files": [{"paths": list(map(str, files))}], **options}
+    return {"filters": [{"kind": "length", "least_bytes": 700}], "decontaminate": named}
+
+
+def further(raw: Path, store: Store, base: str, curation: dict[str, Any]) -> str:
+    """A run that trains another one's model further."""
+    model = {"model__pretrained": base, "model__config": None}
+    return run_through(curated_run(raw, Path(store.url), curation, name="further", **model))
+
+
+def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, curated: Finished, tmp_path: Path) -> None:
+    kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
+    assert paths(store, further(raw, store, final, decontaminated(kept))) == [str(kept)]
+    elsewhere = Path(shutil.copytree(final, tmp_path / "elsewhere"))
+    Path(elsewhere, "config.json").write_text(Path(final, "config.json").read_text() + "\n")  # else it makes the same run
+    assert paths(store, further(raw, store, str(elsewhere), decontaminated(kept))) is None, "a model of unknown text"
+    dirty = run_through(curated_run(raw, Path(store.url), {}, name="dirty"))
+    assert paths(store, dirty) is None
+    assert paths(store, further(raw, store, store.path(f"{dirty}/final"), decontaminated(kept))) is None
+
+
+def test_of_several_runs_only_what_all_kept_out_is_told(raw: Path, store: Store, curated: Finished, tmp_path: Path) -> None:
+    other = write_other(tmp_path)
+    kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
+    for files, told in (([kept, other], [str(kept)]), ([other], None)):
+        options = {**decontaminated(*files, ngram=5), "filters": [{"kind": "length", "least_bytes": 1000}]}
+        run = further(raw, store, final, options)
+        assert paths(store, run) == told
+        if told:
+            found = clean_of(store, run)
+            assert found is not None and found.ngram == 13 and len(found.decisions) == 2
+
+
+def test_shards_that_more_evaluation_sets_leave_as_they_are_are_clean_of_these_too(
+    raw: Path, store: Store, curated: Finished, tmp_path: Path
+) -> None:
+    other, kept = write_other(tmp_path), curated.store.parent / KEPT_OUT
+    prepare(curated_run(raw, Path(store.url), decontaminated(other, kept)).preparation(), silent())
+    assert len(store.names("shards")) == 2 and len(store.names("decisions")) == 2
+    found = clean_of(store, curated.run)
+    assert found is not None and [file.path for file in found.files] == sorted([str(kept), str(other)])
+    assert found.decisions == [f"decisions/{name}" for name in store.names("decisions")]
+    shorter = {**decontaminated(other), "filters": [{"kind": "length", "least_bytes": 1000}]}
+    prepare(curated_run(raw, Path(store.url), shorter).preparation(), silent())
+    assert clean_of(store, curated.run) == found, "these let other documents through"
+
+
+def write_other(folder: Path) -> Path:
+    path = folder / "other.txt"
+    path.write_text("none of these words in just this order stands anywhere else among all the raw documents here\n")
+    return path
+
+
+LABELLED = {"train": 0, "validation": 20, "test": 30}
+
+
+@pytest.mark.parametrize("kept_out", [True, False])
+def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path, kept_out: bool) -> None:
+    for split, first in LABELLED.items():
+        rows = [{"text": f"this is the text of {n} in all", "label": ("odd", "even")[n % 2]} for n in range(first, first + 6)]
+        write_documents(tmp_path / f"{split}.jsonl", rows)
+    values = {
+        "store": str(tmp_path / "store"), "name": "tuned", "model": {"pretrained": "base"},
+        "data": {
+            "name": "labelled", "source": "jsonl", "text_columns": ["text"], "classes": ["odd", "even"], "max_length": 12,
+            **{split: [f"{tmp_path}/{split}.jsonl"] for split in LABELLED},
+        },
+        "training": {"max_steps": 1, "global_batch": 2, "device": "cpu"},
+    }  # fmt: skip
+    named = {"jobs": [str(write_config(tmp_path / "tuned.yaml", values))]}
+    (tmp_path / "other.txt").write_text("some other words that stand in no document\n")
+    other = {"files": [{"paths": [str(tmp_path / "other.txt")]}]}
+    run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named if kept_out else other}, run="base"))
+    job = validate_job(FinetuneJob, values, "test")
+    run = train(job, silent(), encode(job, silent()))
+    evaluation = evaluate_run(job, run.key, silent())
+    if not kept_out:
+        assert evaluation.clean_of is None
+        return
+    assert evaluation.clean_of is not None
+    assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
+    assert evaluation.lines()[-1] == evaluation.clean_of.describe()

@@ -1,0 +1,72 @@
+"""The decisions behind a run's text are a part of its lineage."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Finished
+from tests.trainer.curated_runs import KEPT_OUT
+from trainer.corpus.decisions import read_decisions
+from trainer.curation.telling import describe_decisions
+from trainer.lineage import main
+from trainer.provenance.ancestry import trace
+from trainer.provenance.checking import check
+from trainer.store.manifest import MANIFEST, write_manifest
+from trainer.store.storage import Store
+
+
+@pytest.fixture
+def store(curated: Finished, tmp_path: Path) -> Store:
+    """A copy of the store with the curated run."""
+    return Store(str(shutil.copytree(curated.store, tmp_path / "store")))
+
+
+def decisions_of(store: Store) -> str:
+    (name,) = store.names("decisions")
+    return f"decisions/{name}"
+
+
+def test_the_decisions_behind_shards_and_tokenizer_are_told(store: Store, curated: Finished) -> None:
+    record, key = trace(store, curated.run)["lineage"], decisions_of(store)
+    manifest = read_decisions(store, key)
+    (told,) = record["decisions"]
+    assert (told["key"], told["fingerprint"]) == (key, manifest.fingerprint)
+    assert told["table"] == manifest.details["table"] and told["kept_out"] == manifest.details["kept_out"]
+    assert [each["decisions"] for each in [record["tokenizer"], *record["shards"]]] == [[key]] * 3
+
+
+def test_a_run_on_all_text_tells_of_no_decisions(finished: Finished) -> None:
+    record = trace(Store(str(finished.store)), finished.run)["lineage"]
+    assert "decisions" not in record
+    assert not any("decisions" in each for each in [record["tokenizer"], *record["shards"]])
+
+
+def test_the_command_tells_what_stayed_and_what_was_kept_out(
+    store: Store, curated: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    details = read_decisions(store, decisions_of(store)).details
+    assert main([store.url, curated.run]) == 0
+    said = capsys.readouterr().out
+    assert f"  decisions       {decisions_of(store)}, made " in said
+    assert describe_decisions(details) in said
+    dropped = next(line for line in details["table"]["docs"] if line["reason"] == "length: bytes too low")
+    assert f"docs: length: bytes too low: {dropped['documents']} documents (" in said
+    (file,) = details["kept_out"]["files"]
+    assert "no 13-gram of words of 1 evaluation file:\n" in said
+    assert f"sha256 {file['sha256']}  {curated.store.parent / KEPT_OUT} (text)\n" in said
+
+
+def test_decisions_that_changed_or_are_gone_are_named(
+    store: Store, curated: Finished, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = decisions_of(store)
+    assert {finding.state for finding in check(store, trace(store, curated.run))} == {"same"}
+    manifest = read_decisions(store, key)
+    write_manifest(store, key, manifest.model_copy(update={"created": "2031-01-01T00:00:00+00:00"}))
+    assert main([store.url, curated.run, "--check"]) == 1
+    note = "made again at 2031-01-01T00:00:00+00:00, from the same"
+    assert f"  changed         {key}/{MANIFEST}: {note}\n" in capsys.readouterr().out
+    store.delete(key)
+    assert main([store.url, curated.run, "--check"]) == 1
+    assert f"  gone            {key}/{MANIFEST}\n" in capsys.readouterr().out

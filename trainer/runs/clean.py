@@ -1,0 +1,83 @@
+"""Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.corpus.decisions import decisions_alike, decisions_behind, read_decisions
+from trainer.corpus.shards import KIND as SHARDS
+from trainer.labelled.sources import TEST, TRAIN, VALIDATION
+from trainer.records.evaluations import CleanOf, KeptOutFile
+from trainer.records.seals import read_sealed
+from trainer.runs.references import run_at
+from trainer.store.manifest import Manifest, read_manifest
+from trainer.store.places import CONFIG
+from trainer.store.storage import Store
+
+
+def clean_of(store: Store, run: str) -> CleanOf | None:
+    """What was kept out of all text that a run's model was trained on; None if there is nothing, or it is not known of some.
+
+    Raises `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
+    """
+    kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
+    files = [file for file in kept_out[0] if all(file in each for each in kept_out)] if kept_out else []
+    if not files:
+        return None
+    said = {key: each for found in kept_out for file in files for key, each in found[file].items()}
+    return CleanOf(
+        ngram=max(each["ngram"] for each in said.values()),  # what shares no shorter n-gram shares no longer one
+        least_words=max(each["least_words"] for each in said.values()),
+        files=sorted(files, key=lambda file: (file.path, file.field)),
+        decisions=sorted(said),
+    )
+
+
+def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> CleanOf | None:
+    """The labelled files that a fine-tuned run is measured on, if they were kept out of all text that its model began with.
+
+    `details` are those of the encoded set. None if there are others, or it is not known.
+    """
+    config = read_sealed(store, f"{run}/{CONFIG}")
+    base = _base_of(store, config) if config else None
+    found = clean_of(store, base) if base else None
+    source = details["source"]
+    if found is None or not isinstance(source["identity"], dict):
+        return None
+    splits = {TRAIN if source["validation_cut"] else VALIDATION, TEST} & source["identity"].keys()
+    digests = [sha256 for split in splits for sha256, *_ in source["identity"][split]]
+    wanted = {(sha256, column) for sha256 in digests for column in details["text_columns"]}
+    files = [file for file in found.files if (file.sha256, file.field) in wanted]
+    return found.model_copy(update={"files": files}) if {(each.sha256, each.field) for each in files} == wanted else None
+
+
+def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any]]:
+    """The files of which a set's text is clean, each with what the decisions say that kept it out, by their keys."""
+    found: dict[KeptOutFile, dict[str, Any]] = {}
+    for named in decisions_behind(shards):
+        for key in decisions_alike(store, named, shards.details["corpus"]):
+            kept_out = read_decisions(store, key).details["kept_out"]
+            for file in kept_out["files"] if kept_out else ():
+                found.setdefault(KeptOutFile(**file), {})[key] = kept_out
+    return found
+
+
+def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:
+    """The sets of shards that a run, and those before it, were trained on; None if some are gone, or it is not known."""
+    config = read_sealed(store, f"{run}/{CONFIG}")
+    if config is None or run in after:
+        return None
+    found = [read_manifest(store, each["key"], SHARDS) for each in config["data"].get("shards", ())]
+    before = [config["fork"]["run"]] if config.get("fork") else []
+    if config["job"]["model"]["pretrained"] is not None:
+        before.append(_base_of(store, config) or "")
+    for each in before:
+        found += (_sets(store, each, (*after, run)) if each else None) or [None]
+    return [shards for shards in found if shards] if all(found) else None
+
+
+def _base_of(store: Store, config: Mapping[str, Any]) -> str | None:
+    """The run of this store whose model a run began with; None if there is none, or it is a model of elsewhere."""
+    start, name = config.get("start"), config["job"]["model"]["pretrained"]
+    place = start["key"] if start else name and str(Path(name).absolute())
+    return run_at(store, place) if place else None
