@@ -65,7 +65,7 @@ class Unit:
 
     def folder_for(self, measure: Measure) -> str:
         """Where what a measure finds in this unit, and in others of its corpus, is kept."""
-        return f"{self.folder}/{folder_of(measure)}"
+        return f"{self.folder}/{measure.folder}"
 
     def key(self, measure: Measure) -> str:
         digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
