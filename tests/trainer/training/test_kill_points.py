@@ -55,7 +55,8 @@ KEY_POINTS = {
     "local": ["rename runs/one/checkpoints/step-#", "replace runs/one/checkpoint-last", "rename runs/one/final"],
     "s3": ["put_object runs/one/checkpoints/step-#/manifest.json", "put_object runs/one/final/manifest.json"],
     "sharded": [
-        "replace runs/one/checkpoints/step-#/model-part-#-of-#.safetensors", "replace runs/one/checkpoints/step-#/state.json",
+        "replace runs/one/checkpoints/step-#/model-part-#-of-#-#.safetensors",
+        "replace runs/one/checkpoints/step-#/state-#.json",
         "replace runs/one/checkpoints/step-#/manifest.json", "rename runs/one/final",
     ],
 }  # fmt: skip
@@ -72,7 +73,7 @@ OTHERS = {
         "put_object runs/one/checkpoint-last", "put_object runs/one/report.html", "put_object runs/one/eval.json",
         "put_object runs/one/lease.json",
     ],
-    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#.safetensors", "replace runs/one/checkpoint-last"],
+    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors", "replace runs/one/checkpoint-last"],
 }  # fmt: skip
 
 

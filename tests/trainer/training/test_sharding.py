@@ -20,7 +20,6 @@ from tests.support import (
     digests,
     held_out_losses,
     only_run,
-    small_job,
     small_values,
     write_config,
 )
@@ -34,13 +33,17 @@ from tests.trainer.training.sharded_runs import (
     cut_back,
     final_weights,
     finish,
+    forget_measure,
     joined,
+    require_whole,
     start,
+    unlisted,
 )
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.records.evaluations import Scores
 from trainer.store.places import FINAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -114,14 +117,15 @@ def test_no_rank_writes_the_whole_model(sharded: Path) -> None:
     assert not (folder / "model.safetensors").exists()
 
 
-def test_a_sharded_checkpoint_is_measured_as_a_whole_one(raw: Path, sharded: Path, tmp_path: Path) -> None:
+def held_out(store: Path, place: str) -> Scores:
+    """The figures of a checkpoint, or of the final model, of the one run of a store."""
+    checkpoint = f"{only_run(store)}/{place if place == FINAL else f'checkpoints/{place}'}"
+    return evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=checkpoint), silent()).scores
+
+
+def test_a_sharded_checkpoint_is_measured_as_a_whole_one(sharded: Path, tmp_path: Path) -> None:
     store = copied(sharded, tmp_path / "store")
-    settings = small_job(raw, store, **SHORT).evaluation
-    scores = [
-        evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=place, evaluation=settings), silent()).scores
-        for place in (f"{only_run(store)}/checkpoints/{LAST_STEP}", only_run(store).removeprefix("runs/"))
-    ]
-    assert scores[0] == scores[1]
+    assert held_out(store, LAST_STEP) == held_out(store, FINAL)
 
 
 def test_resumed_on_as_many_ranks_it_ends_with_the_same_bits(config: Path, sharded: Path, tmp_path: Path) -> None:
@@ -170,7 +174,7 @@ def test_a_flipped_bit_in_one_ranks_part_makes_the_checkpoint_before_the_one_to_
     store = copied(sharded, tmp_path / "store")
     run = store / only_run(store)
     shutil.rmtree(run / FINAL)
-    part = run / "checkpoints" / LAST_STEP / "optimizer-part-00001-of-00002.safetensors"
+    (part,) = (run / "checkpoints" / LAST_STEP).glob("optimizer-part-00001-of-00002-*.safetensors")
     data = bytearray(part.read_bytes())
     data[-9] ^= 1
     part.write_bytes(data)
@@ -188,7 +192,7 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
 ) -> None:
     store = copied(sharded, tmp_path / "store")
     run = cut_back(store)
-    point = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{part}-part-#-of-#.safetensors"
+    point = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{part}-part-#-of-#-#.safetensors"
     armed = ["tests.killing", store, tmp_path / "points", "after" if part == "model" else "before", point]
     running = start(tmp_path / "killed", 2, config, f"store={store}", FSDP, through=armed, only=rank)
     ended = [each.wait() for each in running]
@@ -201,10 +205,51 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
 
 
 @pytest.mark.parametrize(
+    ("origin", "ranks", "killed", "when", "point"),
+    once(
+        ("sharded", 3, 1, "after", "model-part-#-of-#-#.safetensors"),
+        ("sharded", 2, 0, "after", "state-#.json"),
+        ("sharded", 2, 0, "before", "manifest.json"),
+        ("whole", 2, 0, "after", "manifest.json"),
+    ),
+)
+def test_a_rank_killed_while_a_step_is_saved_anew_leaves_a_whole_checkpoint_of_that_step(
+    config: Path, sharded: Path, whole: Path, tmp_path: Path, origin: str, ranks: int, killed: int, when: str, point: str
+) -> None:
+    store = copied({"sharded": sharded, "whole": whole}[origin], tmp_path / "store")
+    run = cut_back(store)
+    forget_measure(run, STEP_BEFORE)
+    place = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{point}"
+    armed = ["tests.killing", store, tmp_path / "points", when, place]
+    running = start(tmp_path / "killed", ranks, config, f"store={store}", FSDP, through=armed, only=killed)
+    ended = [rank.wait() for rank in running]
+    assert ended[killed].status == -signal.SIGKILL, (tmp_path / "points").read_text()
+    require_whole(run, STEP_BEFORE)
+    assert unlisted(run, STEP_BEFORE)
+    ended = finish(tmp_path / "after", config, store, ranks, FSDP)
+    assert "at step 2 of 4" in ended[0].stderr
+    assert not unlisted(run, STEP_BEFORE)
+    assert apart(final_weights(store), final_weights(sharded)) < (ORDER if ranks == 2 else RANKS)
+
+
+def test_a_part_that_arrives_late_beside_a_commit_is_none_of_it(config: Path, sharded: Path, tmp_path: Path) -> None:
+    store = copied(sharded, tmp_path / "store")
+    run = store / only_run(store)
+    for part in (run / "checkpoints" / LAST_STEP).glob("*-part-00001-*"):  # as of an attempt that took other steps
+        shutil.copy(part, run / "checkpoints" / STEP_BEFORE)
+    cut_back(store)
+    assert len(unlisted(run, STEP_BEFORE)) == 2
+    assert held_out(store, STEP_BEFORE) == held_out(copied(sharded, tmp_path / "alone"), STEP_BEFORE)
+    finish(tmp_path / "said", config, store, 2, FSDP)
+    assert not unlisted(run, STEP_BEFORE)
+    assert apart(final_weights(store), final_weights(sharded)) == 0.0
+
+
+@pytest.mark.parametrize(
     "words",
     once(
-        (["training.micro_batch=2", "training.max_grad_norm=0.05"],),
-        (["training.gradient_checkpointing=true", "training.optimizer=sgd"],),
+        ["training.micro_batch=2", "training.max_grad_norm=0.05"],
+        ["training.gradient_checkpointing=true", "training.optimizer=sgd"],
     ),
     ids=["accumulated and clipped", "checkpointed, by another optimizer"],
 )
