@@ -57,7 +57,11 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
-    """A model whose weights lie in a local folder. None if they lie there under other names than it has, or not at all."""
+    """A model whose weights lie in a local folder.
+
+    None if they lie there under other names than it has, or not at all, or are not tied as its configuration says: then
+    transformers decides what comes of that.
+    """
     check_settings(path)
     check_weights(path)
     if not Path(path).is_dir():
@@ -72,12 +76,15 @@ def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | Non
     wanted = {name: tuple(each.shape) for name, each in own_tensors(model).items()}
     if any(shapes.get(name) != shape for name, shape in wanted.items()):
         return None
-    parameters = dict(model.named_parameters())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
 
     def read(name: str) -> torch.Tensor:
         divided = name in parameters and parameters[name].dim() > 0
         return tensors.read(name, *rows(shapes[name][0])) if divided else tensors.read(name)
 
+    tied = {name: source for name, source in model.all_tied_weights_keys.items() if name in shapes}
+    if any(shapes[name] != shapes[source] or not torch.equal(read(name), read(source)) for name, source in tied.items()):
+        return None
     return Outline(model, read)
 
 

@@ -1,5 +1,6 @@
 """Models of which each rank holds some rows: the same weights as of whole ones, drawn or read, and no more of them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,24 @@ def test_a_folder_with_other_names_than_the_models_is_left_to_be_loaded_whole(tm
     torch.manual_seed(3)
     model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)  # each expert by itself
     assert outline_files(str(tmp_path), None, rows(0)) is None
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_a_folder_that_is_not_tied_as_it_says_is_left_to_be_loaded_whole(tmp_path: Path, differ: bool) -> None:
+    torch.manual_seed(3)
+    model = model_from(config_of("llama", tie_word_embeddings=False), None, AutoModelForCausalLM)
+    if not differ:
+        model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": True}))
+    whole = load_model(tmp_path)
+    assert (whole.lm_head.weight is whole.model.embed_tokens.weight) == (not differ)
+    outlines = [outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)]
+    if differ:
+        assert outlines[0] is None  # ranks whose rows are the same in both learn of it from it
+    else:
+        assert_divided(outlines, whole)
 
 
 def test_a_family_whose_weights_constructors_write_is_left_to_be_built_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,10 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 """Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
 
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+}  # fmt: skip
+
 LAST_STEP, STEP_BEFORE = "step-00000004", "step-00000002"
 
 

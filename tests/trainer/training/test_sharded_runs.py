@@ -14,7 +14,7 @@ from tests.processes import wait_until
 from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import OFTEN
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
-from tests.trainer.training.sharded_runs import FSDP, SHORT, apart, copied, final_weights, finish, start
+from tests.trainer.training.sharded_runs import FSDP, LLAMA, SHORT, apart, copied, cut_back, final_weights, finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
@@ -30,6 +30,9 @@ pytestmark = pytest.mark.slow
 
 ALONE = {**SHORT, "run": "one", "training__sharding": "fsdp"}
 """A sharded run of a name, in this process."""
+
+WHOLE = "each rank takes the memory for all of it"
+"""What is said where a model cannot be made part by part."""
 
 ROUNDING = 2e-6
 """Of weights, absolute, after a few steps: sums in another order."""
@@ -99,25 +102,47 @@ def test_the_best_checkpoint_is_published_from_its_parts(raw: Path, stocked: Pat
     assert apart(weights(stocked, "runs/one"), load_file(part)) == 0.0
 
 
+def pretrain(raw: Path, store: Path, folder: Path, **options: Any) -> tuple[Path, dict[str, Any]]:
+    """A pretrained folder, saved with these options, and the values of a job that begins with it."""
+    config = write_config(folder / "first.yaml", small_values(raw, store, **{**SHORT, **options.pop("changes", {})}))
+    finish(folder / "said", config, store, 1)
+    final, model = store / only_run(store) / FINAL, folder / "model"
+    AutoModelForCausalLM.from_pretrained(final).save_pretrained(model, **options)
+    (model / "tokenizer.json").write_bytes((final / "tokenizer.json").read_bytes())
+    values = small_values(raw, Path("unset"), **{**SHORT, "name": "second"})
+    values["model"] = {"pretrained": str(model)}
+    values["data"]["tokenizer"] = {"path": str(model)}
+    return model, values
+
+
 @pytest.mark.deep
 def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_whole_one(
     raw: Path, stocked: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model"
-    config = write_config(tmp_path / "first.yaml", small_values(raw, stocked, **SHORT))
-    finish(tmp_path / "said", config, stocked, 1)
-    folder = stocked / only_run(stocked) / FINAL
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(model, max_shard_size="30KB")
-    (model / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    model, values = pretrain(raw, stocked, tmp_path, max_shard_size="30KB")
     assert len(list(model.glob("*.safetensors"))) > 1
-    values = small_values(raw, Path("unset"), **{**SHORT, "name": "second"})
-    values["model"] = {"pretrained": str(model)}
-    values["data"]["tokenizer"] = {"path": str(model)}
     second = write_config(tmp_path / "second.yaml", values)
     stores = [tmp_path / name for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", second, stores[0], 2)
     ended = finish(tmp_path / "said-sharded", second, stores[1], 2, FSDP)
-    assert "takes the memory for all of it" not in ended[0].stderr
+    assert WHOLE not in ended[0].stderr
+    assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
+
+
+def test_a_pretrained_folder_that_is_not_tied_as_it_says_is_trained_as_without_sharding(
+    raw: Path, stocked: Path, tmp_path: Path
+) -> None:
+    model, values = pretrain(raw, stocked, tmp_path, changes={"model__config": LLAMA})
+    said = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": True}))
+    second = write_config(tmp_path / "second.yaml", values)
+    stores = [tmp_path / name for name in ("whole", "sharded")]
+    finish(tmp_path / "said-whole", second, stores[0], 2)
+    ended = finish(tmp_path / "said-sharded", second, stores[1], 2, FSDP)
+    assert WHOLE in ended[0].stderr
+    cut_back(stores[1])
+    finish(tmp_path / "said-again", second, stores[1], 2, FSDP)
+    assert {"lm_head.weight", "model.embed_tokens.weight"} < final_weights(stores[1]).keys()
     assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
 
 

@@ -3,7 +3,6 @@
 import shutil
 import signal
 from pathlib import Path
-from typing import Any
 
 import fsspec
 import pytest
@@ -26,6 +25,7 @@ from tests.support import (
 from tests.trainer.training.sharded_runs import (
     FSDP,
     LAST_STEP,
+    LLAMA,
     SHORT,
     STEP_BEFORE,
     apart,
@@ -305,11 +305,6 @@ def test_parts_are_written_to_a_bucket_and_read_from_it_by_another_number_of_ran
 def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, stocked: Path, tmp_path: Path) -> None:
     finish(tmp_path / "said", config, stocked, 2, FSDP, "training.compile=true")
     assert_close(stocked, sharded, RANKS)
-
-
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("precision", once("fp32", "bf16"))
