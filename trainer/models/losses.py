@@ -167,7 +167,7 @@ def _try_plain_head(model: PreTrainedModel) -> bool:
     input_ids = torch.arange(4, device=weight.device)[None]
     hidden = getattr(model.base_model(input_ids=input_ids, use_cache=False), "last_hidden_state", None)
     logits = model(input_ids=input_ids, use_cache=False).logits
-    plain = hidden is not None and torch.allclose(logits, output(hidden), rtol=1e-4, atol=1e-5)
+    plain = hidden is not None and torch.allclose(logits.float(), output(hidden).float(), rtol=1e-4, atol=1e-5)
     output.weight.copy_(weight)
     model.train(was_training)
     return plain

@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -58,9 +58,25 @@ def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, 
         load_rows(model, outline.read)
         del outline  # and what it holds of the weights
     return_freed_memory()  # a block at a time, they were made here
-    objective = workload.make_objective(model)
+    with runtime.accelerator.autocast():
+        objective = workload.make_objective(model)
     let_go(model)  # it was tried
+    _cast_in(objective, runtime)
     return Placed(model, objective.train(), settings)
+
+
+def _cast_in(objective: nn.Module, runtime: Runtime) -> None:
+    """Have an objective compute under autocast, as accelerate's wrapper has it do where the model is not divided.
+
+    Families that keep some of what they compute in float32, as state-space models do, leave it to that to fit types together.
+    """
+    forward = objective.forward
+
+    def cast(*inputs: Any, **named: Any) -> Any:
+        with runtime.accelerator.autocast():
+            return forward(*inputs, **named)
+
+    objective.forward = cast
 
 
 def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, folder: Path) -> None:

@@ -3,6 +3,7 @@
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
@@ -307,11 +308,26 @@ def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, 
     assert_close(stocked, sharded, RANKS)
 
 
-@pytest.mark.parametrize("precision", once("fp32", "bf16"))
+MIXED: dict[str, dict[str, Any]] = {
+    "mamba": {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "mamba2": {
+        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16,
+        "n_groups": 1,
+    },
+    "minimax": {**LLAMA, "model_type": "minimax", "num_key_value_heads": 2, "num_local_experts": 2, "block_size": 8},
+}  # fmt: skip
+"""Models that keep some of what they compute in float32."""
+
+
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    once((LLAMA, "fp32"), (LLAMA, "bf16"), *((model, "bf16") for model in MIXED.values())),
+    ids=["llama in fp32", "llama in bf16", *MIXED],
+)
 def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
-    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, precision: str
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, model: dict[str, Any], precision: str
 ) -> None:
-    values = small_values(raw, Path("unset"), **{**SHORT, "model__config": LLAMA, "training__precision": precision})
+    values = small_values(raw, Path("unset"), **{**SHORT, "model__config": model, "training__precision": precision})
     config = write_config(tmp_path / "job.yaml", values)
     stores = [copied(prepared[0], tmp_path / name) for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", config, stores[0], 2)
