@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
@@ -22,6 +22,10 @@ from trainer.models.blocks import require_blocks
 from trainer.models.outline import own_tensors
 from trainer.pretrained.opened import Stretch, rows_of
 from trainer.training.runtime import Runtime
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""What ranks that compute on a kind of device talk by. What lies in the host's memory, as the scaler of fp16 finds whether
+gradients there are finite, does not go by NCCL."""
 
 COMPUTED_IN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -39,8 +43,7 @@ def sharding_group(training: OptimizationConfig, runtime: Runtime) -> Iterator[N
     if training.sharding == "none" or dist.is_initialized():
         yield
         return
-    backend = "gloo" if runtime.device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group(BACKENDS[runtime.device.type], store=HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
@@ -56,7 +59,7 @@ def shard_model(model: PreTrainedModel, training: OptimizationConfig, runtime: R
     dtype = COMPUTED_IN[training.precision]
     device = runtime.device.type
     options: dict[str, Any] = {
-        "mesh": init_device_mesh(device, (runtime.ranks,)),
+        "mesh": DeviceMesh.from_group(dist.new_group(backend=BACKENDS[device]), device),
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None),
         "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if training.cpu_offload else OffloadPolicy(),
     }
