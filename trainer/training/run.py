@@ -186,7 +186,7 @@ def _publish(
         model = workload.load_model(Path(find_model(store, saved).folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         if is_sharded(model):
-            publish_parts(Path(find_model(store, saved).folder), folder)
+            publish_parts(model, Path(find_model(store, saved).folder), folder)
         else:
             model.save_pretrained(folder)
         for path in workload.files:

@@ -43,6 +43,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_nope_head_dim": 8,
         "v_head_dim": 16,
     },
+    "jamba": {
+        **SMALL,
+        "num_experts": 2,
+        "mamba_d_state": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
+    },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1},
 }
@@ -136,6 +145,18 @@ def test_blocks_are_the_members_of_the_outermost_list() -> None:
         model = model_from(config_of("mixtral"), None, AutoModelForCausalLM)
     assert find_blocks(model) == list(model.model.layers)
     with torch.device("meta"):
+        mixed = model_from(config_of("jamba"), None, AutoModelForCausalLM)
+    assert find_blocks(mixed) == list(mixed.model.layers), "of two classes"
+    with torch.device("meta"):
         none = model_from(config_of("gpt2", n_layer=0), None, AutoModelForCausalLM)
     with pytest.raises(ConfigError, match="no repeated blocks to divide among the ranks"):
         require_blocks(none, "gpt2")
+
+
+def test_layers_that_share_weights_are_refused() -> None:
+    kinds = ["mamba", "hybrid", "mamba", "hybrid"]
+    values = {**SMALL, "num_hidden_layers": 4, "n_mamba_heads": 2, "mamba_d_state": 4, "layers_block_type": kinds}
+    with torch.device("meta"):
+        model = model_from(AutoConfig.for_model("zamba", vocab_size=131, **values), None, AutoModelForCausalLM)
+    with pytest.raises(ConfigError, match="layers of a 'zamba' model share weights"):
+        require_blocks(model, "zamba")

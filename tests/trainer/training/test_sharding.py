@@ -44,6 +44,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.pretrained.tensor_files import read_file_header
 from trainer.records.evaluations import Scores
 from trainer.store.places import FINAL
 
@@ -318,11 +319,17 @@ MIXED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Models that keep some of what they compute in float32."""
 
+JAMBA: dict[str, Any] = {
+    **LLAMA, "model_type": "jamba", "num_key_value_heads": 2, "num_experts": 2, "mamba_d_state": 4, "attn_layer_period": 2,
+    "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+}  # fmt: skip
+"""Layers of two classes."""
+
 
 @pytest.mark.parametrize(
     ("model", "precision"),
-    once((LLAMA, "fp32"), (LLAMA, "bf16"), *((model, "bf16") for model in MIXED.values())),
-    ids=["llama in fp32", "llama in bf16", *MIXED],
+    once((LLAMA, "fp32"), (JAMBA, "fp32"), (LLAMA, "bf16"), *((model, "bf16") for model in MIXED.values())),
+    ids=["llama", "jamba", "llama in bf16", *MIXED],
 )
 def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
     raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, model: dict[str, Any], precision: str
@@ -332,6 +339,9 @@ def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
     stores = [copied(prepared[0], tmp_path / name) for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", config, stores[0], 2)
     finish(tmp_path / "said-sharded", config, stores[1], 2, FSDP)
+    models = [store / only_run(store) / FINAL / "model.safetensors" for store in stores]
+    headers = [read_file_header(model) for model in models]
+    assert headers[1] == headers[0], "under the names that `save_pretrained` gives"
     if precision == "fp32":
         assert_close(stores[1], stores[0], ORDER)
     else:  # what is between the layers is bf16 too, which has 8 bits
