@@ -46,7 +46,7 @@ def require_blocks(model: nn.Module, kind: str) -> list[nn.Module]:
     held = Counter(id(parameter) for block in blocks for parameter in block.parameters())
     if any(number > 1 for number in held.values()):
         raise ConfigError(
-            f"training.sharding is fsdp, but layers of a {kind!r} model share weights, which cannot be gathered for one layer at "
-            "a time; set training.sharding to none"
+            f"training.sharding is fsdp, but layers of a {kind!r} model share weights, which cannot be gathered for one layer "
+            "at a time; set training.sharding to none"
         )
     return blocks

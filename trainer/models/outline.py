@@ -57,18 +57,27 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
-    """A model whose weights lie in a local folder.
+    """A causal model whose weights lie in a local folder; None as `outline_folder` says."""
+    check_settings(path)
+    if not Path(path).is_dir():
+        return None
+
+    def build() -> PreTrainedModel:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        return made_ready(model_from(config, attention, AutoModelForCausalLM))
+
+    return outline_folder(path, rows, build)
+
+
+def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) -> Outline | None:
+    """A model that is built by a function, and whose weights lie in a local folder.
 
     None if they lie there under other names than it has, or not at all, or are not tied as its configuration says: then
     transformers decides what comes of that.
     """
-    check_settings(path)
     check_weights(path)
-    if not Path(path).is_dir():
-        return None
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
-        model = made_ready(model_from(config, attention, AutoModelForCausalLM))
+        model = build()
     model.tie_weights()
     take_generation_config(model, path)
     tensors = Tensors(weight_files(Path(path)))

@@ -30,7 +30,7 @@ FSDP = "training.sharding=fsdp"
 
 SHORT: dict[str, Any] = {
     "training__max_steps": 4, "training__save_every": 2, "training__evaluate_every": 2, "training__global_batch": 12,
-    "model__config": {**SMALL_MODEL, **NO_DROPOUT},
+    "model__config": {**SMALL_MODEL, **NO_DROPOUT}, "evaluation__prompts": ["def "],
 }  # fmt: skip
 """Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
 

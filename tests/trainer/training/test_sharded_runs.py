@@ -20,8 +20,12 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.evaluation import measuring
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
 from trainer.kinds.training import train
-from trainer.store.places import FINAL
+from trainer.store.places import EVALUATION, FINAL
 from trainer.training import divergence, loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
@@ -90,6 +94,19 @@ def test_a_run_is_forked_from_the_parts_of_another(raw: Path, stocked: Path, run
     fork = train(small_job(raw, stocked, **changed), silent())
     last, begun = (records(stocked, "evaluation", key) for key in ("runs/one", fork.key))
     assert (begun[0]["step"], begun[0]["loss"]) == (0, last[-1]["loss"])
+
+
+def test_a_finished_model_is_measured_by_ranks_that_hold_a_part_of_it_each(
+    raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(raw, stocked, **ALONE)
+    train(job, silent())
+    measured = measurement(job, "runs/one")
+    assert measured.sharding == "fsdp"
+    whole = evaluate_checkpoint(measured.model_copy(update={"sharding": "none"}), silent())
+    (stocked / "runs/one" / EVALUATION).unlink()
+    monkeypatch.setattr(measuring, "load_model", lambda folder: pytest.fail("it was loaded whole"))
+    assert evaluate_checkpoint(measured, silent()) == whole
 
 
 @pytest.mark.deep
@@ -163,6 +180,12 @@ def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
     assert losses[1] == pytest.approx(losses[0], abs=2e-4)
     scores = [records(stocked, "evaluation", run)[-1] for run in (whole.key, "runs/sharded")]
     assert scores[1]["loss"] == pytest.approx(scores[0]["loss"], abs=2e-4)
+    record = stocked / "runs/sharded" / EVALUATION
+    divided = json.loads(record.read_text())
+    record.unlink()
+    alone = finetune_job(pairs, stocked, begun_from, **changes, run="sharded")
+    evaluate_run(alone, "runs/sharded", silent())
+    assert json.loads(record.read_text()) == divided, "and so are its predictions"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Models that are divided among ranks: trained as whole ones are, with checkpoints that any number of ranks continues."""
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -46,7 +47,7 @@ from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.pretrained.tensor_files import read_file_header
 from trainer.records.evaluations import Scores
-from trainer.store.places import FINAL
+from trainer.store.places import EVALUATION, FINAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -128,6 +129,20 @@ def held_out(store: Path, place: str) -> Scores:
 def test_a_sharded_checkpoint_is_measured_as_a_whole_one(sharded: Path, tmp_path: Path) -> None:
     store = copied(sharded, tmp_path / "store")
     assert held_out(store, LAST_STEP) == held_out(store, FINAL)
+
+
+@pytest.mark.parametrize("precision", once("fp32", "bf16"))
+def test_what_ranks_measure_of_the_final_model_that_they_divide_is_what_one_finds_that_holds_it(
+    config: Path, stocked: Path, tmp_path: Path, precision: str
+) -> None:
+    words = [f"training.precision={precision}"]
+    finish(tmp_path / "divided", config, stocked, 2, FSDP, *words)
+    record = stocked / only_run(stocked) / EVALUATION
+    divided = json.loads(record.read_text())
+    record.unlink()
+    finish(tmp_path / "whole", config, stocked, 1, *words)
+    assert divided["samples"]
+    assert json.loads(record.read_text()) == divided
 
 
 def test_resumed_on_as_many_ranks_it_ends_with_the_same_bits(config: Path, sharded: Path, tmp_path: Path) -> None:
