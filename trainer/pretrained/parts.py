@@ -33,6 +33,11 @@ def is_part(name: str, stem: str) -> bool:
     return found is not None and found["stem"] == stem
 
 
+def of_optimizer(name: str) -> bool:
+    """Whether a file of a checkpoint holds its optimizer, or a part of it: whoever loads the model needs none of them."""
+    return name == f"{OPTIMIZER}.safetensors" or is_part(name, OPTIMIZER)
+
+
 def find_parts(folder: Path, stem: str) -> list[Path]:
     """The parts of the model, or of the optimizer, in a folder; none if it is not divided.
 

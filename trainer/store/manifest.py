@@ -7,7 +7,7 @@ import hashlib
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -243,8 +243,8 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
     return fetch_files(store, key, manifest)
 
 
-def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
-    """A local folder with the files that an artifact's manifest lists.
+def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """A local folder with the files that an artifact's manifest lists, or of a remote one, with those that are wanted by name.
 
     Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it. What
     is left of a save that was broken off, or was replaced, is no such file where parts are loaded: `listed_names` chooses them.
@@ -255,7 +255,7 @@ def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
             left = CONTENT_NAMED.fullmatch(name) or (in_parts and name.endswith(REPLACED))
             if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith(".") and not left:
                 raise ArtifactError(f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere")
-    return store.fetch_folder(key, manifest.digests())
+    return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
 
 def require_intact(
