@@ -6,8 +6,10 @@ saved anew, or parts of a broken-off save lie there, nothing is written over: th
 another, and what that does not list goes after it.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,8 @@ from trainer.training.runtime import Runtime
 from trainer.training.saver import Commit, Saver, told
 from trainer.training.snapshot import Snapshot
 
+log = logging.getLogger(__name__)
+
 
 class PartSaver(Saver):
     """As `Saver`, on every rank of a sharded model. What comes of a save, a commit or an error, comes on all ranks."""
@@ -49,7 +53,11 @@ class PartSaver(Saver):
         started = time.monotonic()
         with finishing():
             self._on_first(self._check)
-            records = [record for each in self._runtime.on_each(lambda: self._put_part(snapshot)) for record in each]
+            # Of the ranks only the first is heard below an error, and it does not know what another one waits for.
+            level = logging.WARNING if self._runtime.rank == 0 else logging.ERROR
+            tell = partial(log.log, level, "rank %d: step %d is not saved yet: %s", self._runtime.rank, snapshot.state.step)
+            parts_put = self._runtime.on_each(lambda: self._put_part(snapshot), tell)
+            records = [record for each in parts_put for record in each]
             self._on_first(lambda: self._seal(snapshot, records))
             self._on_first(self._mark)
         return Commit(snapshot.state.step, time.monotonic() - started)

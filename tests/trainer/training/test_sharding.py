@@ -221,6 +221,17 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
+def test_a_rank_that_waits_for_its_disk_in_a_save_says_so(config: Path, sharded: Path, tmp_path: Path) -> None:
+    store = copied(sharded, tmp_path / "store")
+    cut_back(store)
+    refused = ["tests.trainer.training.refusing", "-part-", 2]
+    running = start(tmp_path / "said", 2, config, f"store={store}", FSDP, through=refused, only=1)
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [0, 0], ended
+    assert ended[1].stderr.count("rank 1: step 4 is not saved yet: cannot write") == 2, ended
+    assert apart(final_weights(store), final_weights(sharded)) == 0.0
+
+
 @pytest.mark.parametrize(
     ("origin", "ranks", "killed", "when", "point"),
     once(
