@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -95,7 +96,7 @@ def test_rows_of_a_new_model_are_drawn_as_those_of_a_whole_one(family: str) -> N
     assert torch.equal(torch.random.get_rng_state(), state), "what is drawn next is the same too"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", ["1GB", "20KB"])
 def test_rows_of_a_folder_are_read_from_one_file_or_several(family: str, size: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -104,9 +105,18 @@ def test_rows_of_a_folder_are_read_from_one_file_or_several(family: str, size: s
     assert_divided([outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)], load_model(tmp_path))
 
 
-def test_a_folder_with_other_names_than_the_models_is_left_to_be_loaded_whole(tmp_path: Path) -> None:
+def test_rows_of_a_model_without_its_head_prefix_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)  # each expert by itself
+    model_from(config_of("gpt2"), None, AutoModelForCausalLM).transformer.save_pretrained(tmp_path)
+    assert_divided([outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)], load_model(tmp_path))
+
+
+def test_a_folder_that_lacks_a_tensor_is_left_to_be_loaded_whole(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.1.w1.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     assert outline_files(str(tmp_path), None, rows(0)) is None
 
 

@@ -34,6 +34,9 @@ SHORT: dict[str, Any] = {
 }  # fmt: skip
 """Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
 
+WHOLE = "each rank takes the memory for all of it"
+"""What is said where a model cannot be made part by part."""
+
 LLAMA: dict[str, Any] = {
     "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
 }  # fmt: skip

@@ -14,7 +14,7 @@ from tests.processes import wait_until
 from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import OFTEN
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
-from tests.trainer.training.sharded_runs import FSDP, LLAMA, SHORT, apart, copied, cut_back, final_weights, finish, start
+from tests.trainer.training.sharded_runs import FSDP, LLAMA, SHORT, WHOLE, apart, copied, cut_back, final_weights, finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
@@ -34,9 +34,6 @@ pytestmark = pytest.mark.slow
 
 ALONE = {**SHORT, "run": "one", "training__sharding": "fsdp"}
 """A sharded run of a name, in this process."""
-
-WHOLE = "each rank takes the memory for all of it"
-"""What is said where a model cannot be made part by part."""
 
 ROUNDING = 2e-6
 """Of weights, absolute, after a few steps: sums in another order."""

@@ -30,6 +30,7 @@ from tests.trainer.training.sharded_runs import (
     LLAMA,
     SHORT,
     STEP_BEFORE,
+    WHOLE,
     apart,
     copied,
     cut_back,
@@ -364,7 +365,8 @@ def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
     config = write_config(tmp_path / "job.yaml", values)
     stores = [copied(prepared[0], tmp_path / name) for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", config, stores[0], 2)
-    finish(tmp_path / "said-sharded", config, stores[1], 2, FSDP)
+    ended = finish(tmp_path / "said-sharded", config, stores[1], 2, FSDP)
+    assert WHOLE not in ended[0].stderr, "nor where it is measured"
     models = [store / only_run(store) / FINAL / "model.safetensors" for store in stores]
     headers = [read_file_header(model) for model in models]
     assert headers[1] == headers[0], "under the names that `save_pretrained` gives"
