@@ -24,7 +24,10 @@ ROOT = Path(__file__).parents[1]
 SMALL_MODEL: dict[str, Any] = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 32}
 """Its dropout is GPT-2's own, 0.1."""
 
-TIMED = {"manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.json", "environment.json", "rank-0.log"}
+TIMED = {
+    "manifest.json", "metrics.jsonl", "report.html", "README.md", "lineage.json", "environment.json", "rank-0.log",
+    "rank-1.log",
+}  # fmt: skip
 """Files that hold times; manifests are compared without them."""
 
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}

@@ -86,14 +86,17 @@ def final_on(store: Store) -> bytes:
     return store.read_bytes(f"runs/{run}/{FINAL}/model.safetensors")
 
 
-@pytest.fixture(scope="module")
-def expected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def on_one_machine(raw: Path, folder: Path, **changes: Any) -> bytes:
     """The final weights of two ranks on one machine, from a folder."""
-    folder = tmp_path_factory.mktemp("one-machine")
-    config = write_config(folder / "job.yaml", small_values(raw, folder / "store", **STEPS))
+    config = write_config(folder / "job.yaml", small_values(raw, folder / "store", **STEPS, **changes))
     ended = wait_all(start_ranks(folder / "said", 2, "trainer.__main__", config))
     assert [each.status for each in ended] == [0, 0], ended
     return final_bytes(folder / "store")
+
+
+@pytest.fixture(scope="module")
+def expected(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return on_one_machine(raw, tmp_path_factory.mktemp("one-machine"))
 
 
 def interrupted(server: S3Server, folder: Path, values: dict[str, Any], step: int, signum: signal.Signals) -> list[Ended]:
@@ -135,6 +138,22 @@ def test_a_machine_that_is_lost_ends_the_run_which_goes_on_exactly(
     assert ended[1].status == -signal.SIGKILL and ended[0].status not in (0, EXIT_BAD_INPUT), ended
     completed(server, tmp_path, values)
     assert final_on(Store(values["store"])) == expected
+
+
+def test_machines_that_divide_a_model_lose_one_and_go_on_exactly(
+    raw: Path, server: S3Server, values: dict[str, Any], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    values["training"]["sharding"] = "fsdp"
+    ended = interrupted(server, tmp_path, values, 4, signal.SIGKILL)
+    assert ended[1].status == -signal.SIGKILL and ended[0].status not in (0, EXIT_BAD_INPUT), ended
+    assert "continuing from s3://" in completed(server, tmp_path, values)[0].stderr
+    store = Store(values["store"])
+    assert final_on(store) == on_one_machine(raw, tmp_path_factory.mktemp("sharded"), training__sharding="fsdp")
+    (run,) = store.names("runs")
+    parts = [
+        name for name in store.names(f"runs/{run}/checkpoints/step-{STEPS['training__max_steps']:08d}") if "-part-" in name
+    ]
+    assert len(parts) == 4, "of the model and of its optimizer, one from each machine"
 
 
 def test_a_store_that_the_other_machine_does_not_see_is_refused(raw: Path, server: S3Server, tmp_path: Path) -> None:

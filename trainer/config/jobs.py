@@ -293,8 +293,19 @@ class EvaluateJob(Schema):
     )
     precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
     device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
+    sharding: Literal["none", "fsdp"] = Field(
+        default="none",
+        description="none: every rank holds the model; fsdp: it is divided among the ranks, with the same figures",
+    )
+    cpu_offload: bool = Field(default=False, description="sharding fsdp: weights lie in the host's memory")
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
     engine: Engine = Field(default=LocalEngine(), description=ENGINE)
+
+    @model_validator(mode="after")
+    def _shardable(self) -> Self:
+        if self.cpu_offload and self.sharding == "none":
+            raise ValueError("cpu_offload goes with sharding: fsdp")
+        return self
 
 
 class PromoteJob(Schema):

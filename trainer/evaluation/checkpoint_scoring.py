@@ -55,7 +55,8 @@ def identify_checkpoint(store: Store, job: EvaluateJob) -> CheckpointScoring | N
                 f"splits of its own run; leave {setting} out"
             )
     values = {**config["job"], "store": job.store}
-    values["training"] = {**values["training"], "precision": job.precision, "device": job.device}
+    divided = {"sharding": job.sharding, "cpu_offload": job.cpu_offload, "sum_each_micro_batch": False}
+    values["training"] = {**values["training"], "precision": job.precision, "device": job.device, **divided}
     values["evaluation"] = {**values["evaluation"], "batch": job.evaluation.batch}
     own = validate_job(FinetuneJob, values, store.path(f"{run}/{CONFIG}"))
     if found.key == f"{run}/{FINAL}" and config["job"]["training"]["precision"] == job.precision:

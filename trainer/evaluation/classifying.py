@@ -6,13 +6,14 @@ runs/X/predictions/test.jsonl
 """
 
 from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-from torch import nn
 from transformers import AutoConfig
 
 from trainer.common.errors import ConfigError, TokenizerError
@@ -43,7 +44,7 @@ from trainer.evaluation.predicting import (
 from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
-from trainer.models.classifiers import load_classifier
+from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
@@ -54,7 +55,9 @@ from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store
+from trainer.training.placing import place_measured
 from trainer.training.runtime import start_runtime
+from trainer.training.sharding import sharding_group
 
 
 def evaluate_run(
@@ -95,13 +98,18 @@ def _score(
     data = open_encoded(store, wanted.encoded)
     if named is not None:
         _check_reads(wanted.model, data)
-    model = load_classifier(store, job, data.details, Path(wanted.model.folder))
-    cast(nn.Module, model).to(runtime.device)
+    folder = Path(wanted.model.folder)
+    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
     scores: dict[str, dict[str, float]] = {}
     details: dict[str, Classification] = {}
     predicted: dict[str, NDArray[np.float32]] = {}
-    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
-    with progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example") as bar:
+    with ExitStack() as stack:
+        stack.enter_context(sharding_group(job.training, runtime))
+        model = place_measured(
+            job.training, runtime, partial(outline_classifier, job, data.details, folder),
+            partial(load_classifier, store, job, data.details, folder),
+        )  # fmt: skip
+        bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
             logits = predicted[split] = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
             rounds = _noting(predict(model, data.splits[split], job.evaluation.batch, runtime, bar.advance), logits)

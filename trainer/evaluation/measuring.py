@@ -1,10 +1,9 @@
 """Measuring a checkpoint: the trained one at the end of the pipeline, or any other."""
 
 import math
-from typing import cast
+from functools import partial
 
 from tokenizers import Tokenizer
-from torch import nn
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
@@ -16,6 +15,7 @@ from trainer.evaluation.generation import continue_prompts
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.measured import FORMAT, find_evaluation, identify_evaluation
 from trainer.models.causal import check_positions, load_model
+from trainer.models.outline import outline_files
 from trainer.order.held_out import open_held_out
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
@@ -24,7 +24,9 @@ from trainer.records.seals import write_sealed
 from trainer.runs.clean import clean_of
 from trainer.runs.references import run_at
 from trainer.store.storage import Store
+from trainer.training.placing import place_measured
 from trainer.training.runtime import start_runtime
+from trainer.training.sharding import sharding_group
 
 
 def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneEvaluation:
@@ -56,18 +58,20 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
-    model = load_model(found.folder)
-    cast(nn.Module, model).to(runtime.device)
-    check_positions(model.config, context, "context")
-    vocab_size = model.config.get_text_config().vocab_size
-    if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
-        raise TokenizerError(f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards")
-    held_out = [open_held_out(store, s, context, job.evaluation.max_windows) for s in sets]
-    if not any(corpus.windows for corpus in held_out):
-        raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
-    with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
-        scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
-    samples = runtime.on_first(lambda: continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation))
+    with sharding_group(job, runtime):
+        model = place_measured(job, runtime, partial(outline_files, found.folder, None), partial(load_model, found.folder))
+        check_positions(model.config, context, "context")
+        vocab_size = model.config.get_text_config().vocab_size
+        if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
+            raise TokenizerError(
+                f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards"
+            )
+        held_out = [open_held_out(store, s, context, job.evaluation.max_windows) for s in sets]
+        if not any(corpus.windows for corpus in held_out):
+            raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
+        with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
+            scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
+        samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision)
     run = run_at(store, found.key) if found.key else None
     result = Evaluation(

@@ -12,6 +12,8 @@ def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
         checkpoint=f"{run_key}/final",
         precision=job.training.precision,
         device=job.training.device,
+        sharding=job.training.sharding,
+        cpu_offload=job.training.cpu_offload,
         evaluation=job.evaluation,
         engine=job.engine,
     )

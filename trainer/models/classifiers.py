@@ -12,7 +12,8 @@ from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.finetuning import FinetuneJob
-from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained
+from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
+from trainer.models.outline import Outline, Rows, outline_folder
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.weights import check_weights
@@ -44,6 +45,16 @@ def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkp
     if made:
         log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
     return fuse_activations(model)
+
+
+def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path, rows: Rows) -> Outline | None:
+    """The same of a checkpoint, whose head is made, for ranks that hold some rows of each weight; None as `outline_folder`."""
+    config = classifier_config(str(checkpoint), data)
+
+    def build() -> PreTrainedModel:
+        return fuse_activations(model_from(config, job.model.attention, AutoModelForSequenceClassification))
+
+    return outline_folder(str(checkpoint), rows, build)
 
 
 def load_finished(source: str, pad_id: int) -> PreTrainedModel:

@@ -167,7 +167,7 @@ def _try_plain_head(model: PreTrainedModel) -> bool:
     input_ids = torch.arange(4, device=weight.device)[None]
     hidden = getattr(model.base_model(input_ids=input_ids, use_cache=False), "last_hidden_state", None)
     logits = model(input_ids=input_ids, use_cache=False).logits
-    plain = hidden is not None and torch.allclose(logits, output(hidden), rtol=1e-4, atol=1e-5)
+    plain = hidden is not None and torch.allclose(logits.float(), output(hidden).float(), rtol=1e-4, atol=1e-5)
     output.weight.copy_(weight)
     model.train(was_training)
     return plain
@@ -228,11 +228,12 @@ class PiecewiseCrossEntropy(torch.autograd.Function):
                 grad_weight = grad_weight + grad.T @ states[rows]
             else:
                 grad_weight += grad.T @ states[rows]
-        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight.to(weight.dtype))
+        ctx.save_for_backward(torch.cat(grads).to(hidden.dtype), grad_weight)
+        ctx.weight_dtype = weight.dtype
         return total
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
-        """Scale the gradients that the forward pass computed."""
+        """Scale the gradients that the forward pass computed. Before that, the weights' need not fit into half precision."""
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * upstream[0], grad_weight * upstream[0], None
+        return grad_hidden * upstream[0], (grad_weight * upstream[0]).to(ctx.weight_dtype), None

@@ -7,7 +7,7 @@ Weights that lie in files are read rank by rank.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +18,17 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from trainer.common.errors import brief
 from trainer.models.blocks import find_blocks
 from trainer.models.causal import made_ready, model_from, take_generation_config
+from trainer.models.converted import Converted
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.opened import Tensors
 from trainer.pretrained.weights import check_weights, weight_files
 
 log = logging.getLogger(__name__)
+
+Shape = tuple[int, ...]
 
 Rows = Callable[[int], tuple[int, int]]
 """Of so many rows, the first that a rank holds and the one after its last."""
@@ -57,28 +61,60 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
-    """A model whose weights lie in a local folder. None if they lie there under other names than it has, or not at all."""
+    """A causal model whose weights lie in a local folder; None as `outline_folder` says."""
     check_settings(path)
-    check_weights(path)
     if not Path(path).is_dir():
         return None
-    config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+    def build() -> PreTrainedModel:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        return made_ready(model_from(config, attention, AutoModelForCausalLM))
+
+    return outline_folder(path, rows, build)
+
+
+def outline_folder(path: str, rows: Rows, build: Callable[[], PreTrainedModel]) -> Outline | None:
+    """A model that is built by a function, and whose weights lie in a local folder.
+
+    None if transformers does not find them there either as the files name them, or if they are not tied as the configuration
+    says: then it decides what comes of that.
+    """
+    check_weights(path)
     with _initialised_by(lambda model: None), init_empty_weights(include_buffers=False):
-        model = made_ready(model_from(config, attention, AutoModelForCausalLM))
+        model = build()
     model.tie_weights()
     take_generation_config(model, path)
-    tensors = Tensors(weight_files(Path(path)))
-    shapes = tensors.shapes()
     wanted = {name: tuple(each.shape) for name, each in own_tensors(model).items()}
-    if any(shapes.get(name) != shape for name, shape in wanted.items()):
+    tensors = _find_tensors(Tensors(weight_files(Path(path))), model, wanted)
+    if tensors is None:
         return None
-    parameters = dict(model.named_parameters())
+    shapes = tensors.shapes()
+    parameters = dict(model.named_parameters(remove_duplicate=False))
 
     def read(name: str) -> torch.Tensor:
         divided = name in parameters and parameters[name].dim() > 0
         return tensors.read(name, *rows(shapes[name][0])) if divided else tensors.read(name)
 
+    tied = {name: source for name, source in model.all_tied_weights_keys.items() if name in shapes}
+    if any(shapes[name] != shapes[source] or not torch.equal(read(name), read(source)) for name, source in tied.items()):
+        return None
     return Outline(model, read)
+
+
+def _find_tensors(tensors: Tensors, model: PreTrainedModel, wanted: Mapping[str, Shape]) -> Tensors | Converted | None:
+    """Where the wanted tensors are read: in files as they are, or converted; None if that does not give them."""
+    if _gives(tensors.shapes(), wanted):
+        return tensors
+    converted = Converted(tensors, model)
+    try:
+        return converted if _gives(converted.shapes(), wanted) else None
+    except Exception as error:  # conversions fail each in their own way
+        log.warning("the tensors of a %r model cannot be converted: %s", model.config.model_type, brief(error))
+        return None
+
+
+def _gives(shapes: Mapping[str, Shape], wanted: Mapping[str, Shape]) -> bool:
+    return all(shapes.get(name) == shape for name, shape in wanted.items())
 
 
 def own_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:

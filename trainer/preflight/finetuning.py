@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, PretrainedConfig
 
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -11,10 +11,12 @@ from trainer.evaluation.predicting import check_best_by, metric_names
 from trainer.labelled.encoded import encoded_details, split_sizes
 from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
+from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_parameters, count_units
 from trainer.models.classifiers import classifier_config
 from trainer.order.plan import make_finetune_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, run_bytes
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.weights import check_weights
@@ -23,6 +25,7 @@ from trainer.runs.finetuning import identify
 from trainer.runs.run import check_origin
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.runtime import count_gpus
 
 
 def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
@@ -38,9 +41,9 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     encoded = find_encoded(store, job, source)
     details, splits, told = _look(store, job, encoded, progress)
     check_stop()
-    parameters = count_parameters(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
-    if job.training.sharding == "fsdp":
-        count_units(classifier_config(source, details), job.model.attention, AutoModelForSequenceClassification)
+    config = classifier_config(source, details)
+    parameters = count_parameters(config, job.model.attention, AutoModelForSequenceClassification)
+    memory = _estimate(job, config, ranks, parameters, _longest(job, details, source))
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
     plan = make_finetune_plan(job.training, splits, ranks) if splits else None
@@ -59,7 +62,26 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
         looked_at=told,
         splits=splits,
         plan=plan,
+        about_memory_bytes=memory.device,
+        about_host_bytes=memory.host,
     )
+
+
+def _longest(job: FinetuneJob, details: dict[str, Any], source: str) -> int:
+    """Tokens of the longest example that is trained on; of data that is not encoded yet, tokens of one at most."""
+    if "splits" in details:
+        return int(details["splits"]["train"]["longest"])
+    return load_text_encoder(source, job.data).max_length
+
+
+def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, parameters: int, length: int) -> Memory:
+    training = job.training
+    sharded = training.sharding == "fsdp"
+    units = count_units(config, job.model.attention, AutoModelForSequenceClassification) if sharded else None
+    kept, libraries = guess_activations(config, training), library_bytes()
+    memory = estimate_memory(training, length, config, ranks, parameters, kept, libraries, units)
+    whole = libraries + WEIGHT_BYTES * parameters if sharded else 0  # until it is divided, as it gets a new head
+    return Memory(memory.device if count_gpus(training.device) else max(memory.device, whole), max(memory.host, whole))
 
 
 def _without_class(job: FinetuneJob) -> FinetuneJob:

@@ -17,7 +17,7 @@ ADAM_BYTES = 16
 """A parameter's float32 weight, gradient, and AdamW's two means. Without accumulation, gradients of several
 ranks are DDP's buckets."""
 GRADIENT_BYTES = 4
-"""A parameter's gradient of earlier micro-batches, beside DDP's buckets."""
+"""A parameter's gradient of earlier micro-batches, beside DDP's buckets, or where it is summed over the ranks."""
 WEIGHT_BYTES = 4
 """A parameter's float32 weight."""
 COPIED_BYTES = 12
@@ -58,7 +58,8 @@ def library_bytes() -> int:
 
 
 def estimate_memory(
-    training: TrainingConfig,
+    training: OptimizationConfig,
+    length: int,
     config: PretrainedConfig,
     ranks: int,
     parameters: int,
@@ -66,14 +67,17 @@ def estimate_memory(
     libraries: int,
     units: Units | None = None,
 ) -> Memory:
-    """What training takes, with AdamW, in a process whose libraries take so many bytes; of a sharded model of these `units`."""
+    """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a sharded
+    model of these `units`."""
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
-    activations = activation_bytes(training, config, ranks, kept, gpu)
+    activations = activation_bytes(training, length, config, ranks, kept, gpu)
     if units is not None:
         shares = divide(training, units, ranks)
         computed = shares.gathered + shares.accumulated + activations
-        host = libraries + shares.copies + min(FILE_BYTES, WEIGHT_BYTES * parameters)  # a file of the final model, on rank 0
+        # A file of the final model is put together on rank 0, of whole layers.
+        file = min(max(FILE_BYTES, WEIGHT_BYTES * units.largest_block), WEIGHT_BYTES * parameters)
+        host = libraries + shares.copies + file
         if gpu and training.cpu_offload:
             return Memory(computed, host + shares.state)
         if gpu:
@@ -85,14 +89,16 @@ def estimate_memory(
     return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
 
 
-def activation_bytes(training: TrainingConfig, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool) -> int:
-    """What is kept from the forward to the backward pass of a rank's micro-batch."""
+def activation_bytes(
+    training: OptimizationConfig, length: int, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool
+) -> int:
+    """What is kept from the forward to the backward pass of a rank's micro-batch, of rows of so many tokens."""
     micro_batch, _ = divide_batch(training, ranks)
-    pairs = 0.0 if gpu else kept.per_pair * training.context**2  # a GPU's attention keeps no scores
-    rows = micro_batch * (kept.per_token * training.context + pairs)
+    pairs = 0.0 if gpu else kept.per_pair * length**2  # a GPU's attention keeps no scores
+    rows = micro_batch * (kept.per_token * length + pairs)
     if training.gradient_checkpointing:  # the input of each layer, and one layer at a time
         layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
-        rows = rows / max(layers, 1) + micro_batch * training.context * layers * width * 4
+        rows = rows / max(layers, 1) + micro_batch * length * layers * width * 4
     return int(kept.fixed + rows)
 
 
@@ -111,14 +117,23 @@ def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
     """What FSDP leaves to each of some ranks, with AdamW.
 
     What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as the next
-    one is gathered while one computes, and once more what they are gathered in. Their gradients are as large.
+    one is gathered while one computes. Gradients are of the type that is computed in; where they are summed over the ranks they
+    are float32 as well, of one block while those of the block before are still on their way. Those of what is outside are
+    there from the head's on, and summed last. To measure the finished model takes less: it is gathered in float32, without
+    gradients, beside the weights alone.
     """
     _, accumulation = divide_batch(training, ranks)
-    width = 4 if training.precision == "fp32" else 2
-    rows = -(-units.parameters // ranks)
-    gathered = 2 * width * (units.outside + 2 * units.largest_block)
+    width = WEIGHT_BYTES if training.precision == "fp32" else 2
+    rows, outside, block = -(-units.parameters // ranks), units.outside, units.largest_block
+    in_a_block = width * (2 * outside + 3 * block) + 2 * GRADIENT_BYTES * block
+    at_the_end = (2 * width + GRADIENT_BYTES) * outside + GRADIENT_BYTES * block
     whole = accumulation > 1 and not training.sum_each_micro_batch
-    return Shares(ADAM_BYTES * rows, gathered, GRADIENT_BYTES * units.parameters if whole else 0, COPIED_BYTES * rows)
+    return Shares(
+        state=ADAM_BYTES * rows,
+        gathered=max(in_a_block, at_the_end),
+        accumulated=GRADIENT_BYTES * units.parameters if whole else 0,
+        copies=COPIED_BYTES * rows,
+    )
 
 
 def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
@@ -136,7 +151,7 @@ def measure_activations(objective: nn.Module, vocab_size: int, training: Trainin
     return Activations(fixed, row / length - per_pair * length, per_pair)
 
 
-def guess_activations(config: PretrainedConfig, training: TrainingConfig) -> Activations:
+def guess_activations(config: PretrainedConfig, training: OptimizationConfig) -> Activations:
     """The same for a model that is too large to be tried: as of gpt2, llama and qwen3 models, which were measured."""
     width, layers, feed_forward = _sizes(config, "hidden_size", "num_hidden_layers", "intermediate_size")
     values = 11 * width + 4.25 * (feed_forward or UNKNOWN_SHAPE * width)

@@ -61,7 +61,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         del objective
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
-    memory = estimate_memory(training, config, ranks, parameters, kept, library_bytes(), units)
+    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None

@@ -30,7 +30,7 @@ TRAINING = TrainingConfig(
 
 class Scale(NamedTuple):
     """Bytes of a rank's GPU while it trains, of its host's memory for the copies of a save, and of its part of a checkpoint;
-    of a whole one, of all that a run keeps, and of its final model, which a GPU that evaluates it holds too."""
+    of a whole one, of all that a run keeps, and of its final model."""
 
     device: int
     copies: int
@@ -44,7 +44,7 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
     """What training a model takes on some ranks with a GPU each."""
     units = count_units(config, None, AutoModelForCausalLM)
     shares = divide(training, units, ranks)
-    activations = activation_bytes(training, config, ranks, guess_activations(config, training), gpu=True)
+    activations = activation_bytes(training, training.context, config, ranks, guess_activations(config, training), gpu=True)
     return Scale(
         device=shares.state + shares.gathered + shares.accumulated + activations,
         copies=shares.copies,

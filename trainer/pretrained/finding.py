@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.pretrained.hub import hub_reason, is_hub_name
+from trainer.pretrained.parts import of_optimizer
 from trainer.pretrained.weights import CONVERT
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_sealed
@@ -51,7 +52,8 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
             require_intact(store, key, manifest, content=store.local is not None)  # else it is compared when it is fetched
             # The model card tells of an evaluation, so it must not make that evaluation another one.
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
-            return Checkpoint(str(fetch_files(store, key, manifest)), files, key, "store")
+            folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
+            return Checkpoint(str(folder), files, key, "store")
     if Path(name, "config.json").is_file():
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and is_hub_name(name) and not Path(name).exists():

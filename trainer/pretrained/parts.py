@@ -1,10 +1,13 @@
 """The parts that the ranks of a sharded run wrote of a model and of its optimizer: their names, and whether they are whole.
 
-    model-part-00000-of-00002.safetensors    rank 0's rows of each weight, and what is not divided
-    model-part-00001-of-00002.safetensors    rank 1's
+    model-part-00000-of-00002-0123456789abcdef.safetensors    rank 0's rows of each weight, and what is not divided
+    model-part-00001-of-00002-fedcba9876543210.safetensors    rank 1's
 
 A part's header says of each tensor from which row on it holds it, and the shape of the whole (tensor_files.py). So another
 number of ranks can read them, each the rows that it needs, and no process has to hold a whole model.
+
+The name ends with a digest of the content: a save never writes over what another one has committed, and a part that arrives
+late, as a request to a bucket may, is either the same or beside it. The manifest says which parts a checkpoint consists of.
 """
 
 import re
@@ -12,15 +15,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trainer.pretrained.tensor_files import Tensor
+from trainer.store.manifest import listed_names, named_by_content
 
-PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}\.safetensors")
+PART = re.compile(r"(?P<stem>[a-z]+)-part-\d{5}-of-\d{5}-[0-9a-f]{16}\.safetensors")
 MODEL, OPTIMIZER = "model", "optimizer"
 """What parts are of: the beginnings of their names."""
 
 
-def part_name(stem: str, rank: int, ranks: int) -> str:
-    """The file of a rank's part, of so many."""
-    return f"{stem}-part-{rank:05d}-of-{ranks:05d}.safetensors"
+def part_name(stem: str, rank: int, ranks: int, sha256: str) -> str:
+    """The file of a rank's part, of so many, with these contents."""
+    return named_by_content(f"{stem}-part-{rank:05d}-of-{ranks:05d}.safetensors", sha256)
 
 
 def is_part(name: str, stem: str) -> bool:
@@ -29,9 +33,19 @@ def is_part(name: str, stem: str) -> bool:
     return found is not None and found["stem"] == stem
 
 
+def of_optimizer(name: str) -> bool:
+    """Whether a file of a checkpoint holds its optimizer, or a part of it: whoever loads the model needs none of them."""
+    return name == f"{OPTIMIZER}.safetensors" or is_part(name, OPTIMIZER)
+
+
 def find_parts(folder: Path, stem: str) -> list[Path]:
-    """The parts of the model, or of the optimizer, in a folder; none if it is not divided."""
-    return sorted(path for path in folder.iterdir() if is_part(path.name, stem)) if folder.is_dir() else []
+    """The parts of the model, or of the optimizer, in a folder; none if it is not divided.
+
+    Where there is a manifest, those that it lists: others are of a save that was broken off.
+    """
+    listed = listed_names(folder)
+    found = (path for path in folder.iterdir() if is_part(path.name, stem)) if folder.is_dir() else ()
+    return sorted(path for path in found if listed is None or path.name in listed)
 
 
 def find_gap(tensors: Iterable[tuple[str, Tensor]]) -> str | None:

@@ -23,18 +23,18 @@ def check_weights(name: str) -> None:
     folder = Path(name)
     if not folder.is_dir():
         return
-    if (folder / WEIGHTS).is_file():
+    if parts := find_parts(folder, MODEL):  # first: a whole model beside them is of a save that they have replaced
+        if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
+            raise ConfigError(
+                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing, or another's"
+            )
+    elif (folder / WEIGHTS).is_file():
         _check_file(name, WEIGHTS)
     elif (folder / INDEX).is_file():
         for file, tensors in _read_index(name).items():
             found = _check_file(name, file)
             if lacking := [tensor for tensor in tensors if tensor not in found]:
                 raise ConfigError(f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds")
-    elif parts := find_parts(folder, MODEL):
-        if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
-            raise ConfigError(
-                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing, or another's"
-            )
     else:
         old = sorted(path.name for path in folder.glob("*.bin"))
         raise ConfigError(
@@ -45,11 +45,11 @@ def check_weights(name: str) -> None:
 
 def weight_files(folder: Path) -> list[Path]:
     """The files of a local folder that hold its weights; none if it has none."""
-    if (folder / WEIGHTS).is_file():
-        return [folder / WEIGHTS]
-    if (folder / INDEX).is_file():
+    if parts := find_parts(folder, MODEL):
+        return parts
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
         return [folder / file for file in _read_index(str(folder))]
-    return find_parts(folder, MODEL)
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
 
 
 def _check_file(name: str, file: str) -> dict[str, Tensor]:

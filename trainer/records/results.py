@@ -58,11 +58,9 @@ class Preflight(Result):
             ("model", f"{self.parameters:,} parameters"),
             ("windows", f"{about}{self.about_windows:,}"),
             ("steps", f"{about}{self.about_steps:,} on {self.ranks} rank{'s' if self.ranks > 1 else ''}"),
-            ("memory", f"about {size(self.about_memory_bytes)} a rank"),
+            *memory_rows(self.about_memory_bytes, self.about_host_bytes),
             ("disk", f"about {size(self.about_disk_bytes)}"),
         ]
-        if self.about_host_bytes != self.about_memory_bytes:
-            rows.append(("host memory", f"about {size(self.about_host_bytes)}, with the copies of a checkpoint"))
         if self.free_disk_bytes is not None:
             rows.append(("free disk", size(self.free_disk_bytes)))
         lines += [f"{name:<16}{value}" for name, value in rows]
@@ -73,6 +71,12 @@ class Preflight(Result):
         if not self.plan:
             lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
         return lines
+
+
+def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
+    """What a rank takes of memory, for a terminal."""
+    rows = [("memory", f"about {size(device)} a rank")]
+    return rows if host == device else [*rows, ("host memory", f"about {size(host)}, with the copies of a checkpoint")]
 
 
 class PredictedTexts(Result):
@@ -90,7 +94,10 @@ class PredictedTexts(Result):
 
 
 class FinetunePreflight(Result):
-    """What a fine-tuning job will do. `splits` and `plan` are None where the data is too large to be looked at as a whole."""
+    """What a fine-tuning job will do. `splits` and `plan` are None where the data is too large to be looked at as a whole.
+
+    The memory is told as by `Preflight`.
+    """
 
     model: str
     parameters: int
@@ -99,6 +106,8 @@ class FinetunePreflight(Result):
     looked_at: str
     splits: dict[str, int] | None
     plan: FinetunePlan | None
+    about_memory_bytes: int
+    about_host_bytes: int
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
@@ -107,6 +116,7 @@ class FinetunePreflight(Result):
         rows += [(name, f"{count:,} examples") for name, count in (self.splits or {}).items()]
         if self.plan is not None:
             rows.append(("steps", f"{self.plan.total_steps:,}, of {self.plan.global_batch} examples on {self.ranks} ranks"))
+        rows += memory_rows(self.about_memory_bytes, self.about_host_bytes)
         lines = [f"{name:<16}{value}" for name, value in rows]
         if self.plan is None:
             lines.append("Examples are counted, and steps planned, once the data is encoded.")

@@ -6,7 +6,8 @@ A folder without its manifest does not exist. Fingerprints name what an artifact
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -31,6 +32,12 @@ damage was found."""
 FORMAT = 1
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions")
 """Kinds whose keys end with what they were made from."""
+
+CONTENT_NAMED = re.compile(r".+-[0-9a-f]{16}\.[a-z]+")
+"""Names of files that end with a digest of what they hold: those of a checkpoint that several ranks write."""
+
+REPLACED = (".safetensors", ".safetensors.index.json", "state.json")
+"""How the names end of the files whose place such ones take."""
 
 LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)
 """Kinds whose files are fetched all at once, to be loaded: they must be had whatever the bound of this machine's cache."""
@@ -193,6 +200,20 @@ def parse_manifest(raw: bytes) -> Manifest:
     return Manifest.model_validate(unseal(values) if isinstance(values, dict) else values)
 
 
+def listed_names(folder: Path) -> set[str] | None:
+    """The names of the files that the manifest in a local folder lists; None if there is none that can be read."""
+    try:
+        return set(parse_manifest((folder / MANIFEST).read_bytes()).digests())
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def named_by_content(name: str, sha256: str) -> str:
+    """A file's name with a digest of what it holds before its last suffix."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{sha256[:16]}.{suffix}"
+
+
 def find_damage(
     store: Store,
     key: str,
@@ -222,16 +243,19 @@ def fetch_artifact(store: Store, key: str, kind: str) -> Path:
     return fetch_files(store, key, manifest)
 
 
-def fetch_files(store: Store, key: str, manifest: Manifest) -> Path:
-    """A local folder with the files that an artifact's manifest lists.
+def fetch_files(store: Store, key: str, manifest: Manifest, wanted: Callable[[str], bool] = lambda name: True) -> Path:
+    """A local folder with the files that an artifact's manifest lists, or of a remote one, with those that are wanted by name.
 
-    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it.
+    Raises `ArtifactError` if a local one holds others: libraries that load the folder would take them for a part of it. What
+    is left of a save that was broken off, or was replaced, is no such file where parts are loaded: `listed_names` chooses them.
     """
     if store.local is not None:
+        in_parts = any(map(CONTENT_NAMED.fullmatch, manifest.digests()))
         for name in store.names(key):
-            if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith("."):
+            left = CONTENT_NAMED.fullmatch(name) or (in_parts and name.endswith(REPLACED))
+            if name not in (MANIFEST, CARD, *manifest.digests()) and not name.startswith(".") and not left:
                 raise ArtifactError(f"{store.path(key)}/{name} is not listed in the {MANIFEST} beside it; move it elsewhere")
-    return store.fetch_folder(key, manifest.digests())
+    return store.fetch_folder(key, {name: sha256 for name, sha256 in manifest.digests().items() if wanted(name)})
 
 
 def require_intact(

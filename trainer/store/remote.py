@@ -151,10 +151,14 @@ class RemoteObjects:
         return self.fetch(key, sha256)
 
     def fetch_folder(self, key: str, digests: Mapping[str, str]) -> Path:
-        """A local folder of this process with copies of these files."""
+        """A local folder of this process with copies of these files, and of no others that were there before them."""
         for name, sha256 in digests.items():
             self.fetch(f"{key}/{name}", sha256, beyond=True)
-        return self._own(f"{key}/any").parent
+        folder = self._own(f"{key}/any").parent
+        for path in folder.iterdir():
+            if path.name not in digests:
+                path.unlink(missing_ok=True)
+        return folder
 
     def release(self, key: str) -> None:
         path = self._own(key)

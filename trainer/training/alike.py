@@ -1,12 +1,17 @@
-"""Whether all ranks of a run do the same: each machine has a copy of the job, and an installation, of its own."""
+"""Whether all ranks of a run do the same: each machine has a copy of the job, and an installation, of its own.
 
+So it may have of a pretrained model, of which each rank reads what it needs.
+"""
+
+import os
 import platform
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
-
 from trainer.common.errors import ConfigError
+from trainer.pretrained.finding import digest_files
 from trainer.records.fields import tell_changes
 from trainer.runs.run import TrainingJob
 from trainer.training.environment import versions
@@ -18,20 +23,34 @@ def require_alike(job: TrainingJob, runtime: Runtime) -> None:
 
     That the store is the same is seen by what is in it (`require_shared`), whatever each machine calls it.
     """
-    if runtime.ranks == 1:
-        return
     packages = {name: found for name, found in versions().items() if name != "prefect"}  # which ranks do not use
     own = {"job": job.model_dump(mode="json", exclude={"store"}), "python": platform.python_version(), "packages": packages}
-    said: list[Any] = [None] * runtime.ranks
-    dist.all_gather_object(said, (socket.gethostname(), own), group=runtime.control)
-    runtime.on_first(lambda: _compare(said))
+    _compare(lambda: own, runtime, "give every machine the same configuration, and install the same versions there")
 
 
-def _compare(said: list[tuple[str, dict[str, Any]]]) -> None:
+def require_same_model(folder: str, runtime: Runtime) -> None:
+    """Raise `ConfigError` unless every machine has the same files in the folder of a pretrained model. Called by every rank.
+
+    The first rank of each machine reads them, while the very first has done so to name the run.
+    """
+    reads = os.environ.get("LOCAL_RANK", "0") == "0"
+    _compare(
+        lambda: {"model.pretrained": _digests(folder)} if reads else None, runtime, "copy the same folder to every machine"
+    )
+
+
+def _digests(folder: str) -> dict[str, str]:
+    return {name: sha256[:16] for name, sha256 in digest_files(Path(folder)).items()}
+
+
+def _compare(work: Callable[[], dict[str, Any] | None], runtime: Runtime, remedy: str) -> None:
+    """Raise `ConfigError` on every rank unless this gives the same on each; None for one that has nothing to compare."""
+    said = runtime.on_each(lambda: (socket.gethostname(), work()))
+    runtime.on_first(lambda: _require_same(said, remedy))
+
+
+def _require_same(said: list[tuple[str, dict[str, Any] | None]], remedy: str) -> None:
     host, first = said[0]
     for rank, (other_host, other) in enumerate(said):
-        if changes := tell_changes(first, other):
-            raise ConfigError(
-                f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; give every machine the same "
-                "configuration, and install the same versions there"
-            )
+        if other is not None and (changes := tell_changes(first or {}, other)):
+            raise ConfigError(f"{other_host} (rank {rank}) differs from {host} (rank 0): {'; '.join(changes)}; {remedy}")

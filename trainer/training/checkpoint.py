@@ -12,6 +12,7 @@ The generator state of dropout is not in it: it follows from seed, attempt and r
 import json
 import logging
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 from trainer.common.errors import ArtifactError, StorageError, in_one_line
 from trainer.records.pointers import folder_name, read_pointer, write_pointer
 from trainer.records.seals import read_listed
-from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, read_manifest
+from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.store.plain_names import Count
 from trainer.store.storage import Store
@@ -30,6 +31,8 @@ from trainer.training.saved_settings import Computed, Settings, find_misfit
 log = logging.getLogger(__name__)
 
 STATE = "state.json"
+STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
+"""What the file of a checkpoint's state is called: of a sharded model, its name has a digest of its content, as the parts'."""
 
 
 class Criterion(NamedTuple):
@@ -89,8 +92,14 @@ def read_computed(folder: Path) -> Computed | None:
 
 def read_state(folder: Path) -> dict[str, Any]:
     """A checkpoint's state.json as it stands there."""
-    saved: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
+    name = state_name(listed_names(folder) or (path.name for path in folder.iterdir()))
+    saved: dict[str, Any] = json.loads((folder / name).read_text(encoding="utf-8"))
     return saved
+
+
+def state_name(names: Iterable[str]) -> str:
+    """Which of a checkpoint's files is its state."""
+    return next(filter(STATE_NAME.fullmatch, names), STATE)
 
 
 def find_checkpoint(store: Store, run: str, fingerprint: str | None = None, total_steps: int | None = None) -> str | None:
@@ -151,9 +160,10 @@ def _find_problem(store: Store, key: str, fingerprint: str | None, total_steps: 
 
 def _find_impossible(store: Store, key: str, manifest: Manifest, total_steps: int | None) -> str | None:
     """What a checkpoint holds that no training can have saved, whatever its checksums say, or None."""
-    place, details = f"{store.path(key)}/{STATE}", manifest.details
+    name, details = state_name(manifest.digests()), manifest.details
+    place = f"{store.path(key)}/{name}"
     try:
-        saved = Saved.model_validate(read_listed(store, f"{key}/{STATE}", manifest.digests().get(STATE)))
+        saved = Saved.model_validate(read_listed(store, f"{key}/{name}", manifest.digests().get(name)))
         misfit = find_misfit(store, key, manifest, saved.settings)
     except ValidationError as error:
         return f"{place} is damaged: {in_one_line(error)}"

@@ -15,7 +15,7 @@ from trainer.records.seals import read_listed, read_sealed, write_sealed
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
 from trainer.store.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, PLAN
 from trainer.store.storage import Store
-from trainer.training.checkpoint import STATE, TrainState
+from trainer.training.checkpoint import TrainState, state_name
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,9 @@ def _scores(store: Store, run: str, step: int) -> dict[str, float] | None:
 def _read_state(store: Store, run: str, step: int) -> TrainState | None:
     """The training state of a checkpoint."""
     manifest = read_manifest(store, f"{run}/{folder_name(step)}", CHECKPOINT_KIND)
-    saved = read_listed(store, f"{run}/{folder_name(step)}/{STATE}", manifest.digests().get(STATE) if manifest else None)
+    digests = manifest.digests() if manifest else {}
+    name = state_name(digests)
+    saved = read_listed(store, f"{run}/{folder_name(step)}/{name}", digests.get(name))
     return TrainState(**saved["state"]) if saved else None
 
 

@@ -2,8 +2,10 @@
 
 import logging
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -12,13 +14,17 @@ from transformers import PreTrainedModel
 from trainer.common.process import return_freed_memory
 from trainer.config.jobs import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
-from trainer.models.outline import own_tensors
+from trainer.models.outline import Outline, Rows, own_tensors
 from trainer.pretrained.opened import rows_of
 from trainer.training.runtime import Runtime, wrap_objective
-from trainer.training.sharding import give_memory, let_go, load_rows, rows_held, shard_model
+from trainer.training.sharding import COMPUTED_IN, Division, give_memory, let_go, load_rows, rows_held, shard_model
 from trainer.training.workload import Workload
 
 log = logging.getLogger(__name__)
+
+
+MakeOutline = Callable[[Rows], Outline | None]
+"""What gives a model's outline for the rows that a rank holds."""
 
 
 class Placed(NamedTuple):
@@ -42,40 +48,86 @@ def place_model(training: OptimizationConfig, workload: Workload, runtime: Runti
     return Placed(model, objective, {})
 
 
+def place_measured(
+    division: Division, runtime: Runtime, outline: MakeOutline, load: Callable[[], PreTrainedModel]
+) -> PreTrainedModel:
+    """A finished model where it is measured: whole on each rank, or divided, with weights that are gathered as they are.
+
+    What is computed under autocast is then the same in both, and so are the figures.
+    """
+    if division.sharding == "fsdp":
+        model, found = _make(runtime, outline, load)
+        _share_out(model, found, division, runtime, None)
+        return model
+    model = load()
+    cast(nn.Module, model).to(runtime.device)
+    return model
+
+
 def _divide(training: OptimizationConfig, workload: Workload, runtime: Runtime, folder: Path | None) -> Placed:
-    outline = workload.outline(folder, lambda rows: rows_of(runtime.rank, runtime.ranks, rows))
-    if runtime.any(outline is None):
-        outline = None
-        if runtime.rank == 0:
-            log.warning("the model cannot be made part by part: before it is divided, each rank takes the memory for all of it")
-    model = outline.model if outline else workload.load_model(folder)
+    model, outline = _make(runtime, partial(workload.outline, folder), partial(workload.load_model, folder))
     settings = describe_model(model)
     if training.gradient_checkpointing:
         checkpoint_activations(model)
-    shard_model(model, training, runtime)
-    if outline is not None:
-        give_memory(model, training, runtime)
-        load_rows(model, outline.read)
-        del outline  # and what it holds of the weights
+    _share_out(model, outline, training, runtime, COMPUTED_IN[training.precision])
+    del outline  # and what it holds of the weights
     return_freed_memory()  # a block at a time, they were made here
-    objective = workload.make_objective(model)
+    with runtime.accelerator.autocast():
+        objective = workload.make_objective(model)
     let_go(model)  # it was tried
+    _cast_in(objective, runtime)
     return Placed(model, objective.train(), settings)
+
+
+def _make(
+    runtime: Runtime, outline: MakeOutline, load: Callable[[], PreTrainedModel]
+) -> tuple[PreTrainedModel, Outline | None]:
+    """A model that is to be divided: its outline, or all of it on each rank if one of them has none."""
+    found = outline(lambda rows: rows_of(runtime.rank, runtime.ranks, rows))
+    if not runtime.any(found is None) and found is not None:
+        return found.model, found
+    if runtime.rank == 0:
+        log.warning("the model cannot be made part by part: before it is divided, each rank takes the memory for all of it")
+    return load(), None
+
+
+def _share_out(
+    model: PreTrainedModel, outline: Outline | None, division: Division, runtime: Runtime, dtype: torch.dtype | None
+) -> None:
+    """Divide a model among the ranks; of an outline, each reads its rows."""
+    shard_model(model, division, runtime, dtype)
+    if outline is not None:
+        give_memory(model, division, runtime)
+        load_rows(model, outline.read)
+
+
+def _cast_in(objective: nn.Module, runtime: Runtime) -> None:
+    """Have an objective compute under autocast, as accelerate's wrapper has it do where the model is not divided.
+
+    Families that keep some of what they compute in float32, as state-space models do, leave it to that to fit types together.
+    """
+    forward = objective.forward
+
+    def cast(*inputs: Any, **named: Any) -> Any:
+        with runtime.accelerator.autocast():
+            return forward(*inputs, **named)
+
+    objective.forward = cast
 
 
 def reload_rows(model: PreTrainedModel, workload: Workload, runtime: Runtime, folder: Path) -> None:
     """Fill a sharded model with the weights that a folder holds."""
-    outline = workload.outline(folder, lambda rows: rows_of(runtime.rank, runtime.ranks, rows))
+    source, outline = _make(runtime, partial(workload.outline, folder), partial(workload.load_model, folder))
     if outline is not None:
         load_rows(model, outline.read)
         return
-    whole: dict[str, torch.Tensor] = workload.load_model(folder).state_dict()
+    held: dict[str, torch.Tensor] = own_tensors(model)
+    whole: dict[str, torch.Tensor] = source.state_dict()
 
     def read(name: str) -> torch.Tensor:
         rows, values = rows_held(held[name]), whole[name]
         return values if rows is None else values[slice(*rows)]
 
-    held = own_tensors(model)
     load_rows(model, read)
 
 

@@ -24,6 +24,7 @@ from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
+from trainer.training.alike import require_same_model
 from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed
 from trainer.training.compiling import compile_objective
 from trainer.training.config_repair import mend_config
@@ -120,7 +121,10 @@ def _train(
         keep_threads(computed, runtime)
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
-    model, objective, settings = place_model(training, workload, runtime, folder or fork_weights(store, run.key))
+    start = folder or fork_weights(store, run.key)
+    if start is None and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
+        require_same_model(pretrained, runtime)
+    model, objective, settings = place_model(training, workload, runtime, start)
     optimizer = make_optimizer(objective, training)
     schedule = make_schedule(optimizer, training, plan.total_steps)
     state = restore(folder, objective, optimizer, schedule, accelerator.scaler) if folder else TrainState()
@@ -186,7 +190,7 @@ def _publish(
         model = workload.load_model(Path(find_model(store, saved).folder))
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         if is_sharded(model):
-            publish_parts(Path(find_model(store, saved).folder), folder)
+            publish_parts(model, Path(find_model(store, saved).folder), folder)
         else:
             model.save_pretrained(folder)
         for path in workload.files:

@@ -78,16 +78,17 @@ class Runtime:
         result: T = told[0]
         return result
 
-    def on_each(self, work: Callable[[], T]) -> list[T]:
+    def on_each(self, work: Callable[[], T], tell: Callable[[str], object] = log.warning) -> list[T]:
         """Do something on every rank, and give every rank the results of all, in the order of the ranks.
 
-        Where the store refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise,
-        the other ranks raise `FirstRankFailed`.
+        What passes by itself is waited for on each, which tells of it, as the others know nothing of that. Where the store
+        refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the other ranks
+        raise `FirstRankFailed`.
         """
         told: tuple[Any, str | None, bool, bool] = (None, None, True, True)
         failure: Exception | None = None
         try:
-            told = (patiently(work), None, True, True)
+            told = (patiently(work, tell), None, True, True)
         except Exception as error:
             failure = error
             told = (None, f"rank {self.rank} ended with {error}", passes(error), isinstance(error, StorageError))

@@ -5,8 +5,7 @@ A checksum says that a file is the one that was written, not that what was writt
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue
 
-from trainer.pretrained import parts
-from trainer.pretrained.parts import find_gap, is_part
+from trainer.pretrained.parts import find_gap, of_optimizer
 from trainer.pretrained.tensor_files import Tensor, read_tensors
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
@@ -51,9 +50,8 @@ def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) 
     moments: list[tuple[str, Tensor]] = []
     for name in sizes:
         if name.endswith(".safetensors"):
-            of_optimizer = name == OPTIMIZER or is_part(name, parts.OPTIMIZER)
-            (moments if of_optimizer else weights).extend(read_tensors(store, f"{key}/{name}", sizes[name]).items())
-    if OPTIMIZER not in sizes and not any(is_part(name, parts.OPTIMIZER) for name in sizes):
+            (moments if of_optimizer(name) else weights).extend(read_tensors(store, f"{key}/{name}", sizes[name]).items())
+    if not any(map(of_optimizer, sizes)):
         return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
     if gap := find_gap(weights) or find_gap(moments):
         return f"the files of {store.path(key)} {gap}"

@@ -6,24 +6,36 @@ keeps the rows `rows_of` of each weight. torch is called directly: accelerate's 
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import HashStore  # type: ignore[attr-defined]
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
-from trainer.config.jobs import OptimizationConfig
 from trainer.models.blocks import require_blocks
 from trainer.models.outline import own_tensors
 from trainer.pretrained.opened import Stretch, rows_of
 from trainer.training.runtime import Runtime
 
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+"""What ranks that compute on a kind of device talk by. What lies in the host's memory, as the scaler of fp16 finds whether
+gradients there are finite, does not go by NCCL."""
+
 COMPUTED_IN = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Division(Protocol):
+    """What a job says of how a model is divided."""
+
+    @property
+    def sharding(self) -> str: ...
+    @property
+    def cpu_offload(self) -> bool: ...
 
 
 class LocalPart(NamedTuple):
@@ -34,31 +46,29 @@ class LocalPart(NamedTuple):
 
 
 @contextmanager
-def sharding_group(training: OptimizationConfig, runtime: Runtime) -> Iterator[None]:
+def sharding_group(division: Division, runtime: Runtime) -> Iterator[None]:
     """A process group of this process alone, for the length of a block, if a model is sharded and no launcher made one."""
-    if training.sharding == "none" or dist.is_initialized():
+    if division.sharding == "none" or dist.is_initialized():
         yield
         return
-    backend = "gloo" if runtime.device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
+    dist.init_process_group(BACKENDS[runtime.device.type], store=HashStore(), rank=0, world_size=1)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def shard_model(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
-    """Divide a model's weights among the ranks, in place, to be computed with in the job's precision, and kept in float32.
+def shard_model(model: PreTrainedModel, division: Division, runtime: Runtime, dtype: torch.dtype | None) -> None:
+    """Divide a model's weights among the ranks, in place, kept in float32, and gathered in a type, by default the same.
 
     Gradients are summed over the ranks in float32. Raises `ConfigError` if it has no blocks.
     """
     blocks = require_blocks(model, model.config.model_type)
-    dtype = COMPUTED_IN[training.precision]
     device = runtime.device.type
     options: dict[str, Any] = {
-        "mesh": init_device_mesh(device, (runtime.ranks,)),
+        "mesh": DeviceMesh.from_group(dist.new_group(backend=BACKENDS[device]), device),
         "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32 if dtype else None),
-        "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if training.cpu_offload else OffloadPolicy(),
+        "offload_policy": CPUOffloadPolicy(pin_memory=device != "cpu") if division.cpu_offload else OffloadPolicy(),
     }
     for block in blocks:
         fully_shard(block, **options)
@@ -72,10 +82,10 @@ def load_rows(model: PreTrainedModel, read: Callable[[str], torch.Tensor]) -> No
             local_rows(tensor).copy_(read(name))
 
 
-def give_memory(model: PreTrainedModel, training: OptimizationConfig, runtime: Runtime) -> None:
+def give_memory(model: PreTrainedModel, division: Division, runtime: Runtime) -> None:
     """Memory for this rank's rows of a model on `meta`; the buffers, which are not on it, go to where it computes."""
     buffers = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
-    model.to_empty(device=torch.device("cpu") if training.cpu_offload else runtime.device)
+    model.to_empty(device=torch.device("cpu") if division.cpu_offload else runtime.device)
     for module, name, buffer in buffers:
         module._buffers[name] = None if buffer is None else buffer.to(runtime.device)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
 from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes, tokenizer_paths
-from trainer.models.classifiers import load_classifier
+from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
 from trainer.order.epoch_order import EpochOrder
@@ -69,7 +69,9 @@ class Finetuning:
         return load_classifier(self._store, self._job, self._set.details, folder)
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
-        return None  # a new head is made beside weights that are loaded, which is left to transformers
+        if folder is None:  # a new head is made beside weights that are loaded, which is left to transformers
+            return None
+        return outline_classifier(self._job, self._set.details, folder, rows)
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         return LabelLoss(model)

@@ -7,6 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from tests.support import cpu_runtime
 from trainer.config.jobs import EvaluationConfig
 from trainer.evaluation.generation import continue_prompts
 
@@ -34,7 +35,7 @@ def model() -> PreTrainedModel:
 
 def write(model: PreTrainedModel, tokenizer: Tokenizer, *prompts: str, **options: Any) -> list[str]:
     settings = EvaluationConfig(prompts=list(prompts), **{"new_tokens": 8, **options})
-    samples = continue_prompts(model, tokenizer, EOS, settings)
+    samples = continue_prompts(model, tokenizer, EOS, settings, cpu_runtime())
     assert [sample.prompt for sample in samples] == list(prompts)
     return [sample.continuation for sample in samples]
 

@@ -17,6 +17,7 @@ from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import (
     CausalLMLoss,
+    PiecewiseCrossEntropy,
     has_plain_head,
     next_tokens,
     rows_at_once,
@@ -162,6 +163,18 @@ def test_losses_in_pieces_are_those_of_all_logits(
         found = token_losses_in_pieces(model, windows_BT, labels)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
     assert (logits.rows == 7) == is_plain, "all logits are held only where the head is not plain"
+
+
+def test_the_gradient_of_a_head_in_half_precision_is_scaled_before_it_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, size, targets = 4096, 2.0**5, 2.0**12
+    hidden = torch.full((rows, 2), size, dtype=torch.float16, requires_grad=True)
+    weight = torch.zeros(4, 2, dtype=torch.float16, requires_grad=True)
+    monkeypatch.setattr(trainer.models.losses, "LOGITS_AT_ONCE", {"cpu": 1024})
+    loss = PiecewiseCrossEntropy.apply(hidden, weight, torch.zeros(rows, dtype=torch.long))
+    (loss / targets).backward()
+    assert rows * size * 0.75 > torch.finfo(torch.float16).max, "as a sum it is beyond what a half can hold"
+    assert weight.grad is not None
+    assert torch.equal(weight.grad, torch.tensor([-0.75, 0.25, 0.25, 0.25])[:, None].expand(4, 2) * size)
 
 
 def test_while_compiling_there_are_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
 """Models of which each rank holds some rows: the same weights as of whole ones, drawn or read, and no more of them."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
@@ -41,6 +43,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "qk_rope_head_dim": 8,
         "qk_nope_head_dim": 8,
         "v_head_dim": 16,
+    },
+    "jamba": {
+        **SMALL,
+        "num_experts": 2,
+        "mamba_d_state": 4,
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
+        "expert_layer_offset": 1,
     },
     "mamba": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
     "mamba2": {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16, "n_groups": 1},
@@ -85,7 +96,7 @@ def test_rows_of_a_new_model_are_drawn_as_those_of_a_whole_one(family: str) -> N
     assert torch.equal(torch.random.get_rng_state(), state), "what is drawn next is the same too"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", ["1GB", "20KB"])
 def test_rows_of_a_folder_are_read_from_one_file_or_several(family: str, size: str, tmp_path: Path) -> None:
     torch.manual_seed(3)
@@ -94,10 +105,37 @@ def test_rows_of_a_folder_are_read_from_one_file_or_several(family: str, size: s
     assert_divided([outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)], load_model(tmp_path))
 
 
-def test_a_folder_with_other_names_than_the_models_is_left_to_be_loaded_whole(tmp_path: Path) -> None:
+def test_rows_of_a_model_without_its_head_prefix_are_read_as_transformers_reads_them(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)  # each expert by itself
+    model_from(config_of("gpt2"), None, AutoModelForCausalLM).transformer.save_pretrained(tmp_path)
+    assert_divided([outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)], load_model(tmp_path))
+
+
+def test_a_folder_that_lacks_a_tensor_is_left_to_be_loaded_whole(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    model_from(config_of("mixtral"), None, AutoModelForCausalLM).save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.1.w1.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     assert outline_files(str(tmp_path), None, rows(0)) is None
+
+
+@pytest.mark.parametrize("differ", [False, True])
+def test_a_folder_that_is_not_tied_as_it_says_is_left_to_be_loaded_whole(tmp_path: Path, differ: bool) -> None:
+    torch.manual_seed(3)
+    model = model_from(config_of("llama", tie_word_embeddings=False), None, AutoModelForCausalLM)
+    if not differ:
+        model.lm_head.weight.data.copy_(model.model.embed_tokens.weight)
+    model.save_pretrained(tmp_path)
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": True}))
+    whole = load_model(tmp_path)
+    assert (whole.lm_head.weight is whole.model.embed_tokens.weight) == (not differ)
+    outlines = [outline_files(str(tmp_path), None, rows(rank)) for rank in range(RANKS)]
+    if differ:
+        assert outlines[0] is None  # ranks whose rows are the same in both learn of it from it
+    else:
+        assert_divided(outlines, whole)
 
 
 def test_a_family_whose_weights_constructors_write_is_left_to_be_built_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +155,18 @@ def test_blocks_are_the_members_of_the_outermost_list() -> None:
         model = model_from(config_of("mixtral"), None, AutoModelForCausalLM)
     assert find_blocks(model) == list(model.model.layers)
     with torch.device("meta"):
+        mixed = model_from(config_of("jamba"), None, AutoModelForCausalLM)
+    assert find_blocks(mixed) == list(mixed.model.layers), "of two classes"
+    with torch.device("meta"):
         none = model_from(config_of("gpt2", n_layer=0), None, AutoModelForCausalLM)
     with pytest.raises(ConfigError, match="no repeated blocks to divide among the ranks"):
         require_blocks(none, "gpt2")
+
+
+def test_layers_that_share_weights_are_refused() -> None:
+    kinds = ["mamba", "hybrid", "mamba", "hybrid"]
+    values = {**SMALL, "num_hidden_layers": 4, "n_mamba_heads": 2, "mamba_d_state": 4, "layers_block_type": kinds}
+    with torch.device("meta"):
+        model = model_from(AutoConfig.for_model("zamba", vocab_size=131, **values), None, AutoModelForCausalLM)
+    with pytest.raises(ConfigError, match="layers of a 'zamba' model share weights"):
+        require_blocks(model, "zamba")

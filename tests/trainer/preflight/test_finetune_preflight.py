@@ -13,6 +13,7 @@ from trainer.common.progress import silent
 from trainer.labelled import look as labelled_look
 from trainer.labelled.encoding import encode
 from trainer.labelled.look import HEAD_ROWS, look_at_labelled
+from trainer.preflight import finetuning as preflight
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.records.results import FinetunePreflight
 from trainer.store.storage import Store
@@ -38,6 +39,18 @@ def test_the_look_finds_what_encoding_finds_and_plans_the_same_steps(pairs: Path
     assert after.looked_at.startswith("encoded already: encoded/pairs-")
     lines = before.lines()
     assert f"looked at       {before.looked_at}" in lines
+    assert any(line.startswith("memory          about ") and line.endswith(" a rank") for line in lines)
+
+
+def test_ranks_that_share_a_model_are_told_what_each_takes(
+    pairs: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "library_bytes", lambda: 0)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    changes = {"training__global_batch": 8, "training__processes": None}
+    whole = look(pairs, tmp_path / "store", pretrained, **changes)
+    shared = look(pairs, tmp_path / "store", pretrained, **changes, training__sharding="fsdp")
+    assert 4 * shared.parameters <= shared.about_host_bytes < whole.about_host_bytes, "with all of it before it is divided"
 
 
 @pytest.mark.parametrize("whole_bytes", [labelled_look.WHOLE_BYTES, 0], ids=["whole", "heads"])

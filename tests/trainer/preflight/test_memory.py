@@ -67,7 +67,7 @@ def test_a_large_models_activations_are_guessed_as_those_of_small_ones_are() -> 
 
 def test_what_training_takes_is_the_sum_of_its_parts() -> None:
     config, parts = AutoConfig.for_model(**LLAMA, vocab_size=500), Activations(fixed=1e6, per_token=1000.0, per_pair=2.0)
-    alone = estimate_memory(settings(device="cpu"), config, 1, 10**6, parts, libraries=5 * 10**8)
+    alone = estimate_memory(settings(device="cpu"), 256, config, 1, 10**6, parts, libraries=5 * 10**8)
     assert alone.device == alone.host == 5e8 + (16 + 12) * 1e6 + 1e6 + 8 * (1000 * 256 + 2 * 256**2)
-    accumulating = estimate_memory(settings(device="cpu", micro_batch=2), config, 2, 10**6, parts, libraries=5 * 10**8)
+    accumulating = estimate_memory(settings(device="cpu", micro_batch=2), 256, config, 2, 10**6, parts, libraries=5 * 10**8)
     assert accumulating.host == 5e8 + (16 + 12 + 4) * 1e6 + 1e6 + 2 * (1000 * 256 + 2 * 256**2)

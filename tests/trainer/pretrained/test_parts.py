@@ -12,6 +12,8 @@ from trainer.pretrained.parts import MODEL, find_parts, part_name
 from trainer.pretrained.tensor_files import read_file_header
 from trainer.pretrained.weights import check_weights
 
+DIGEST = "0" * 64
+
 
 def write_parts(folder: Path, tensors: dict[str, torch.Tensor], ranks: int) -> list[Path]:
     """The parts that some ranks write: each its rows, rank 0 what has none."""
@@ -24,7 +26,7 @@ def write_parts(folder: Path, tensors: dict[str, torch.Tensor], ranks: int) -> l
             start, end = rows_of(rank, ranks, len(tensor))
             if end > start:
                 held[name], stretches[name] = tensor[start:end].clone(), Stretch(start, tuple(tensor.shape))
-        write_part(folder / part_name(MODEL, rank, ranks), held, stretches)
+        write_part(folder / part_name(MODEL, rank, ranks, DIGEST), held, stretches)
     return find_parts(folder, MODEL)
 
 
@@ -78,7 +80,7 @@ def test_parts_that_lack_rows_or_hold_them_twice_are_refused(tmp_path: Path) -> 
         Tensors(find_parts(tmp_path, MODEL))
     with pytest.raises(ConfigError, match="hold row 4 of 'large' nowhere"):
         check_weights(str(tmp_path))
-    (tmp_path / part_name(MODEL, 0, 4)).write_bytes(whole)
+    (tmp_path / part_name(MODEL, 0, 4, DIGEST)).write_bytes(whole)
     parts[1].write_bytes(whole)
     with pytest.raises(ArtifactError, match="hold row 4 of 'large' twice"):
         Tensors(find_parts(tmp_path, MODEL))
@@ -88,7 +90,7 @@ def test_parts_that_lack_rows_or_hold_them_twice_are_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("told", ['{"a": [0, [9]]}', '{"a": [7, [9, 2]]}', '{"a": [-1, [9, 2]]}', '{"a": 3}', "[]"])
 def test_a_header_that_tells_impossible_rows_is_damage(tmp_path: Path, told: str) -> None:
-    path = tmp_path / part_name(MODEL, 0, 1)
+    path = tmp_path / part_name(MODEL, 0, 1, DIGEST)
     save_file({"a": torch.zeros(3, 2)}, path, metadata={"stretches": told})
     with pytest.raises(ValueError, match=r"stretch|shape|header"):
         read_file_header(path)

@@ -1,5 +1,6 @@
 """Runs of a small model that is divided among ranks, for tests: started, cut back, and their weights read."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,15 +13,33 @@ from safetensors.torch import load_file
 
 from tests.processes import Ended, Running, free_port, start_warm
 from tests.support import NO_DROPOUT, SMALL_MODEL, only_run
-from trainer.store.places import BEST, FINAL, LAST
+from trainer.store.manifest import (
+    MANIFEST,
+    FileRecord,
+    find_damage,
+    listed_names,
+    named_by_content,
+    read_manifest,
+    write_manifest,
+)
+from trainer.store.places import BEST, CHECKPOINT_KIND, FINAL, LAST
+from trainer.store.storage import Store
+from trainer.training.checkpoint import STATE, state_name
 
 FSDP = "training.sharding=fsdp"
 
 SHORT: dict[str, Any] = {
     "training__max_steps": 4, "training__save_every": 2, "training__evaluate_every": 2, "training__global_batch": 12,
-    "model__config": {**SMALL_MODEL, **NO_DROPOUT},
+    "model__config": {**SMALL_MODEL, **NO_DROPOUT}, "evaluation__prompts": ["def "],
 }  # fmt: skip
 """Four steps, saved and measured after two and after four; twelve samples a step, which 1, 2 and 3 ranks can share."""
+
+WHOLE = "each rank takes the memory for all of it"
+"""What is said where a model cannot be made part by part."""
+
+LLAMA: dict[str, Any] = {
+    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+}  # fmt: skip
 
 LAST_STEP, STEP_BEFORE = "step-00000004", "step-00000002"
 
@@ -59,6 +78,39 @@ def cut_back(store: Path) -> Path:
     for name in (LAST, BEST, "eval.json", "report.html", "lineage.json"):
         (run / name).unlink()
     return run
+
+
+def forget_measure(run: Path, step: str) -> None:
+    """Make a run's checkpoint one that was saved when its evaluation was broken off."""
+    store, key = Store(str(run.parents[1])), f"runs/{run.name}/checkpoints/{step}"
+    manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    assert manifest is not None
+    name = state_name(manifest.digests())
+    folder = Path(store.path(key))
+    saved = json.loads((folder / name).read_text())
+    saved["state"] = {"step": saved["state"]["step"], "attempts": saved["state"]["attempts"], "unmeasured": True}
+    text = json.dumps(saved, indent=2, sort_keys=True).encode() + b"\n"
+    (folder / name).unlink()
+    record = FileRecord(name=name, size=len(text), sha256=hashlib.sha256(text).hexdigest())
+    if name != STATE:
+        record = record.model_copy(update={"name": named_by_content(STATE, record.sha256)})
+    (folder / record.name).write_bytes(text)
+    files = [record, *(each for each in manifest.files if each.name != name)]
+    write_manifest(store, key, manifest.model_copy(update={"files": files, "details": {**manifest.details, "scores": None}}))
+
+
+def require_whole(run: Path, step: str) -> None:
+    """Fail unless a checkpoint is committed and every file of it is as its manifest says."""
+    store, key = Store(str(run.parents[1])), f"runs/{run.name}/checkpoints/{step}"
+    manifest = read_manifest(store, key, CHECKPOINT_KIND)
+    assert manifest is not None
+    assert find_damage(store, key, manifest) == {}
+
+
+def unlisted(run: Path, step: str) -> set[str]:
+    """The files of a checkpoint's folder that its manifest does not list."""
+    folder = run / "checkpoints" / step
+    return {path.name for path in folder.iterdir()} - {MANIFEST} - (listed_names(folder) or set())
 
 
 def copied(store: Path, to: Path) -> Path:

@@ -10,30 +10,48 @@ import pytest
 
 from tests.depth import once
 from tests.killing import KILLED
-from tests.processes import start_warm
+from tests.processes import free_port, start_warm
 from tests.support import published, small_values, write_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Place(NamedTuple):
-    """Where one job runs: a folder for its files, its store, and the environment that reaches that."""
+    """Where one job runs: a folder for its files, its store, the environment that reaches it, and ranks that divide its model.
+
+    None is a run of one rank that holds it whole.
+    """
 
     folder: Path
     store: str
     env: dict[str, str]
-    sharding: str = "none"
+    sharding: int | None = None
 
     def run(self, raw: Path, when: str = "", point: str = "") -> int:
-        """Run the whole job in a process that may kill itself; returns its status."""
+        """Run the whole job, in processes of which one may kill itself; returns that one's status, or one that is not 0."""
         values = small_values(
             raw, self.store, run="one", training__max_steps=6, training__save_every=2, training__evaluate_every=3,
-            training__keep_last=1, training__sharding=self.sharding,
+            training__keep_last=1, training__sharding="none" if self.sharding is None else "fsdp",
         )  # fmt: skip
         config = write_config(self.folder / "job.yaml", values)
         said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
-        arguments = [self.store, self.folder / "points", *([when, point] if when else []), "--", "trainer.__main__", config]
-        return start_warm(said, "tests.killing", *arguments, env=self.env).wait().status
+        ranks = self.sharding or 1
+        killed = ranks - 1 if "-part-" in point else 0  # the others write nothing but their parts
+
+        def armed(rank: int) -> list[object]:
+            chosen = [when, point] if when and rank == killed else []
+            return [self.store, self.folder / "points", *chosen, "--", "trainer.__main__", config]
+
+        if ranks == 1:
+            return start_warm(said, "tests.killing", *armed(0), env=self.env).wait().status
+        common = {**self.env, "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+        common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        running = []
+        for rank in range(ranks):
+            env = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            running.append(start_warm(said / str(rank), "tests.killing", *armed(rank), env=env))
+        statuses = [rank.wait().status for rank in running]
+        return statuses[killed] or max(statuses, key=abs)
 
     def leftovers(self) -> list[str]:
         """Staged files, and those of processes that are gone."""
@@ -54,8 +72,13 @@ Places = Callable[[Path], Place]
 KEY_POINTS = {
     "local": ["rename runs/one/checkpoints/step-#", "replace runs/one/checkpoint-last", "rename runs/one/final"],
     "s3": ["put_object runs/one/checkpoints/step-#/manifest.json", "put_object runs/one/final/manifest.json"],
+    "s3, sharded": [
+        "put_object runs/one/checkpoints/step-#/model-part-#-of-#-#.safetensors",
+        "put_object runs/one/checkpoints/step-#/state-#.json", "put_object runs/one/checkpoints/step-#/manifest.json",
+    ],
     "sharded": [
-        "replace runs/one/checkpoints/step-#/model-part-#-of-#.safetensors", "replace runs/one/checkpoints/step-#/state.json",
+        "replace runs/one/checkpoints/step-#/model-part-#-of-#-#.safetensors",
+        "replace runs/one/checkpoints/step-#/state-#.json",
         "replace runs/one/checkpoints/step-#/manifest.json", "rename runs/one/final",
     ],
 }  # fmt: skip
@@ -72,11 +95,23 @@ OTHERS = {
         "put_object runs/one/checkpoint-last", "put_object runs/one/report.html", "put_object runs/one/eval.json",
         "put_object runs/one/lease.json",
     ],
-    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#.safetensors", "replace runs/one/checkpoint-last"],
+    "s3, sharded": [
+        "put_object runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors", "put_object runs/one/checkpoint-last",
+    ],
+    "sharded": ["replace runs/one/checkpoints/step-#/optimizer-part-#-of-#-#.safetensors", "replace runs/one/checkpoint-last"],
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=[*once("local", "sharded"), pytest.param("s3", marks=pytest.mark.long)])
+for name in ("s3, sharded", "sharded"):
+    KEY_POINTS[f"{name} by two"], OTHERS[f"{name} by two"] = KEY_POINTS[name], OTHERS[name]
+
+KINDS = [
+    *once("local", "sharded", "sharded by two"),
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in ("s3", "s3, sharded by two")),
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def kind(request: pytest.FixtureRequest) -> str:
     found: str = request.param
     return found
@@ -88,10 +123,11 @@ def places(kind: str, request: pytest.FixtureRequest) -> Places:
 
     def make(folder: Path) -> Place:
         folder.mkdir(exist_ok=True)
-        if kind != "s3":
-            return Place(folder, str(folder / "store"), {}, "fsdp" if kind == "sharded" else "none")
+        ranks = (2 if "by two" in kind else 1) if "sharded" in kind else None
+        if not kind.startswith("s3"):
+            return Place(folder, str(folder / "store"), {}, ranks)
         server = request.getfixturevalue("s3")
-        return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")})
+        return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")}, ranks)
 
     return make
 

@@ -14,14 +14,18 @@ from tests.processes import wait_until
 from tests.support import curve, only_run, records, small_job, small_values, steps_recorded, write_config
 from tests.trainer.conftest import OFTEN
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
-from tests.trainer.training.sharded_runs import FSDP, SHORT, apart, copied, final_weights, finish, start
+from tests.trainer.training.sharded_runs import FSDP, LLAMA, SHORT, WHOLE, apart, copied, cut_back, final_weights, finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.evaluation import measuring
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.evaluation.requests import measurement
 from trainer.kinds.training import train
-from trainer.store.places import FINAL
+from trainer.store.places import EVALUATION, FINAL
 from trainer.training import divergence, loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
@@ -89,35 +93,70 @@ def test_a_run_is_forked_from_the_parts_of_another(raw: Path, stocked: Path, run
     assert (begun[0]["step"], begun[0]["loss"]) == (0, last[-1]["loss"])
 
 
+def test_a_finished_model_is_measured_by_ranks_that_hold_a_part_of_it_each(
+    raw: Path, stocked: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = small_job(raw, stocked, **ALONE)
+    train(job, silent())
+    measured = measurement(job, "runs/one")
+    assert measured.sharding == "fsdp"
+    whole = evaluate_checkpoint(measured.model_copy(update={"sharding": "none"}), silent())
+    (stocked / "runs/one" / EVALUATION).unlink()
+    monkeypatch.setattr(measuring, "load_model", lambda folder: pytest.fail("it was loaded whole"))
+    assert evaluate_checkpoint(measured, silent()) == whole
+
+
 @pytest.mark.deep
 def test_the_best_checkpoint_is_published_from_its_parts(raw: Path, stocked: Path, runtime: Runtime) -> None:
     changes = {**ALONE, "training__final": "best", "training__learning_rate": 0.3, "training__evaluate_every": 1}
     train(small_job(raw, stocked, **changes), silent())
     best = json.loads((stocked / "runs/one/checkpoint-best").read_text())["step"]
     assert best < 4
-    part = stocked / f"runs/one/checkpoints/step-{best:08d}/model-part-00000-of-00001.safetensors"
+    (part,) = (stocked / f"runs/one/checkpoints/step-{best:08d}").glob("model-part-00000-of-00001-*.safetensors")
     assert apart(weights(stocked, "runs/one"), load_file(part)) == 0.0
+
+
+def pretrain(raw: Path, store: Path, folder: Path, **options: Any) -> tuple[Path, dict[str, Any]]:
+    """A pretrained folder, saved with these options, and the values of a job that begins with it."""
+    config = write_config(folder / "first.yaml", small_values(raw, store, **{**SHORT, **options.pop("changes", {})}))
+    finish(folder / "said", config, store, 1)
+    final, model = store / only_run(store) / FINAL, folder / "model"
+    AutoModelForCausalLM.from_pretrained(final).save_pretrained(model, **options)
+    (model / "tokenizer.json").write_bytes((final / "tokenizer.json").read_bytes())
+    values = small_values(raw, Path("unset"), **{**SHORT, "name": "second"})
+    values["model"] = {"pretrained": str(model)}
+    values["data"]["tokenizer"] = {"path": str(model)}
+    return model, values
 
 
 @pytest.mark.deep
 def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_whole_one(
     raw: Path, stocked: Path, tmp_path: Path
 ) -> None:
-    model = tmp_path / "model"
-    config = write_config(tmp_path / "first.yaml", small_values(raw, stocked, **SHORT))
-    finish(tmp_path / "said", config, stocked, 1)
-    folder = stocked / only_run(stocked) / FINAL
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(model, max_shard_size="30KB")
-    (model / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    model, values = pretrain(raw, stocked, tmp_path, max_shard_size="30KB")
     assert len(list(model.glob("*.safetensors"))) > 1
-    values = small_values(raw, Path("unset"), **{**SHORT, "name": "second"})
-    values["model"] = {"pretrained": str(model)}
-    values["data"]["tokenizer"] = {"path": str(model)}
     second = write_config(tmp_path / "second.yaml", values)
     stores = [tmp_path / name for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", second, stores[0], 2)
     ended = finish(tmp_path / "said-sharded", second, stores[1], 2, FSDP)
-    assert "takes the memory for all of it" not in ended[0].stderr
+    assert WHOLE not in ended[0].stderr
+    assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
+
+
+def test_a_pretrained_folder_that_is_not_tied_as_it_says_is_trained_as_without_sharding(
+    raw: Path, stocked: Path, tmp_path: Path
+) -> None:
+    model, values = pretrain(raw, stocked, tmp_path, changes={"model__config": LLAMA})
+    said = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**said, "tie_word_embeddings": True}))
+    second = write_config(tmp_path / "second.yaml", values)
+    stores = [tmp_path / name for name in ("whole", "sharded")]
+    finish(tmp_path / "said-whole", second, stores[0], 2)
+    ended = finish(tmp_path / "said-sharded", second, stores[1], 2, FSDP)
+    assert WHOLE in ended[0].stderr
+    cut_back(stores[1])
+    finish(tmp_path / "said-again", second, stores[1], 2, FSDP)
+    assert {"lm_head.weight", "model.embed_tokens.weight"} < final_weights(stores[1]).keys()
     assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
 
 
@@ -138,6 +177,12 @@ def test_a_classifier_is_fine_tuned_from_parts_and_divided_itself(
     assert losses[1] == pytest.approx(losses[0], abs=2e-4)
     scores = [records(stocked, "evaluation", run)[-1] for run in (whole.key, "runs/sharded")]
     assert scores[1]["loss"] == pytest.approx(scores[0]["loss"], abs=2e-4)
+    record = stocked / "runs/sharded" / EVALUATION
+    divided = json.loads(record.read_text())
+    record.unlink()
+    alone = finetune_job(pairs, stocked, begun_from, **changes, run="sharded")
+    evaluate_run(alone, "runs/sharded", silent())
+    assert json.loads(record.read_text()) == divided, "and so are its predictions"
 
 
 @pytest.mark.parametrize(

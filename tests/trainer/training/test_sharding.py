@@ -1,5 +1,6 @@
 """Models that are divided among ranks: trained as whole ones are, with checkpoints that any number of ranks continues."""
 
+import json
 import shutil
 import signal
 from pathlib import Path
@@ -20,28 +21,34 @@ from tests.support import (
     digests,
     held_out_losses,
     only_run,
-    small_job,
     small_values,
     write_config,
 )
 from tests.trainer.training.sharded_runs import (
     FSDP,
     LAST_STEP,
+    LLAMA,
     SHORT,
     STEP_BEFORE,
+    WHOLE,
     apart,
     copied,
     cut_back,
     final_weights,
     finish,
+    forget_measure,
     joined,
+    require_whole,
     start,
+    unlisted,
 )
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.store.places import FINAL
+from trainer.pretrained.tensor_files import read_file_header
+from trainer.records.evaluations import Scores
+from trainer.store.places import EVALUATION, FINAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -114,14 +121,29 @@ def test_no_rank_writes_the_whole_model(sharded: Path) -> None:
     assert not (folder / "model.safetensors").exists()
 
 
-def test_a_sharded_checkpoint_is_measured_as_a_whole_one(raw: Path, sharded: Path, tmp_path: Path) -> None:
+def held_out(store: Path, place: str) -> Scores:
+    """The figures of a checkpoint, or of the final model, of the one run of a store."""
+    checkpoint = f"{only_run(store)}/{place if place == FINAL else f'checkpoints/{place}'}"
+    return evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=checkpoint), silent()).scores
+
+
+def test_a_sharded_checkpoint_is_measured_as_a_whole_one(sharded: Path, tmp_path: Path) -> None:
     store = copied(sharded, tmp_path / "store")
-    settings = small_job(raw, store, **SHORT).evaluation
-    scores = [
-        evaluate_checkpoint(EvaluateJob(store=str(store), checkpoint=place, evaluation=settings), silent()).scores
-        for place in (f"{only_run(store)}/checkpoints/{LAST_STEP}", only_run(store).removeprefix("runs/"))
-    ]
-    assert scores[0] == scores[1]
+    assert held_out(store, LAST_STEP) == held_out(store, FINAL)
+
+
+@pytest.mark.parametrize("precision", once("fp32", "bf16"))
+def test_what_ranks_measure_of_the_final_model_that_they_divide_is_what_one_finds_that_holds_it(
+    config: Path, stocked: Path, tmp_path: Path, precision: str
+) -> None:
+    words = [f"training.precision={precision}"]
+    finish(tmp_path / "divided", config, stocked, 2, FSDP, *words)
+    record = stocked / only_run(stocked) / EVALUATION
+    divided = json.loads(record.read_text())
+    record.unlink()
+    finish(tmp_path / "whole", config, stocked, 1, *words)
+    assert divided["samples"]
+    assert json.loads(record.read_text()) == divided
 
 
 def test_resumed_on_as_many_ranks_it_ends_with_the_same_bits(config: Path, sharded: Path, tmp_path: Path) -> None:
@@ -170,7 +192,7 @@ def test_a_flipped_bit_in_one_ranks_part_makes_the_checkpoint_before_the_one_to_
     store = copied(sharded, tmp_path / "store")
     run = store / only_run(store)
     shutil.rmtree(run / FINAL)
-    part = run / "checkpoints" / LAST_STEP / "optimizer-part-00001-of-00002.safetensors"
+    (part,) = (run / "checkpoints" / LAST_STEP).glob("optimizer-part-00001-of-00002-*.safetensors")
     data = bytearray(part.read_bytes())
     data[-9] ^= 1
     part.write_bytes(data)
@@ -188,7 +210,7 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
 ) -> None:
     store = copied(sharded, tmp_path / "store")
     run = cut_back(store)
-    point = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{part}-part-#-of-#.safetensors"
+    point = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{part}-part-#-of-#-#.safetensors"
     armed = ["tests.killing", store, tmp_path / "points", "after" if part == "model" else "before", point]
     running = start(tmp_path / "killed", 2, config, f"store={store}", FSDP, through=armed, only=rank)
     ended = [each.wait() for each in running]
@@ -197,6 +219,58 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
     assert not (run / "checkpoints" / LAST_STEP / "manifest.json").exists()
     ended = finish(tmp_path / "after", config, store, 2, FSDP)
     assert "at step 2 of 4" in ended[0].stderr
+    assert apart(final_weights(store), final_weights(sharded)) == 0.0
+
+
+def test_a_rank_that_waits_for_its_disk_in_a_save_says_so(config: Path, sharded: Path, tmp_path: Path) -> None:
+    store = copied(sharded, tmp_path / "store")
+    cut_back(store)
+    refused = ["tests.trainer.training.refusing", "-part-", 2]
+    running = start(tmp_path / "said", 2, config, f"store={store}", FSDP, through=refused, only=1)
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [0, 0], ended
+    assert ended[1].stderr.count("rank 1: step 4 is not saved yet: cannot write") == 2, ended
+    assert apart(final_weights(store), final_weights(sharded)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("origin", "ranks", "killed", "when", "point"),
+    once(
+        ("sharded", 3, 1, "after", "model-part-#-of-#-#.safetensors"),
+        ("sharded", 2, 0, "after", "state-#.json"),
+        ("sharded", 2, 0, "before", "manifest.json"),
+        ("whole", 2, 0, "after", "manifest.json"),
+    ),
+)
+def test_a_rank_killed_while_a_step_is_saved_anew_leaves_a_whole_checkpoint_of_that_step(
+    config: Path, sharded: Path, whole: Path, tmp_path: Path, origin: str, ranks: int, killed: int, when: str, point: str
+) -> None:
+    store = copied({"sharded": sharded, "whole": whole}[origin], tmp_path / "store")
+    run = cut_back(store)
+    forget_measure(run, STEP_BEFORE)
+    place = f"replace {only_run(store)[:-8]}#/checkpoints/step-#/{point}"
+    armed = ["tests.killing", store, tmp_path / "points", when, place]
+    running = start(tmp_path / "killed", ranks, config, f"store={store}", FSDP, through=armed, only=killed)
+    ended = [rank.wait() for rank in running]
+    assert ended[killed].status == -signal.SIGKILL, (tmp_path / "points").read_text()
+    require_whole(run, STEP_BEFORE)
+    assert unlisted(run, STEP_BEFORE)
+    ended = finish(tmp_path / "after", config, store, ranks, FSDP)
+    assert "at step 2 of 4" in ended[0].stderr
+    assert not unlisted(run, STEP_BEFORE)
+    assert apart(final_weights(store), final_weights(sharded)) < (ORDER if ranks == 2 else RANKS)
+
+
+def test_a_part_that_arrives_late_beside_a_commit_is_none_of_it(config: Path, sharded: Path, tmp_path: Path) -> None:
+    store = copied(sharded, tmp_path / "store")
+    run = store / only_run(store)
+    for part in (run / "checkpoints" / LAST_STEP).glob("*-part-00001-*"):  # as of an attempt that took other steps
+        shutil.copy(part, run / "checkpoints" / STEP_BEFORE)
+    cut_back(store)
+    assert len(unlisted(run, STEP_BEFORE)) == 2
+    assert held_out(store, STEP_BEFORE) == held_out(copied(sharded, tmp_path / "alone"), STEP_BEFORE)
+    finish(tmp_path / "said", config, store, 2, FSDP)
+    assert not unlisted(run, STEP_BEFORE)
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
@@ -262,20 +336,40 @@ def test_compiled_blocks_are_trained_as_plain_ones(config: Path, sharded: Path, 
     assert_close(stocked, sharded, RANKS)
 
 
-LLAMA: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+MIXED: dict[str, dict[str, Any]] = {
+    "mamba": {"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
+    "mamba2": {
+        "model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "num_heads": 4, "head_dim": 16,
+        "n_groups": 1,
+    },
+    "minimax": {**LLAMA, "model_type": "minimax", "num_key_value_heads": 2, "num_local_experts": 2, "block_size": 8},
 }  # fmt: skip
+"""Models that keep some of what they compute in float32."""
+
+JAMBA: dict[str, Any] = {
+    **LLAMA, "model_type": "jamba", "num_key_value_heads": 2, "num_experts": 2, "mamba_d_state": 4, "attn_layer_period": 2,
+    "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1,
+}  # fmt: skip
+"""Layers of two classes."""
 
 
-@pytest.mark.parametrize("precision", once("fp32", "bf16"))
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    once((LLAMA, "fp32"), (JAMBA, "fp32"), (LLAMA, "bf16"), *((model, "bf16") for model in MIXED.values())),
+    ids=["llama", "jamba", "llama in bf16", *MIXED],
+)
 def test_a_model_with_a_head_of_its_own_is_trained_as_a_whole_one(
-    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, precision: str
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path, model: dict[str, Any], precision: str
 ) -> None:
-    values = small_values(raw, Path("unset"), **{**SHORT, "model__config": LLAMA, "training__precision": precision})
+    values = small_values(raw, Path("unset"), **{**SHORT, "model__config": model, "training__precision": precision})
     config = write_config(tmp_path / "job.yaml", values)
     stores = [copied(prepared[0], tmp_path / name) for name in ("whole", "sharded")]
     finish(tmp_path / "said-whole", config, stores[0], 2)
-    finish(tmp_path / "said-sharded", config, stores[1], 2, FSDP)
+    ended = finish(tmp_path / "said-sharded", config, stores[1], 2, FSDP)
+    assert WHOLE not in ended[0].stderr, "nor where it is measured"
+    models = [store / only_run(store) / FINAL / "model.safetensors" for store in stores]
+    headers = [read_file_header(model) for model in models]
+    assert headers[1] == headers[0], "under the names that `save_pretrained` gives"
     if precision == "fp32":
         assert_close(stores[1], stores[0], ORDER)
     else:  # what is between the layers is bf16 too, which has 8 bits
