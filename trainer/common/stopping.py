@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
 
@@ -94,8 +95,7 @@ class _Heeding(_Request):
             waited = 0.0 if _unfinished else waited + 0.1
         if self.status == EXIT_PREEMPTED:
             os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
-        _kill_children()
-        os._exit(self.status)
+        end_at_once(self.status)
 
 
 _heeding: _Request | None = None
@@ -228,13 +228,14 @@ def stoppable() -> Iterator[None]:
         raise Preempted(KEPT) from error
 
 
-def _kill_children() -> None:
-    """Leave no process behind that would have been ended by this one."""
+def end_at_once(status: int) -> NoReturn:
+    """End this process as a kill would, and leave no process behind that would have been ended by this one."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             child.kill()
+    os._exit(status)
 
 
 def _forget() -> None:

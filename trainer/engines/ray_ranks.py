@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
-from trainer.common.errors import DeviceError, brief
+from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
 from trainer.common.stopping import heeding_requests, on_stop
 from trainer.config.engines import RayEngine
 from trainer.engines.desk import Saying
@@ -37,9 +37,6 @@ SETTINGS = {
 }
 """Of Ray Train, which takes them from the environment."""
 
-CRASHED = 1
-"""The status of a rank that met what is nobody's to put right: as when another one is lost."""
-
 STARTED = "ranks start: "
 ERROR = '{"event": "error"'
 """How a line begins that tells the error of a rank."""
@@ -60,7 +57,7 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
             training.result()
         except Exception as failure:
             if any(statuses) or errors:
-                return statuses or [CRASHED]
+                return statuses or [EXIT_CRASHED]
             raise DeviceError(
                 f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", passes=True
             ) from failure
@@ -138,7 +135,7 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
         said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
     with redirect_stdout(said), redirect_stderr(said), heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))):
         status = work()
-    if status == CRASHED:
+    if status == EXIT_CRASHED:
         raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")
     ray.get(desk.end.remote(start, rank, status))
     latest = time.monotonic() + OTHERS_SECONDS

@@ -52,6 +52,7 @@ from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import digest_file
 from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.runtime import start_runtime
 
 
@@ -80,6 +81,7 @@ def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring,
     return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
 
 
+@explaining_lost_ranks()
 def _score(
     store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
 ) -> FinetuneEvaluation:

@@ -22,6 +22,7 @@ from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.seals import write_sealed
 from trainer.store.storage import Store
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.runtime import start_runtime
 
 
@@ -36,6 +37,7 @@ def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneE
     return score_checkpoint(store, job, scoring, progress)
 
 
+@explaining_lost_ranks()
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
 

@@ -22,6 +22,7 @@ from trainer.common.stopping import StopRequested, stop_requested
 from trainer.order.permutation import stable_key
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store
+from trainer.training.peers import leave_peers, watch_peers
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,12 @@ class Runtime:
             told = (patiently(work), None, True, True)
         except Exception as error:
             failure = error
-            told = (None, f"rank {self.rank} ended with {error}", passes(error), isinstance(error, StorageError))
+            told = (
+                None,
+                f"rank {self.rank} ended with {error}",
+                passes(error),
+                isinstance(error, StorageError),
+            )
         found: list[Any] = [told]
         if self.ranks > 1:
             found = [None] * self.ranks
@@ -189,8 +195,11 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")
-    control = dist.new_group(backend="gloo", timeout=LONG_WAIT) if accelerator.num_processes > 1 else None
-    return Runtime(accelerator, control)
+    if accelerator.num_processes == 1:
+        return Runtime(accelerator, None)
+    runtime = Runtime(accelerator, dist.new_group(backend="gloo", timeout=LONG_WAIT))
+    watch_peers(runtime.rank, runtime.ranks, runtime.control)
+    return runtime
 
 
 def choose_algorithms(deterministic: bool) -> None:
@@ -277,5 +286,6 @@ def _sees(store: Store, key: str) -> bool:
 
 def leave_group() -> None:
     """Leave the other ranks, if there are any."""
+    leave_peers()
     if dist.is_initialized():
         dist.destroy_process_group()
