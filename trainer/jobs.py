@@ -46,6 +46,8 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
 
 def _train(job: TrainingJob) -> str:
     from trainer.kinds.training import train as train_run
+    from trainer.preflight.disks import require_checkpoint_room
+    from trainer.preflight.pretraining import checkpoint_bytes
     from trainer.training.alike import require_alike
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
@@ -54,7 +56,8 @@ def _train(job: TrainingJob) -> str:
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
     kind = kind_of(job)
-    runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
+    checked = runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
+    runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.parameters)))
     data = runtime.on_first(lambda: kind.prepare(job, progress))
     return_freed_memory()
     run = train_run(job, progress, data)

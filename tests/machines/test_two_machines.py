@@ -182,3 +182,15 @@ def test_machines_with_other_jobs_are_refused(server: S3Server, values: dict[str
     assert "machine-1 (rank 1) differs from machine-0 (rank 0)" in ended[0].stderr
     assert "job.training.learning_rate: 0.001 -> 0.002" in ended[0].stderr
     assert not Store(values["store"]).names("shards")
+
+
+def test_a_machine_whose_disk_is_too_small_for_a_checkpoint_is_refused(
+    server: S3Server, values: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second one's: the first looks at everything else."""
+    ended = wait_all(start_all(server, tmp_path, [values, values], disks=["1G", "256k"]))
+    assert [each.status for each in ended] == [EXIT_BAD_INPUT] * 2, ended
+    for each in ended:
+        assert "StorageError: rank 1 (machine-1) ended with a checkpoint of this model takes about" in each.stderr
+        assert "Traceback" not in each.stderr
+    assert not Store(values["store"]).names("shards"), "it is seen before long work"

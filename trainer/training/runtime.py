@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -93,7 +94,7 @@ class Runtime:
             failure = error
             told = (
                 None,
-                f"rank {self.rank} ended with {error}",
+                f"rank {self.rank} ({socket.gethostname()}) ended with {error}",
                 passes(error),
                 isinstance(error, StorageError),
             )
