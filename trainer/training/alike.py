@@ -7,9 +7,9 @@ from typing import Any
 import torch.distributed as dist
 
 from trainer.common.errors import ConfigError
+from trainer.common.versions import versions
 from trainer.records.fields import tell_changes
 from trainer.runs.run import TrainingJob
-from trainer.training.environment import versions
 from trainer.training.runtime import Runtime
 
 
