@@ -135,15 +135,15 @@ def heeding_stops() -> Iterator[None]:
 def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
     """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
 
-    For a process whose main thread, and with it its signals, is somebody else's.
+    For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of life.
     """
     global _heeding
     _heeding = request = _Request()
     over = threading.Event()
 
     def look() -> None:
-        while not request.requested and not over.wait(LOOK_SECONDS):
-            if is_asked():
+        while not over.wait(LOOK_SECONDS):
+            if is_asked() and not request.requested:
                 request.make()
 
     if is_asked():

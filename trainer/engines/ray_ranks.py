@@ -9,17 +9,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
-from trainer.common.stopping import heeding_requests, on_stop
+from trainer.common.stopping import StopRequested, heeding_requests, on_stop, stop_requested
 from trainer.config.engines import RayEngine
 from trainer.engines.desk import Saying
 from trainer.engines.groups import enter_group
-from trainer.engines.ray_cluster import Cluster, Surroundings, joined
-from trainer.engines.room import has_gpus
+from trainer.engines.ray_cluster import Cluster, Surroundings, in_thread, joined
+from trainer.engines.room import has_gpus, waiting_for_room
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,12 @@ SETTINGS = {
 }
 """Of Ray Train, which takes them from the environment."""
 
+GONE_SECONDS = 15.0
+"""Without a sign of life of any rank, while a stop is asked for: there is none that would save."""
+
+WAITING_SECONDS = 60.0
+"""The same, until it is told what the ranks may be waiting for; they take some twenty to begin."""
+
 STARTED = "ranks start: "
 ERROR = '{"event": "error"'
 """How a line begins that tells the error of a rank."""
@@ -45,10 +51,12 @@ ERROR = '{"event": "error"'
 def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
     """Have `work` done by as many ranks as there is room for, `most` at most; returns their statuses.
 
-    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows.
+    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was, and
+    `StopRequested` if none is there that could be asked to stop.
     """
-    with joined(engine) as cluster, ThreadPoolExecutor(1, "ray-train") as pool:
-        training = pool.submit(_fit, cluster, has_gpus(cluster, device), most, work)
+    with joined(engine) as cluster:
+        gpus = has_gpus(cluster, device)
+        training = in_thread(lambda: _fit(cluster, gpus, most, work), "ray-train")
         with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
         statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
@@ -65,7 +73,10 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
 
 
 def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> None:
-    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own."""
+    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own.
+
+    What is left of it when this process leaves the cluster ends with its next call: it must not join another cluster.
+    """
     os.environ.update(SETTINGS)
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -96,13 +107,20 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
     What has ended an earlier start, like the connection to a lost rank, was not the end.
     """
     errors: list[str] = []
+    told = False
     while True:
         ended = not wait([training], TAKE_SECONDS).not_done
-        for line in cluster.ray.get(cluster.desk.take.remote()):
+        lines, silent = _news(cluster)
+        if silent > GONE_SECONDS and stop_requested():
+            raise StopRequested
+        if silent > WAITING_SECONDS and not told:
+            log.warning("%s", waiting_for_room(cluster))
+        told = silent > WAITING_SECONDS
+        for line in lines:
             if line.startswith(STARTED):
                 for earlier in errors:
-                    told = json.loads(earlier)
-                    log.warning("[rank %d] %s: %s", told["rank"], told["kind"], told["message"])
+                    error = json.loads(earlier)
+                    log.warning("[rank %d] %s: %s", error["rank"], error["kind"], error["message"])
                 errors = []
                 log.info("%s", line.removeprefix(STARTED))
             elif line.startswith(ERROR):
@@ -112,6 +130,17 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
         out.flush()
         if ended:
             return errors
+
+
+def _news(cluster: Cluster) -> tuple[list[str], float]:
+    """What the desk has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or hear of them."""
+    from ray.exceptions import RayError
+
+    try:
+        found: tuple[list[str], float] = cluster.ray.get(cluster.desk.take.remote())
+    except RayError as error:
+        raise DeviceError(f"the process of the cluster that ranks report to was lost: {brief(error)}", passes=True) from error
+    return found
 
 
 def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, group: str) -> int:
