@@ -11,8 +11,8 @@
     │   └── WrongContent   a file is not the one that its manifest lists
     ├── DeviceError        the machine lacks the device or precision that was asked for
     ├── RunError           a run directory holds something else than what was asked for
-    ├── FirstRankFailed    rank 0 ended with an error of its own, which it tells
     └── RankLost           another rank has ended with an error, or is lost with its machine or network
+        └── FirstRankFailed    it is rank 0, which tells its error itself
 
 Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by itself,
 like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried for long enough.
@@ -119,13 +119,6 @@ class RunError(PipelineError):
     """
 
 
-class FirstRankFailed(PipelineError):
-    """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not.
-
-    Remedy: read the error of rank 0, in the same output or in `logs/` of the run.
-    """
-
-
 class RankLost(PipelineError):
     """Another rank is gone: by an error of its own, which the message tells, or with its machine or the network to it.
 
@@ -136,6 +129,13 @@ class RankLost(PipelineError):
         """`status` is that of this rank too."""
         super().__init__(message, passes=status == EXIT_PREEMPTED)
         self.status = status
+
+
+class FirstRankFailed(RankLost):
+    """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not.
+
+    Remedy: read the error of rank 0, in the same output or in `logs/` of the run.
+    """
 
 
 class Preempted(Exception):

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, RankLost
+from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, RankLost
 from trainer.common.outages import exit_status
 from trainer.common.stopping import end_at_once
 
@@ -173,7 +173,7 @@ def explaining_lost_ranks() -> Iterator[None]:
     """Raise `RankLost` in the place of what a library says when another rank is gone; tell the others of any other error."""
     try:
         yield
-    except (FirstRankFailed, RankLost):
+    except RankLost:
         raise
     except Exception as error:
         if _peers is None:

@@ -231,3 +231,13 @@ def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(stocked: 
     assert "[rank 1] ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[1].stderr
     assert "rank 1 of 2" in ended[0].stderr and "ended with ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[0].stderr
     assert "Traceback" not in ended[0].stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "status"), [("by a mistake in a program", 1), ("by bad input", EXIT_BAD_INPUT), ("by what passes", EXIT_PREEMPTED)]
+)
+def test_where_the_first_rank_fails_the_others_end_as_it_does(how: str, status: int, tmp_path: Path) -> None:
+    ended = [rank.wait() for rank in start_ranks(tmp_path, 2, "tests.trainer.training.failing_first", how)]
+    assert [rank.status for rank in ended] == [status] * 2, ended
+    assert ended[1].stderr == "", "the first tells why"
