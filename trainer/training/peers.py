@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, RankLost
+from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, Preempted, RankLost
 from trainer.common.outages import exit_status
 from trainer.common.stopping import end_at_once
 
@@ -32,7 +32,7 @@ BEAT_SECONDS = 2.0
 SILENT_SECONDS = 90.0
 CALL_SECONDS = 3 * BEAT_SECONDS
 """In which a rank that lives shows life at least once."""
-OWN_END_SECONDS = 30.0
+OWN_END_SECONDS = 60.0
 """For the training itself to notice that it cannot go on, and to finish a save, before the process is ended."""
 
 WORD = "word"
@@ -115,7 +115,7 @@ class Peers:
 
     def _talk(self) -> None:
         """Show life, and look for that of others, until the store is away."""
-        seen, number = self._beats(self._watched), 0
+        seen, number = [b""] * len(self._watched), 0
         while not self._over.wait(BEAT_SECONDS):
             number += 1
             try:
@@ -173,7 +173,7 @@ def explaining_lost_ranks() -> Iterator[None]:
     """Raise `RankLost` in the place of what a library says when another rank is gone; tell the others of any other error."""
     try:
         yield
-    except RankLost:
+    except (RankLost, Preempted):
         raise
     except Exception as error:
         if _peers is None:
