@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
@@ -54,13 +54,14 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
     Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was, and
     `StopRequested` if none is there that could be asked to stop.
     """
-    with joined(engine) as cluster:
+    # A folder for checkpoints of Ray's own, of which there are none.
+    with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
         gpus = has_gpus(cluster, device)
-        training = in_thread(lambda: _fit(cluster, gpus, most, work), "ray-train")
+        training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
         with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
         statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
-        out.writelines(f"{line}\n" for line in errors)
+        _write(out, errors)
         try:
             training.result()
         except Exception as failure:
@@ -72,7 +73,7 @@ def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], in
         return statuses
 
 
-def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> None:
+def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept: str) -> None:
     """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own.
 
     What is left of it when this process leaves the cluster ends with its next call: it must not join another cluster.
@@ -88,17 +89,16 @@ def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> No
         return as_rank(work, surroundings, desk, group)
 
     fewest = min(engine.min_workers or most, most)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as kept:  # for checkpoints of Ray's own, of which there are none
-        TorchTrainer(
-            worker,
-            scaling_config=ScalingConfig(
-                num_workers=most if fewest == most else (fewest, most),
-                use_gpu=gpus,
-                resources_per_worker={"CPU": engine.cpus_per_worker, **({"GPU": 1} if gpus else {})},
-                elastic_resize_monitor_interval_s=engine.resize_seconds,
-            ),
-            run_config=RunConfig(name="headrace", storage_path=kept, failure_config=FailureConfig(engine.max_failures)),
-        ).fit()
+    TorchTrainer(
+        worker,
+        scaling_config=ScalingConfig(
+            num_workers=most if fewest == most else (fewest, most),
+            use_gpu=gpus,
+            resources_per_worker={"CPU": engine.cpus_per_worker, **({"GPU": 1} if gpus else {})},
+            elastic_resize_monitor_interval_s=engine.resize_seconds,
+        ),
+        run_config=RunConfig(name="headrace", storage_path=kept, failure_config=FailureConfig(engine.max_failures)),
+    ).fit()
 
 
 def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[str]:
@@ -116,6 +116,7 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
         if silent > WAITING_SECONDS and not told:
             log.warning("%s", waiting_for_room(cluster))
         told = silent > WAITING_SECONDS
+        passed = []
         for line in lines:
             if line.startswith(STARTED):
                 for earlier in errors:
@@ -126,10 +127,17 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
             elif line.startswith(ERROR):
                 errors.append(line)
             else:
-                out.write(f"{line}\n")
-        out.flush()
+                passed.append(line)
+        _write(out, passed)
         if ended:
             return errors
+
+
+def _write(out: TextIO, lines: list[str]) -> None:
+    """Write lines for whoever waits for the stage. Where nobody does any more, the ranks are asked to stop, and may save."""
+    with suppress(BrokenPipeError):
+        out.writelines(f"{line}\n" for line in lines)
+        out.flush()
 
 
 def _news(cluster: Cluster) -> tuple[list[str], float]:
