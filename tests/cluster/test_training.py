@@ -17,7 +17,7 @@ from tests.processes import stages, wait_until
 from tests.support import NO_DROPOUT, SMALL_MODEL, curve, records, small_values, steps_recorded
 from trainer.common.errors import RunError
 from trainer.config.engines import RayEngine
-from trainer.engines.ray_cluster import joined
+from trainer.engines.ray_cluster import HEAD_SECONDS, joined
 from trainer.engines.ray_ranks import GONE_SECONDS
 from trainer.records.lease import STALE_SECONDS
 from trainer.records.seals import read_sealed
@@ -191,6 +191,16 @@ def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
     desk.kill()
     ended = running.wait(60.0)
     assert "DeviceError: the process of the cluster that ranks report to was lost: " in ended.stderr, ended
+    wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
+
+
+def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
+    arguments = training(raw, own, doomed.engine(), training__max_steps=40000)
+    running = start(tmp_path / "asked", "train", arguments, 2, doomed.engine())
+    wait_until(lambda: running.status() is not None or _steps(own) > 20)
+    doomed.kill_head()
+    ended = running.wait(HEAD_SECONDS + 30.0)
+    assert f"DeviceError: the head of the Ray cluster at {doomed.address} does not answer any more (" in ended.stderr, ended
     wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
 
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
@@ -18,6 +19,7 @@ from trainer.engines.groups import NAMESPACE, group_name
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
+ASK_SECONDS, HEAD_SECONDS = 2.0, 20.0
 LOOK_SECONDS = 0.2
 """Between two looks whether a stop was asked for."""
 PASSED_ON = ("AWS_", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HEADRACE_PATIENCE", "OMP_NUM_THREADS")
@@ -37,11 +39,37 @@ class Surroundings(NamedTuple):
         os.environ.update(self.environment)
 
 
+class Head:
+    """Whether a cluster's head answers. When it has not for a minute, Ray ends this process, with a word of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._asked = self._heard = time.monotonic()
+
+    def check(self) -> None:
+        """Raise `DeviceError` if it has not answered for `HEAD_SECONDS`. Asks it at times, however often this is called."""
+        if time.monotonic() - self._asked < ASK_SECONDS:
+            return
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ASK_SECONDS).close()
+            self._heard = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - self._heard > HEAD_SECONDS:
+                raise DeviceError(
+                    f"the head of the Ray cluster at {self._address} does not answer any more ({error.strerror or error}); "
+                    "start the cluster again: the same command continues",
+                    passes=True,
+                ) from error
+        self._asked = time.monotonic()
+
+
 class Cluster(NamedTuple):
     """A cluster that was joined."""
 
     engine: RayEngine
     ray: Any
+    head: Head
     desk: Any
     group: str
     surroundings: Surroundings
@@ -145,9 +173,10 @@ def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
 def _with_desk(ray: Any, engine: RayEngine) -> Cluster:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    head = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
-    group = group_name(head, uuid.uuid4().hex)
+    first = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
+    group = group_name(first, uuid.uuid4().hex)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     desk = ray.remote(num_cpus=0)(Desk).options(name=group, scheduling_strategy=here).remote()
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    return Cluster(engine, ray, desk, group, Surroundings(os.getcwd(), environment))
+    head = Head(ray.get_runtime_context().gcs_address)
+    return Cluster(engine, ray, head, desk, group, Surroundings(os.getcwd(), environment))

@@ -110,6 +110,7 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
     told = False
     while True:
         ended = not wait([training], TAKE_SECONDS).not_done
+        cluster.head.check()
         lines, silent = _news(cluster)
         if silent > GONE_SECONDS and stop_requested():
             raise StopRequested

@@ -51,6 +51,7 @@ class RayTasks:
 
     @property
     def done(self) -> int:
+        self._cluster.head.check()
         found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
         return found
 
@@ -84,6 +85,7 @@ class RayTasks:
                 return
             while not wait([pending[0]], LOOK_SECONDS).done:
                 check_stop()
+                self._cluster.head.check()
             yield from pending.popleft().result()
 
     def break_off(self) -> None:
