@@ -8,6 +8,7 @@ from importlib.metadata import version
 
 BENCHMARKS = [
     "tokenization", "training", "pipeline", "restart", "checkpoints", "s3", "operations", "compare", "memory", "scale",
+    "curation",
 ]  # fmt: skip
 PACKAGES = ["torch", "transformers", "datasets", "tokenizers", "gigatoken", "prefect"]
 

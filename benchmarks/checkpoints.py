@@ -12,7 +12,7 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver

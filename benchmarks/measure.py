@@ -24,9 +24,14 @@ def spread(values: Sequence[float]) -> str:
 
 
 def run_timed(command: list[str]) -> float:
-    """Run a command; return its seconds."""
+    """Run a command of this Python; return its seconds."""
+    return run_other([sys.executable, *command])
+
+
+def run_other(command: list[str]) -> float:
+    """Run any command; return its seconds."""
     started = time.perf_counter()
-    ended = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{ended.stderr[-2000:]}")
     return time.perf_counter() - started

@@ -16,7 +16,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 """Layers and channels."""

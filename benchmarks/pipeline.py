@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 
 PAIRS = 3
 STEPS = 60

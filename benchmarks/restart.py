@@ -13,7 +13,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 
 ROUNDS = 3
 LATE = 1_000_000

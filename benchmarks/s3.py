@@ -21,8 +21,8 @@ from tests.faults import faulty
 from tests.s3 import BUCKET, S3Server, s3_server
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import prepare
 from trainer.corpus.shard_files import ShardFiles
+from trainer.curation.preparing import prepare
 from trainer.store.block_sums import write_sums
 from trainer.store.manifest import digest_file
 from trainer.store.remote import UPLOADS

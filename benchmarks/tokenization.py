@@ -11,7 +11,8 @@ from pathlib import Path
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import prepare, prepare_tokenizer
+from trainer.corpus.preparation import prepare_tokenizer
+from trainer.curation.preparing import prepare
 
 PAIRS = 3
 COPIES = 8

@@ -19,8 +19,9 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
 from trainer.common.progress import Bar, silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.tokenizer import load_tokenizer
+from trainer.curation.preparing import prepare
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.order.batches import batches_from

@@ -7,13 +7,12 @@ from prefect import flow
 from tasks.evaluation import evaluate
 from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
+from tasks.preparation import prepare
 from tasks.promotion import consider
 from tasks.reporting import report
-from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.requests import measurement, measurement_alike
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.results import Outcome
@@ -26,9 +25,7 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()
-    tokenizer = prepare_tokenizer(preparation, return_state=True).result()
-    shards = [tokenize_corpus(preparation, c.name, tokenizer, return_state=True).result() for c in job.data.corpora]
-    data = PreparedData(tokenizer=tokenizer, shards=shards)
+    data = prepare(preparation)
 
     plan = plan_steps(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()

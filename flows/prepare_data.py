@@ -5,7 +5,7 @@ import sys
 from prefect import flow
 
 from tasks.opening import open_flow
-from tasks.tokenization import prepare_tokenizer, tokenize_corpus
+from tasks.preparation import prepare
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import PreparedData
@@ -13,11 +13,8 @@ from trainer.corpus.preparation import PreparedData
 
 @flow(name="prepare-data", log_prints=True)
 def prepare_data(job: PrepareJob, set: Overrides = ()) -> PreparedData:  # noqa: A002 - the name on the form
-    """Train or take the tokenizer and tokenize every corpus into numbered shards; work already done is reused."""
-    job = open_flow(job, set)
-    tokenizer = prepare_tokenizer(job, return_state=True).result()
-    shards = [tokenize_corpus(job, corpus.name, tokenizer, return_state=True).result() for corpus in job.data.corpora]
-    return PreparedData(tokenizer=tokenizer, shards=shards)
+    """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is reused."""
+    return prepare(open_flow(job, set))
 
 
 if __name__ == "__main__":

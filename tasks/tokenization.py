@@ -15,9 +15,9 @@ from trainer.store.manifest import ArtifactRef
 
 @task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
+def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
-    return publish("tokenizer", {"job": job.model_dump(mode="json")})
+    return publish("tokenizer", {"job": job.model_dump(mode="json"), "decisions_key": decisions and decisions.key})
 
 
 @task(
@@ -29,10 +29,10 @@ def prepare_tokenizer(job: PrepareJob) -> ArtifactRef:
     retry_condition_fn=worth_retrying,
 )
 @patient()
-def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef) -> ArtifactRef:
-    """Tokenize one corpus into shards, unless they are published and intact."""
+def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None) -> ArtifactRef:
+    """Tokenize the documents of one corpus that stay into shards, unless they are published and intact."""
     arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
-    return publish("corpus", arguments)
+    return publish("corpus", {**arguments, "decisions_key": decisions and decisions.key})
 
 
 def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:

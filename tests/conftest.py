@@ -78,13 +78,6 @@ def own(clean: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(clean, tmp_path / "own"))
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Tests that share what is made once a module run in one process; otherwise each process would make it."""
-    made = item._fixtureinfo.name2fixturedefs.values()
-    if any(each.scope == "module" for definitions in made for each in definitions):
-        item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: the trainer's before whole pipelines, and those marked slow last.
 

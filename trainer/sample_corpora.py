@@ -5,16 +5,18 @@
 code/        source files of the standard library
 docstrings/  one JSON object for each docstring of the standard library's other files, which are not in code/
 topics/      the help texts of pydoc, one file, with a separator line between them
+planted/     docstrings again, with copies and other documents that curation is to find: see trainer/sample_planted.py
 """
 
 import ast
-import json
 import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
+
+from trainer.sample_planted import as_lines, plant
 
 SEPARATOR = "%%"
 SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__", "turtledemo", "encodings"}
@@ -30,11 +32,14 @@ def main(arguments: list[str]) -> int:
     documented = {name: source for number, (name, source) in enumerate(modules.items()) if number % 3 == 0}
     for name in modules.keys() - documented.keys():
         write(folder / "code" / name, modules[name])
-    docstrings = (json.dumps({"text": text}, ensure_ascii=False) for text in all_docstrings(documented))
-    write(folder / "docstrings" / "docstrings.jsonl", "".join(line + "\n" for line in docstrings))
+    docstrings = list(all_docstrings(documented))
+    write(folder / "docstrings" / "docstrings.jsonl", as_lines([{"text": text} for text in docstrings]))
+    planted, evaluation = plant(list(all_docstrings(modules)))
+    write(folder / "planted" / "planted.jsonl", as_lines(planted))
+    write(folder / "planted" / "evaluation.txt", "".join(line + "\n" for line in evaluation))
     texts = f"\n{SEPARATOR}\n".join(topics[name].strip() for name in sorted(topics))
     write(folder / "topics" / "topics.txt", texts + "\n")
-    for name in ("code", "docstrings", "topics"):
+    for name in ("code", "docstrings", "planted", "topics"):
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
         print(f"{folder / name}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
     return 0

@@ -8,6 +8,7 @@ from pydantic import validate_call
 
 STAGES: dict[str, tuple[str, str]] = {
     "preflight": ("trainer.preflight.pretraining", "preflight"),
+    "curate": ("trainer.curation.curating", "curate"),
     "tokenizer": ("trainer.corpus.preparation", "prepare_tokenizer"),
     "corpus": ("trainer.corpus.preparation", "prepare_corpus"),
     "finetune-preflight": ("trainer.preflight.finetuning", "finetune_preflight"),

@@ -1,6 +1,7 @@
 """The commands that look at a store, or clean it up: they load no Prefect, unless a block holds the store's credentials."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -13,6 +14,14 @@ commands = typer.Typer()
 RunsAge = Annotated[
     float | None, typer.Option(metavar="DAYS", help="remove runs too; default: none, however old", show_default=False)
 ]
+
+
+class Look(StrEnum):
+    """What `headrace curation` does."""
+
+    show = "show"
+
+
 Page = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="write the comparison as a page, too")]
 
 
@@ -67,6 +76,23 @@ def lineage(
     from trainer.lineage import tell
 
     _look(store, lambda: tell(store, model, every_file=files, checked=check, as_json=as_json))
+
+
+@commands.command()
+def curation(
+    action: Annotated[Look, typer.Argument(metavar="show", show_default=False)],
+    store: StoreUrl,
+    reason: Annotated[str | None, typer.Option(metavar="NAME", help="examples of what goes for it")] = None,
+    document: Annotated[str | None, typer.Option(metavar="PATH#N", help="a file's Nth document, from 1")] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="examples of this corpus")] = None,
+    decisions: Annotated[str | None, typer.Option(metavar="KEY", help="default: the newest of the store")] = None,
+    examples: Annotated[int, typer.Option(metavar="N", min=1, help="of each corpus")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Which documents went, why, and what each was compared with."""
+    from trainer.curation.report import tell
+
+    _look(store, lambda: tell(store, reason, document, corpus, decisions, examples, as_json))
 
 
 @commands.command()

@@ -48,6 +48,7 @@ def test_it_ends_however_the_command_ends(tmp_path: Path, signum: signal.Signals
     wait_until(lambda: not any(map(alive, found)), 30.0)
 
 
+@pytest.mark.deep
 def test_a_command_that_is_told_of_a_server_starts_none(tmp_path: Path, server: dict[str, str]) -> None:
     command = start_preparing(tmp_path, **server)
     seen: list[int] = []

@@ -13,7 +13,8 @@ from tests.support import cpu_runtime, only_run, small_job, small_values, write_
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData, prepare
+from trainer.corpus.preparation import PreparedData
+from trainer.curation.preparing import prepare
 from trainer.training.runtime import Runtime
 
 LONG = {
@@ -31,6 +32,13 @@ class Finished(NamedTuple):
 
     store: Path
     run: str
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Tests that share what is made once a module run in one process; otherwise each process would make it."""
+    made = item._fixtureinfo.name2fixturedefs.values()
+    if any(each.scope == "module" for definitions in made for each in definitions):
+        item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(scope="session")

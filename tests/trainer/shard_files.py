@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from tests.trainer.raw_files import WHOLE, pieces_of
 from trainer.corpus.engines import ENGINES
+from trainer.corpus.shard_building import Recipe, ShardWork, shard_documents
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.shards import ShardRecord, build_shard
 from trainer.corpus.tokenizer import TokenizerInfo
@@ -66,7 +68,10 @@ def build(
     corpus, pieces = pieces_of(raw, piece_bytes, **options)
     folder.mkdir(parents=True, exist_ok=True)
     encode = ENGINES[engine](tokenizer)
-    return build_shard(folder, 3, "name", pieces, corpus, tokenizer, encode, held_out, lambda size: None)
+    recipe = Recipe("", "", corpus, "", engine, held_out)
+    shard = ShardWork(3, "name", tuple(pieces))
+    documents = partial(shard_documents, recipe, shard, lambda size: None)
+    return build_shard(folder, 3, "name", shard.raw_bytes, documents, corpus.max_bad_records, tokenizer, encode, held_out)
 
 
 def write_lines(path: Path, texts: list[str]) -> Path:

@@ -4,6 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from trainer.config.curation import CurationConfig
 from trainer.config.schema import Name, Schema
 
 MIB = 2**20
@@ -79,6 +80,7 @@ class DataConfig(Schema):
     corpora: list[CorpusConfig] = Field(min_length=1, description="the corpora to mix")
     tokenizer: TokenizerConfig = Field(description="the tokenizer to train or to take")
     shards: ShardConfig = Field(default=ShardConfig(), description="number or size of the shards")
+    curation: CurationConfig | None = Field(default=None, description="which documents stay; default: all, as they are")
     validation_fraction: float = Field(
         default=0.01, ge=0.0, lt=1.0, description="share of documents held out, chosen by a hash of their content"
     )
@@ -89,4 +91,14 @@ class DataConfig(Schema):
         names = [corpus.name for corpus in self.corpora]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two corpora share the name {doubles[0]!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _filters_name_corpora(self) -> Self:
+        names = [corpus.name for corpus in self.corpora]
+        for rule in self.curation.filters if self.curation else []:
+            if unknown := [name for name in rule.corpora or [] if name not in names]:
+                raise ValueError(
+                    f"a filter of kind {rule.kind!r} is for the corpus {unknown[0]!r}; there are {', '.join(names)}"
+                )
         return self

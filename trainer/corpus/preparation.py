@@ -8,7 +8,7 @@ of a set that is published already are read only if the job says so (`verify`), 
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -21,13 +21,15 @@ from trainer.common.progress import Progress, silent
 from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.carrying import carried, carrier_of
+from trainer.corpus.curated import read_curated
+from trainer.corpus.decisions import Reader, open_reader, transform_options
 from trainer.corpus.engine_choice import settle_engine
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_files import is_compressed
-from trainer.corpus.readers import read_documents
-from trainer.corpus.shard_building import Recipe, ShardWork, load_encoder
+from trainer.corpus.shard_building import Recipe, ShardWork, build, load_encoder
 from trainer.corpus.shard_reuse import finished_shards
-from trainer.corpus.shard_workers import Workers, build_shards
+from trainer.corpus.shard_workers import Workers
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
@@ -35,7 +37,6 @@ from trainer.corpus.token_bytes import add_digests
 from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, ignore, make_tokenizer, spread
 from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
-from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
 from trainer.store.block_sums import BLOCK_BYTES
 from trainer.store.manifest import (
@@ -68,14 +69,7 @@ class PreparedData(BaseModel):
     shards: list[ArtifactRef]
 
 
-def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
-    """The whole way from raw files to shards, in this process and its workers."""
-    tokenizer = prepare_tokenizer(job, progress)
-    shards = [prepare_corpus(job, corpus.name, tokenizer.key, progress) for corpus in job.data.corpora]
-    return PreparedData(tokenizer=tokenizer, shards=shards)
-
-
-def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
+def prepare_tokenizer(job: PrepareJob, progress: Progress, decisions_key: str | None = None) -> ArtifactRef:
     """Publish the tokenizer, or find it published and intact; a damaged one that is needed is put back.
 
     Raises `CorpusError`, and `TokenizerError`, also for a damaged one that is needed and cannot be put back.
@@ -89,15 +83,19 @@ def prepare_tokenizer(job: PrepareJob, progress: Progress) -> ArtifactRef:
         return found
     with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
         pieces = [(corpus, find_pieces(store, corpus, job.data.shards.piece_bytes)) for corpus in job.data.corpora]
+        texts = [(open_reader(store, job.data, corpus, found, decisions_key), found) for corpus, found in pieces]
         if lost is None:
-            return make_tokenizer(store, job.data, pieces, bar.advance)
-        return make_tokenizer(store, job.data, pieces, bar.advance, partial(require_same_tokenizer, store, lost))
+            return make_tokenizer(store, job.data, texts, bar.advance)
+        return make_tokenizer(store, job.data, texts, bar.advance, partial(require_same_tokenizer, store, lost))
 
 
-def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Progress) -> ArtifactRef:
-    """Publish the corpus's shards, or find them published.
+def prepare_corpus(
+    job: PrepareJob, name: str, tokenizer_key: str, progress: Progress, decisions_key: str | None = None
+) -> ArtifactRef:
+    """Publish the shards of a corpus, of the documents that stay, or find them published.
 
-    Raises `CorpusError` and `RecordError` for bad input, `StorageError` if the store refuses.
+    Raises `CorpusError` and `RecordError` for bad input, `ArtifactError` for decisions that are of other text, `StorageError`
+    if the store refuses.
     """
     store, data = Store(job.store), job.data
     corpus = next(corpus for corpus in data.corpora if corpus.name == name)
@@ -108,7 +106,7 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
             if not isinstance(job.engine, RayEngine):
                 workers.start_early(raw_bytes, job.store, tokenizer_key, data.tokenizer.engine)
 
-        key, work = locate_corpus(store, data, corpus, tokenizer, progress, start_early)
+        key, work = locate_corpus(store, data, corpus, tokenizer, progress, decisions_key, start_early)
         read_all = job.verify or is_suspect(store, key)
         if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
             _check_budget(corpus, manifest.details["totals"]["bad_records"])
@@ -121,18 +119,21 @@ def prepare_corpus(job: PrepareJob, name: str, tokenizer_key: str, progress: Pro
             log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
         missing = [shard for shard in work if shard.number not in records]
         known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
-        with forgetting_changed(store), _carrier(job, tokenizer_key, workers, bool(missing)) as carrier:
+        load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
+        with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
+            transform = data.curation.transform if data.curation else None
             engine = _checked_engine(store, data, corpus, work, tokenizer)
-            recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction)
+            recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, transform)
             with progress.bar(f"tokenize {name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
-                for record in build_shards(recipe, missing, carrier, bar):
+                largest = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+                for record in carried(carrier, bar, build, ((recipe, shard) for shard in largest)):
                     records[record.number] = record
-    options = {"recipe": corpus_recipe(data, corpus)}
+    options = {"recipe": corpus_recipe(data, corpus), **({"decisions": decisions_key} if decisions_key else {})}
     manifest = _commit(store, recipe, key[-16:], tokenizer, work, [records[shard.number] for shard in work], options)
     return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size())
 
 
-def find_prepared(job: PrepareJob) -> PreparedData | None:
+def find_prepared(job: PrepareJob, decisions_key: str | None) -> PreparedData | None:
     """The job's published tokenizer and shards, if all of them exist; whether they are intact is not looked at."""
     store = Store(job.store)
     tokenizer = find_tokenizer(store, job.data)
@@ -141,7 +142,7 @@ def find_prepared(job: PrepareJob) -> PreparedData | None:
     info = load_tokenizer(store, tokenizer.key)
     shards = []
     for corpus in job.data.corpora:
-        key, _ = locate_corpus(store, job.data, corpus, info, silent())
+        key, _ = locate_corpus(store, job.data, corpus, info, silent(), decisions_key)
         manifest = _manifest(store, key)
         if manifest is None or not hold_reused(store, key, manifest.created):
             return None
@@ -177,6 +178,7 @@ def locate_corpus(
     corpus: CorpusConfig,
     tokenizer: TokenizerInfo,
     progress: Progress,
+    decisions_key: str | None,
     on_changed: Callable[[int], None] = lambda size: None,
 ) -> tuple[str, list[ShardWork]]:
     """Where the corpus's shard set belongs, and what it consists of; reads raw files that changed since the last look.
@@ -185,23 +187,31 @@ def locate_corpus(
     """
     with progress.bar(f"read {corpus.name}", None, "B") as bar:
         pieces = find_pieces(store, corpus, data.shards.piece_bytes, bar.advance, on_changed)
-    work = deal(pieces, corpus, data, tokenizer)
+    work = deal(pieces, open_reader(store, data, corpus, pieces, decisions_key), data, tokenizer)
     digest = fingerprint([FORMAT, corpus.name, [shard.fingerprint for shard in work]])
     return f"shards/{corpus.name}-{digest}", work
 
 
-def deal(pieces: Sequence[Piece], corpus: CorpusConfig, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
-    """Which pieces go into which shard, and each shard's fingerprint."""
+def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
+    """Which pieces go into which shard, and each shard's fingerprint.
+
+    Of decisions it holds what is dropped of the shard's own pieces: other ones leave it as it is.
+    """
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
     hands: list[list[Piece]] = [[] for _ in range(count)]
     for piece in pieces:
         digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
         hands[int.from_bytes(digest[:8], "little") % count].append(piece)
-    common = [FORMAT, reading_options(corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
-    return [
-        ShardWork(number, fingerprint([*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]), tuple(hand))
-        for number, hand in enumerate(hands)
-    ]
+    common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    work = []
+    for number, hand in enumerate(hands):
+        decided = tuple(map(reader.of_piece, hand))
+        made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
+        if any(decided) or reader.transform is not None:
+            bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
+            made_of += [transform_options(reader.transform), bits]
+        work.append(ShardWork(number, fingerprint(made_of), tuple(hand), decided))
+    return work
 
 
 def corpus_recipe(data: DataConfig, corpus: CorpusConfig) -> dict[str, Any]:
@@ -241,11 +251,12 @@ def _checked_engine(
     store: Store, data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
 ) -> str:
     """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
-    pieces = spread([piece for shard in work for piece in shard.pieces])
+    transform = data.curation.transform if data.curation else None
+    decided = {piece: known for shard in work for piece, known in zip(shard.pieces, shard.decided, strict=True)}
 
     def samples() -> Iterator[bytes]:
-        for piece in pieces:
-            for document in islice(read_documents(piece, corpus, on_bad=ignore), 8):
+        for piece in spread(list(decided)):
+            for document in islice(read_curated(piece, corpus, ignore, transform, decided[piece]), 8):
                 yield document.text[:65536].decode(errors="ignore").encode()
 
     documents = list(islice(samples(), SAMPLED_DOCUMENTS))
@@ -258,19 +269,6 @@ def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
             f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
             "files or raise max_bad_records"
         )
-
-
-@contextmanager
-def _carrier(job: PrepareJob, tokenizer_key: str, workers: Workers, needed: bool) -> Iterator[Carrier]:
-    """Who builds shards, if any are needed: processes of this machine, or tasks of the job's cluster."""
-    if isinstance(job.engine, RayEngine) and needed:
-        from trainer.engines.ray_tasks import ray_tasks
-
-        load = partial(load_encoder, job.store, tokenizer_key, job.data.tokenizer.engine)
-        with ray_tasks(job.engine, Store(job.store), job.data.workers, load) as tasks:
-            yield tasks
-    else:
-        yield workers
 
 
 class _Totals(NamedTuple):

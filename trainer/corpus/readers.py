@@ -6,8 +6,10 @@ A new format is one function and one entry in `READERS`. Memory is bounded: reco
 
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 from trainer.common.errors import RecordError
@@ -24,30 +26,37 @@ NAMED_BY = "; text_field says which one holds the text"
 
 
 class Document(NamedTuple):
-    """A document, or a part of one that is too large; `ends` says whether this is its last part."""
+    """A document, or a part of one that is too large; `ends` says whether this is its last part.
+
+    `columns` are numbers that its record has beside the text, of those that were asked for.
+    """
 
     text: bytes
     ends: bool
+    columns: Mapping[str, float] = MappingProxyType({})
 
 
 OnBad = Callable[[RecordError], None]
 """Called with each bad record: raises, or returns to skip it."""
 
+Columns = Sequence[str]
+"""What is read beside the text, where a format has more than text."""
 
-def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out.
+
+def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = ()) -> Iterator[Document]:
+    """The documents of a piece, in the file's order; empty ones are left out. Of records, numbers in `columns` are read too.
 
     Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are not
     those that the piece stands for.
     """
     with reading(piece.path), open_piece(piece, corpus) as file:
-        for document in READERS[corpus.format](file, piece, corpus, on_bad):
+        for document in READERS[corpus.format](file, piece, corpus, on_bad, columns):
             check_stop()
             if document.text:
                 yield document
 
 
-def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One document a file, or one between two separator lines."""
     if corpus.separator is not None:
         yield from _separated(file, piece, corpus.separator.encode(), on_bad)
@@ -57,13 +66,13 @@ def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad
             yield Document(part, ends=final and piece.last)
 
 
-def read_source(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_source(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """Source code: one document a file, with line ends normalised to a newline."""
-    for document in read_text(file, piece, corpus, on_bad):
+    for document in read_text(file, piece, corpus, on_bad, columns):
         yield document._replace(text=document.text.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
 
-def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One document a line."""
     for line, offset in _lines(file, piece):
         text = line.rstrip(b"\r\n")
@@ -71,7 +80,7 @@ def read_lines(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBa
             yield Document(text, ends=True)
 
 
-def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One JSON object a line, its text in one field. Blank lines are passed over."""
     for line, offset in _lines(file, piece):
         if not line.strip():
@@ -83,10 +92,10 @@ def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBa
         except (ValueError, RecursionError) as error:
             on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}"))
         else:
-            yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad)
+            yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad, columns=columns)
 
 
-def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One record a row, its text in one column, which the file's first row names."""
     dialect, hint = csv_dialect(corpus, piece.path), quoting_hint(corpus, piece.path)
     rows, watch = _rows(file, piece, dialect, hint), QuoteWatch(corpus, piece.path)
@@ -107,11 +116,12 @@ def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad)
             on_bad(wrong)
         elif row:
             watch.add([row[column]], begin < end, partial(_place, piece, begin))
-            yield Document(row[column].encode(), ends=True)
+            beside = {name: row[header.index(name)] for name in columns if name in header}
+            yield Document(row[column].encode(), ends=True, columns=_numbers(beside, columns))
     watch.warn()
 
 
-def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One record a row, its text in one column."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -124,15 +134,16 @@ def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: On
             raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}{NAMED_BY}")
         row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
         groups = list(range(piece.start, piece.end))
-        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=[field]):
-            for value in batch.column(0).to_pylist():
-                yield from _field({field: value}, field, piece, partial(int, row), on_bad, "row")
+        wanted = [field, *(name for name in columns if name in names and name != field)]
+        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=wanted):
+            for record in batch.to_pylist():
+                yield from _field(record, field, piece, partial(int, row), on_bad, "row", columns)
                 row += 1
     except pa.ArrowInvalid as error:
         raise unreadable(piece.path, error) from error
 
 
-READERS: dict[str, Callable[[IO[bytes], Piece, CorpusConfig, OnBad], Iterator[Document]]] = {
+READERS: dict[str, Callable[[IO[bytes], Piece, CorpusConfig, OnBad, Columns], Iterator[Document]]] = {
     "text": read_text,
     "source": read_source,
     "lines": read_lines,
@@ -237,7 +248,7 @@ def _separated(file: IO[bytes], piece: Piece, separator: bytes, on_bad: OnBad) -
 
 
 def _field(
-    record: Any, field: str, piece: Piece, number: Callable[[], int], on_bad: OnBad, unit: str = "line"
+    record: Any, field: str, piece: Piece, number: Callable[[], int], on_bad: OnBad, unit: str = "line", columns: Columns = ()
 ) -> Iterator[Document]:
     if not isinstance(record, dict):
         problem = f"a JSON object was expected, found {type(record).__name__}"
@@ -247,11 +258,20 @@ def _field(
         problem = f"field {field!r} holds {type(record[field]).__name__}, not text"
     else:
         try:
-            yield Document(record[field].encode(), ends=True)
+            yield Document(record[field].encode(), ends=True, columns=_numbers(record, columns))
             return
         except UnicodeEncodeError as error:
             problem = f"field {field!r} holds half of a surrogate pair at character {error.start}"
     on_bad(_bad(piece, number(), problem, unit))
+
+
+def _numbers(record: Mapping[str, Any], columns: Columns) -> dict[str, float]:
+    """The numbers in some columns of a record; what is none is left out."""
+    found = {}
+    for name in columns:
+        with suppress(TypeError, ValueError):
+            found[name] = float(record.get(name))  # type: ignore[arg-type]
+    return found
 
 
 def _check_utf8(text: bytes, piece: Piece, offset: int, on_bad: OnBad) -> bool:

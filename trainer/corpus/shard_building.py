@@ -1,16 +1,21 @@
 """What a worker process does: it builds shards, and publishes each. All that it imports delays its beginning."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from itertools import zip_longest
 from typing import Any
 
 from trainer.common.process import die_with_parent, return_large_buffers
 from trainer.common.stopping import SIGNALS, StopRequested
 from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import TransformConfig
+from trainer.corpus.curated import Decided, read_curated
 from trainer.corpus.engines import ENGINES, Encode
 from trainer.corpus.pieces import Piece
+from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.engines.carriers import Advance
@@ -27,15 +32,17 @@ class Recipe:
     tokenizer_key: str
     engine: str
     validation_fraction: float
+    transform: TransformConfig | None = None
 
 
 @dataclass(frozen=True)
 class ShardWork:
-    """One shard to build: its number, the fingerprint of what it is made from, and its pieces."""
+    """One shard to build: its number, the fingerprint of what it is made from, its pieces, and what was decided of each."""
 
     number: int
     fingerprint: str
     pieces: tuple[Piece, ...]
+    decided: tuple[Decided | None, ...] = ()
 
     @property
     def raw_bytes(self) -> int:
@@ -84,11 +91,20 @@ def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
     tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
     about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
     with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
+        documents = partial(shard_documents, recipe, shard, advance)
         record = build_shard(
-            folder, shard.number, shard.fingerprint, shard.pieces, recipe.corpus, tokenizer, encode,
-            recipe.validation_fraction, advance,
+            folder, shard.number, shard.fingerprint, shard.raw_bytes, documents, recipe.corpus.max_bad_records, tokenizer,
+            encode, recipe.validation_fraction,
         )  # fmt: skip
         for file in record.files:
             store.put(folder / file.name, f"{recipe.key}/{file.name}")
     write_record(store, recipe.key, record)
     return record
+
+
+def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
+    """The documents of a shard; `advance` is told of the bytes of each."""
+    for piece, decided in zip_longest(shard.pieces, shard.decided):
+        for document in read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided):
+            advance(len(document.text) + 1)
+            yield document

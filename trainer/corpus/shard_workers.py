@@ -1,19 +1,14 @@
-"""Shards built in parallel: by worker processes that end with their parent, or by whoever else carries them."""
+"""Worker processes, which end with their parent."""
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from itertools import islice
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
-from trainer.common.progress import Bar
-from trainer.common.stopping import check_stop
-from trainer.corpus.shard_building import Recipe, ShardWork, begin, build, load_encoder, tell_parent
-from trainer.corpus.shards import ShardRecord
-from trainer.engines.carriers import Carrier
+from trainer.corpus.shard_building import begin, load_encoder, tell_parent
 
 EARLY_BYTES = 16 * 2**20
 """Raw text, to be built, for which a worker is started before it is known what there is to build."""
@@ -59,19 +54,6 @@ class Workers:
         if self._pool is not None:
             self._broken_off.value = True
             self._pool.shutdown(wait=True, cancel_futures=True)
-
-
-def build_shards(recipe: Recipe, missing: Sequence[ShardWork], carrier: Carrier, bar: Bar) -> Iterator[ShardRecord]:
-    """Build and publish shards, the largest first. The first error, or a stop, is raised; finished shards stay."""
-    waiting = iter(sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True))
-    pending = {carrier.submit(build, recipe, shard) for shard in islice(waiting, carrier.most)}
-    while pending:
-        check_stop()
-        finished, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-        bar.reach(carrier.done)
-        pending |= {carrier.submit(build, recipe, shard) for shard in islice(waiting, len(finished))}
-        for future in finished:
-            yield future.result()
 
 
 class _Worker(SpawnProcess):

@@ -21,10 +21,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.common.errors import ArtifactError, RecordError, TokenizerError, how_to_skip
-from trainer.config.corpora import CorpusConfig
 from trainer.corpus.engines import Encode, Ids
-from trainer.corpus.pieces import Piece, blocks_of
-from trainer.corpus.readers import Document, read_documents
+from trainer.corpus.pieces import blocks_of
+from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.token_bytes import HeldOutText, byte_lengths
 from trainer.corpus.tokenizer import TokenizerInfo
@@ -126,29 +125,28 @@ def build_shard(
     folder: Path,
     number: int,
     name: str,
-    pieces: Sequence[Piece],
-    corpus: CorpusConfig,
+    raw_bytes: int,
+    documents: Callable[[OnBad], Iterator[Document]],
+    max_bad_records: int,
     tokenizer: TokenizerInfo,
     encode: Encode,
     validation_fraction: float,
-    advance: Callable[[int], None],
 ) -> ShardRecord:
-    """Tokenize some pieces into the files of one shard, in a folder. Memory does not grow with the pieces."""
+    """Tokenize some documents into the files of one shard, in a folder. Memory does not grow with their number."""
     bad: list[RecordError] = []
     held_out = HeldOutText(byte_lengths(tokenizer))
 
     def on_bad(error: RecordError) -> None:
         bad.append(error)
-        if len(bad) > corpus.max_bad_records:
-            raise RecordError(f"{error}{how_to_skip(corpus.max_bad_records)}") from error
+        if len(bad) > max_bad_records:
+            raise RecordError(f"{error}{how_to_skip(max_bad_records)}") from error
 
     with ExitStack() as open_files:
         sides = {
             side: open_files.enter_context(closing(_SideWriter(folder, side, number, tokenizer)))
             for side in (TRAIN, VALIDATION)
         }
-        documents = (document for piece in pieces for document in _counted(read_documents(piece, corpus, on_bad), advance))
-        for batch in _batches(documents):
+        for batch in batches(documents(on_bad), BATCH_BYTES):
             for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
                 side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
                 sides[side].add(document, ids)
@@ -157,7 +155,7 @@ def build_shard(
     return ShardRecord(
         number=number,
         fingerprint=name,
-        raw_bytes=sum(piece.size for piece in pieces),
+        raw_bytes=raw_bytes,
         documents=sides[TRAIN].documents,
         tokens=sides[TRAIN].tokens,
         text_bytes=sides[TRAIN].text_bytes,
@@ -222,19 +220,14 @@ class _SideWriter:
         write_sums(tokens, sums)
 
 
-def _counted(documents: Iterator[Document], advance: Callable[[int], None]) -> Iterator[Document]:
-    for document in documents:
-        advance(len(document.text) + 1)
-        yield document
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def batches(documents: Iterator[Document], batch_bytes: int) -> Iterator[list[Document]]:
+    """Documents, some at a time: as many as have at least so many bytes together."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += len(document.text)
-        if size >= BATCH_BYTES:
+        if size >= batch_bytes:
             yield batch
             batch, size = [], 0
     if batch:

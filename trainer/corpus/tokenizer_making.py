@@ -15,10 +15,10 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.common.errors import ArtifactError, RecordError, TokenizerError
-from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
+from trainer.config.corpora import DataConfig, TokenizerConfig
+from trainer.corpus.decisions import Reader
 from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.raw_bytes import require_same
-from trainer.corpus.readers import read_documents
 from trainer.corpus.sources import reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
@@ -32,7 +32,8 @@ FORMAT = 2
 SAMPLE_BLOCK = 8192
 """Bytes a text that the BPE trainer is given at a time: its memory grows with the longest."""
 
-CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
+Texts = Sequence[tuple[Reader, Sequence[Piece]]]
+"""The pieces of each corpus, and how they are read."""
 
 
 def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
@@ -55,7 +56,7 @@ def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
 def make_tokenizer(
     store: Store,
     data: DataConfig,
-    pieces: CorpusPieces,
+    texts: Texts,
     advance: Callable[[int], None] = lambda size: None,
     require: Callable[[str], None] = lambda sha256: None,
 ) -> ArtifactRef:
@@ -69,9 +70,11 @@ def make_tokenizer(
         if data.tokenizer.path is not None:
             details = _take(data.tokenizer, folder)
         else:
-            details = _train(data.tokenizer, pieces, folder, advance)
+            details = _train(data.tokenizer, texts, folder, advance)
         require(digest_file(folder / TOKENIZER_FILE).sha256)
         details["recipe"] = tokenizer_recipe(data)
+        if decided := {reader.decisions for reader, _ in texts if reader.decisions}:
+            details["decisions"] = sorted(decided)
         manifest = publish_folder(store, folder, key, KIND, name, details)
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size())
 
@@ -105,7 +108,7 @@ def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
     return {**options, "content": content, "path": None}
 
 
-def _train(options: TokenizerConfig, corpora: CorpusPieces, folder: Path, advance: Callable[[int], None]) -> dict[str, Any]:
+def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callable[[int], None]) -> dict[str, Any]:
     assert options.vocab_size is not None
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -117,7 +120,7 @@ def _train(options: TokenizerConfig, corpora: CorpusPieces, folder: Path, advanc
         show_progress=False,
     )
     used: list[str] = []
-    tokenizer.train_from_iterator(_sample(corpora, options.sample_bytes, used, advance), trainer)
+    tokenizer.train_from_iterator(_sample(texts, options.sample_bytes, used, advance), trainer)
     if (size := tokenizer.get_vocab_size()) < options.vocab_size:
         raise TokenizerError(
             f"data.tokenizer.vocab_size is {options.vocab_size:,}, but the text gives no more than {size:,} tokens; set it to "
@@ -137,23 +140,23 @@ def save_trained(options: TokenizerConfig, tokenizer: Tokenizer, trained_on: lis
     }
 
 
-def _sample(corpora: CorpusPieces, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
+def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[[int], None]) -> Iterator[str]:
     """Documents from all over the corpora, each corpus giving its share of `sample_bytes`; of pieces as they were looked at."""
-    total = sum(piece.size for _, pieces in corpora for piece in pieces)
-    for corpus, pieces in corpora:
+    total = sum(piece.size for _, pieces in texts for piece in pieces)
+    for reader, pieces in texts:
         share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
         taken = 0
         for piece in spread(pieces):
             if taken >= share:
                 break
-            used.append(f"{corpus.name}/{piece.key}#{piece.index}")
-            for document in read_documents(piece, corpus, on_bad=ignore):
+            used.append(f"{reader.corpus.name}/{piece.key}#{piece.index}")
+            for document in reader.read(piece, ignore):
                 for block in blocks_of(document.text, SAMPLE_BLOCK):
                     yield block.decode()
                 taken += len(document.text)
                 advance(len(document.text))
                 if taken >= share:
-                    require_same(piece, corpus)
+                    require_same(piece, reader.corpus)
                     break
 
 

@@ -1,12 +1,14 @@
 """What would become of a job's tokenizer and shards, and why."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainer.common.formats import count, plural, size
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.jobs import PipelineJob
+from trainer.corpus.decisions import KIND as DECISIONS
+from trainer.corpus.decisions import decisions_recipe
 from trainer.corpus.preparation import SOURCES, STARTED, PreparedData, corpus_recipe, locate_corpus
 from trainer.corpus.shard_building import ShardWork
 from trainer.corpus.shard_reuse import find_finished
@@ -15,6 +17,7 @@ from trainer.corpus.suspects import is_suspect
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import name_tokenizer, tokenizer_recipe
+from trainer.curation.plan import make_plan
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
 from trainer.records.origins import Pieces, by_file
@@ -25,11 +28,13 @@ from trainer.store.storage import Store
 
 def foresee_data(store: Store, job: PipelineJob) -> tuple[list[Foreseen], PreparedData | None]:
     """The stages before training, and references to what they give, as far as its names are known."""
+    decisions = [foresee_decisions(store, job.data)] if job.data.curation is not None else []
     tokenizer = foresee_tokenizer(store, job.data)
-    corpora = [foresee_corpus(store, job.data, corpus, tokenizer, job.verify) for corpus in job.data.corpora]
-    known = tokenizer.verdict == "reused"
+    before = [*decisions, tokenizer]
+    corpora = [foresee_corpus(store, job.data, corpus, before, job.verify) for corpus in job.data.corpora]
+    known = all(stage.verdict == "reused" for stage in before)
     data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
-    return [tokenizer, *corpora], data
+    return [*before, *corpora], data
 
 
 def _refer(stage: Foreseen) -> ArtifactRef:
@@ -47,13 +52,31 @@ def foresee_tokenizer(store: Store, data: DataConfig) -> Foreseen:
     return Foreseen("the tokenizer", "made", key, tuple(problems or explain_likeness(similar, lambda other: [])))
 
 
-def foresee_corpus(store: Store, data: DataConfig, corpus: CorpusConfig, tokenizer: Foreseen, verify: bool) -> Foreseen:
-    """Whether a corpus's shards are there, or how many of them are; with `verify`, all of them are read."""
+def foresee_decisions(store: Store, data: DataConfig) -> Foreseen:
+    """Whether it is decided which documents stay."""
+    plan = make_plan(store, data)
+    manifest, problems = look(store, plan.key, DECISIONS)
+    if manifest is not None:
+        return Foreseen("the decisions", "reused", plan.key, created=manifest.created)
+    wanted = decisions_recipe(data)
+    similar = find_similar(store, plan.key, DECISIONS, lambda other: compare_options(other.details["recipe"], wanted))
+    reasons = problems or explain_likeness(similar, lambda other: ["the raw files or the evaluation sets differ"])
+    return Foreseen("the decisions", "made", plan.key, tuple(reasons), f"about {size(plan.raw_bytes)} of raw text")
+
+
+def foresee_corpus(store: Store, data: DataConfig, corpus: CorpusConfig, before: Sequence[Foreseen], verify: bool) -> Foreseen:
+    """Whether a corpus's shards are there, or how many of them are; with `verify`, all of them are read.
+
+    `before` are the decisions, if there are to be any, and the tokenizer.
+    """
     stage = f"shards of {corpus.name}"
-    if tokenizer.verdict != "reused" or tokenizer.key is None:
-        return Foreseen(stage, "depends", reasons=(tokenizer.later,))
-    info = load_tokenizer(store, tokenizer.key)
-    key, work = locate_corpus(store, data, corpus, info, silent())
+    for each in before:
+        if each.verdict != "reused" or each.key is None:
+            return Foreseen(stage, "depends", reasons=(each.later,))
+    *decisions, tokenizer = (each.key for each in before)
+    assert tokenizer is not None
+    info = load_tokenizer(store, tokenizer)
+    key, work = locate_corpus(store, data, corpus, info, silent(), decisions[0] if decisions else None)
     read_all = verify or is_suspect(store, key)
     manifest, problems = look(store, key, SHARDS, content=read_all)
     if manifest is not None:
@@ -65,7 +88,7 @@ def foresee_corpus(store: Store, data: DataConfig, corpus: CorpusConfig, tokeniz
     begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
     if not problems and begun:
         problems = ["it was begun and not finished"]
-    reasons = problems or _explain(store, data, corpus, tokenizer.key, info, key, work)
+    reasons = problems or _explain(store, data, corpus, tokenizer, info, key, work)
     missing = [shard for shard in work if shard.number not in found]
     amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""
     told = f"{count(len(found))} of {plural(len(work), 'shard')} taken over, {count(len(missing))} to be built{amount}"

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare
+from trainer.corpus.preparation import PreparedData
+from trainer.curation.preparing import prepare
 from trainer.evaluation.requests import measurement, measurement_alike
 from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen

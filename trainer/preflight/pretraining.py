@@ -11,19 +11,20 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
-from trainer.corpus.preparation import STARTED, PreparedData, find_prepared, shard_manifests
+from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
 from trainer.corpus.sources import find_sources
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
+from trainer.curation.preparing import find_decided, find_prepared
 from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
-from trainer.records.results import CorpusPreview, Preflight
+from trainer.records.results import CorpusPreview, Preflight, RuleShare
 from trainer.runs.pretraining import identify
 from trainer.runs.run import TrainingJob, check_origin
 from trainer.store.manifest import Manifest
@@ -68,6 +69,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
+    curation = _preview_curation(store, job)
     needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
     require_checkpoint_room(store, checkpoint_bytes(parameters))  # of the parts of a sharded model all are fetched
@@ -83,7 +85,17 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         about_host_bytes=memory.host,
         about_disk_bytes=sum(needs.values()),
         free_disk_bytes=store.free_bytes(),
+        curation=curation,
     )
+
+
+def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:
+    """What the rules would drop of a sample, unless that is decided already."""
+    if job.data.curation is None or find_decided(store, job.data) is not None:
+        return []
+    from trainer.preflight.curation import preview_curation
+
+    return preview_curation(store, job.data)
 
 
 def check_optimization(job: TrainingJob) -> int:

@@ -18,6 +18,15 @@ class CorpusPreview(Result):
     tokens: int | None
 
 
+class RuleShare(Result):
+    """How many of some sampled documents of a corpus one bound of a rule drops."""
+
+    corpus: str
+    reason: str
+    dropped: int
+    of: int
+
+
 class Preflight(Result):
     """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
@@ -35,6 +44,7 @@ class Preflight(Result):
     about_host_bytes: int
     about_disk_bytes: int
     free_disk_bytes: int | None
+    curation: list[RuleShare] = Field(default=[])
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
@@ -56,6 +66,10 @@ class Preflight(Result):
         if self.free_disk_bytes is not None:
             rows.append(("free disk", size(self.free_disk_bytes)))
         lines += [f"{name:<16}{value}" for name, value in rows]
+        for share in self.curation:
+            if share.dropped:
+                told = f"{share.dropped:,} of {share.of:,} sampled documents go: {share.reason}"
+                lines.append(f"{'curation':<16}{share.corpus}: {told}")
         if not self.plan:
             lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
         return lines

@@ -33,7 +33,8 @@ REMEDIES = {
     r"models/.*": "put back a copy of it, or delete it and promote a run anew, which loses the history",
     r"pins/.*": "delete it, and pin what it was meant to pin anew",
     r"cache/.*": "delete it: the raw files are looked at again",
-    r"(shards|encoded|tokenizers)/.*": "prepare the data again, which makes it anew, or delete its folder if nothing uses it",
+    r"(shards|encoded|tokenizers|decisions)/.*": "prepare the data again, which makes it anew, or delete its folder if nothing"
+    " uses it",
     r"runs/[^/]+/(final|checkpoints)/.*": "start the run's command again, which sees to it",
 }
 """What to do about a damaged file, by its key."""

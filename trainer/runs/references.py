@@ -1,7 +1,8 @@
 """What in a store is made from what, by the keys that records name.
 
     runs/X/config.json, eval.json     its tokenizer, shards or encoded set, and the run whose model it started from
-    shards/X/manifest.json            its tokenizer
+    shards/X/manifest.json            its tokenizer, and the decisions about its text
+    tokenizers/X/manifest.json        the decisions about the text that it was trained on
     evaluations/X.json                the shards that a run's checkpoint was measured on
 
 Whatever looks like a key counts, wherever in a record it stands: also the path of a tokenizer that was taken from a run's
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError, StorageError
+from trainer.corpus.decisions import KIND as DECISIONS
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
@@ -32,7 +34,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 RUNS = "runs/"
-ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER}
+ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
 """Folders of artifacts that runs are made from, with the kind of those; a later one is never made from an earlier one."""
 KINDS = ("runs", *ARTIFACTS)
 EVALUATIONS = "evaluations"
@@ -131,7 +133,7 @@ class References:
             manifest = read_manifest(self._store, key, artifact_kind(key))
         except ArtifactError as error:
             problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
-            raise self._unknown(key, problem, ["tokenizers"]) from error
+            raise self._unknown(key, problem, ["tokenizers", "decisions"]) from error
         return None if manifest is None else self._keys_in(manifest.details)
 
     def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:

@@ -72,6 +72,18 @@ class EncodedDetails(Details):
     source: dict[str, Any]
 
 
+class DecisionsDetails(Details):
+    """What was decided of raw text; `table` has, by corpus, a line for each reason."""
+
+    curation: dict[str, Any]
+    recipe: dict[str, Any]
+    reasons: list[str]
+    first_documents: dict[str, Count]
+    documents: Count
+    table: dict[str, list[dict[str, Any]]]
+    kept_out: dict[str, Any] | None
+
+
 class TokenizerDetails(Details):
     """A tokenizer."""
 
@@ -97,8 +109,8 @@ class ModelDetails(Details):
 
 
 KINDS: dict[str, type[Details]] = {
-    "shards": ShardsDetails, "encoded": EncodedDetails, "tokenizer": TokenizerDetails, "checkpoint": CheckpointDetails,
-    "model": ModelDetails,
+    "shards": ShardsDetails, "encoded": EncodedDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
+    "checkpoint": CheckpointDetails, "model": ModelDetails,
 }  # fmt: skip
 
 

@@ -29,7 +29,7 @@ REPAIR = "; prepare the data again: it is made anew from the raw files"
 damage was found."""
 
 FORMAT = 1
-NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded")
+NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions")
 """Kinds whose keys end with what they were made from."""
 
 LOADED_WHOLE = (CHECKPOINT_KIND, FINAL_KIND)

@@ -16,7 +16,7 @@ from trainer.upkeep.pins import pinned, require_intact_pins
 from trainer.upkeep.promotion import moves
 
 FOLDER = re.compile(rf"({'|'.join(KINDS)})/[^/]+(?=/)")
-SHARDS, TOKENIZERS = "shards/", "tokenizers/"
+SHARDS, TOKENIZERS, DECISIONS = "shards/", "tokenizers/", "decisions/"
 
 
 class Folder(NamedTuple):
@@ -79,13 +79,13 @@ def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set
     sets = {key for key in there if key.startswith(SHARDS) and _may_matter(key, last)}
     making = {_corpus_of(key) for key in sets if _is_in_the_making(store, key, key in without)}
     needed = {key for key in sets if _corpus_of(key) in making}
-    tokenizers = {key for key in there if key.startswith(TOKENIZERS) and making}
-    return runs | champions | pins | kept | there.difference(listed) | needed | tokenizers
+    made_with = {key for key in there if key.startswith((TOKENIZERS, DECISIONS)) and making}
+    return runs | champions | pins | kept | there.difference(listed) | needed | made_with
 
 
 def _may_matter(shard_set: str, last: str | None) -> bool:
-    """Whether a set that is in the making could need the thing: a set of its corpus, or any tokenizer."""
-    if last is None or last.startswith(TOKENIZERS):
+    """Whether a set that is in the making could need the thing: a set of its corpus, or any tokenizer or decisions."""
+    if last is None or last.startswith((TOKENIZERS, DECISIONS)):
         return True
     return last.startswith(SHARDS) and _corpus_of(last) == _corpus_of(shard_set)
 

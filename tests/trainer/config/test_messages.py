@@ -17,7 +17,7 @@ from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.preflight.pretraining import preflight
 
 

@@ -25,10 +25,12 @@ from tests.trainer.preparing import (
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
-from trainer.corpus.preparation import deal, find_prepared, shard_manifests
+from trainer.corpus.decisions import Reader
+from trainer.corpus.preparation import deal, shard_manifests
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.curation.preparing import find_prepared
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store
 
@@ -132,7 +134,7 @@ def test_a_file_cut_off_where_a_piece_ends_is_made_anew_though_no_byte_of_that_p
     for _ in range(2):
         corpus, pieces = pieces_of(path, 1024, format="source")
         first = [piece for piece in pieces if piece.index == 0]
-        names.append([shard.fingerprint for shard in deal(first, corpus, data, tokenizer)])
+        names.append([shard.fingerprint for shard in deal(first, Reader(corpus, None, {}), data, tokenizer)])
         path.write_bytes(path.read_bytes()[: pieces[0].end])
     assert names[0] != names[1]
 

@@ -14,6 +14,7 @@ from trainer.common.errors import CorpusError, RecordError, StorageError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.decisions import Reader
 from trainer.corpus.preparation import STARTED, deal, prepare_tokenizer, shard_count
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST
@@ -116,7 +117,7 @@ def test_the_number_of_shards_follows_from_the_bytes_where_it_is_not_given(name:
     corpus, pieces = pieces_of(tmp_path / f"a.{form.ending}", 1024, **form.options)
     values = {"corpora": [corpus.model_dump()], "tokenizer": {"vocab_size": 400}, "shards": {"shard_bytes": 2048}}
     options = DataConfig.model_validate(values)
-    work = deal(pieces, corpus, options, TokenizerInfo("", "", 0, 399))
+    work = deal(pieces, Reader(corpus, None, {}), options, TokenizerInfo("", "", 0, 399))
     size = sum(piece.size for piece in pieces)
     assert len(work) == shard_count(options.shards, size) == -(-size // 2048) > 3
     assert sorted(piece.index for shard in work for piece in shard.pieces) == [piece.index for piece in pieces]

@@ -16,10 +16,11 @@ from tests.trainer.raw_files import WHOLE, docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
 from trainer.common.errors import TokenizerError
 from trainer.config.corpora import DataConfig
+from trainer.corpus.decisions import Reader
 from trainer.corpus.sources import find_pieces
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
 from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
-from trainer.corpus.tokenizer_making import find_tokenizer, make_tokenizer, preview_tokenizer
+from trainer.corpus.tokenizer_making import Texts, find_tokenizer, make_tokenizer, preview_tokenizer
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -43,7 +44,12 @@ def data_of(text: Path, tokenizer: dict[str, Any]) -> DataConfig:
 
 def make(store: Store, data: DataConfig) -> ArtifactRef:
     """Publish the tokenizer of a configuration."""
-    return make_tokenizer(store, data, [(corpus, find_pieces(store, corpus, WHOLE)) for corpus in data.corpora])
+    return make_tokenizer(store, data, texts_of(store, data, WHOLE))
+
+
+def texts_of(store: Store, data: DataConfig, piece_bytes: int) -> Texts:
+    """The pieces of each corpus, of which all documents stay."""
+    return [(Reader(corpus, None, {}), find_pieces(store, corpus, piece_bytes)) for corpus in data.corpora]
 
 
 def find_key(store: Store, data: DataConfig) -> str:
@@ -144,9 +150,8 @@ def test_the_sample_takes_its_share_from_every_corpus(text: Path, empty_store: S
         {"name": "code", "paths": [f"{text}/*.parquet"], "format": "parquet"},
     ]
     data = DataConfig.model_validate({"corpora": corpora, "tokenizer": {**TRAINED, "sample_bytes": 60_000}})
-    pieces = [(corpus, find_pieces(empty_store, corpus, 1024)) for corpus in data.corpora]
     taken: list[int] = []
-    make_tokenizer(empty_store, data, pieces, taken.append)
+    make_tokenizer(empty_store, data, texts_of(empty_store, data, 1024), taken.append)
     read = Tokenizer.from_str(load_tokenizer(empty_store, find_key(empty_store, data)).json)
     assert sum(taken) >= 60_000
     assert {"Ġdef", "Ġself"} <= read.get_vocab().keys()

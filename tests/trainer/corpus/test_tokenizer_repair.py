@@ -14,8 +14,9 @@ from tests.trainer.corpus.test_changed_raw import rot
 from trainer.common.errors import TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import PreparedData, find_prepared, prepare, prepare_tokenizer
+from trainer.corpus.preparation import PreparedData, prepare_tokenizer
 from trainer.corpus.tokenizer import load_tokenizer
+from trainer.curation.preparing import find_prepared, prepare
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -13,8 +13,8 @@ from tests.trainer.corpus.test_changed_raw import rot
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.preparation import prepare
 from trainer.corpus.shards import open_shards
+from trainer.curation.preparing import prepare
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.models.causal import load_model

@@ -17,7 +17,8 @@ from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare, prepare_corpus, prepare_tokenizer
+from trainer.corpus.preparation import PreparedData, prepare_corpus, prepare_tokenizer
+from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.explain import main

@@ -10,7 +10,8 @@ from trainer.common.progress import silent
 from trainer.compare import compare
 from trainer.comparison.listing import find_runs
 from trainer.config.jobs import EvaluateJob, EvaluationConfig, GarbageJob
-from trainer.corpus.preparation import STARTED, PreparedData, prepare
+from trainer.corpus.preparation import STARTED, PreparedData
+from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement

@@ -21,7 +21,7 @@ from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, EvaluationConfig, PipelineJob
 from trainer.corpus import shard_building, shard_workers
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement

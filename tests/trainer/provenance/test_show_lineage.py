@@ -245,6 +245,7 @@ def test_the_command_tells_it_in_lines_and_as_json(finished: Finished, raw: Path
     assert "knows no model 'nothing'" in capsys.readouterr().err
 
 
+@pytest.mark.deep
 def test_the_command_says_the_same_of_a_run_in_a_bucket(
     store: Store, finished: Finished, s3: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,9 +18,10 @@ from tests.trainer.shard_files import whole
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PromotionConfig
-from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shards import open_shards
 from trainer.corpus.tokenizer import tokenizer_files
+from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival

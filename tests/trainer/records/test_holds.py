@@ -15,7 +15,7 @@ from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_supersede
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, YOUNG, forget_ended, held, hold_reused, holding
@@ -76,6 +76,7 @@ def test_a_reused_set_that_is_just_being_removed_is_made_anew(own: Path, code: P
     assert not again.shards[0].reused and store.exists(f"{shards.key}/{MANIFEST}")
 
 
+@pytest.mark.deep
 def test_a_store_that_cannot_be_written_is_read(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     key = add_encoded(any_store, "pairs")
 

@@ -18,10 +18,11 @@ from tests.trainer.shard_files import whole
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare, shard_manifests
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.shards import open_shards
 from trainer.corpus.suspects import is_suspect
+from trainer.curation.preparing import prepare
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.store import block_sums, checked_file, manifest, open_files, verified
@@ -235,6 +236,7 @@ def test_a_rotten_copy_of_a_remote_shard_is_fetched_anew(
     assert not is_suspect(store, key)
 
 
+@pytest.mark.deep
 def test_an_object_of_a_bucket_that_is_not_the_one_that_was_published_is_mended_by_the_next_preparation(
     s3: S3Server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

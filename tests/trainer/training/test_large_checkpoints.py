@@ -19,7 +19,7 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.preflight.disks import require_checkpoint_room

@@ -203,8 +203,8 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
 @pytest.mark.parametrize(
     "words",
     once(
-        (["training.micro_batch=2", "training.max_grad_norm=0.05"],),
-        (["training.gradient_checkpointing=true", "training.optimizer=sgd"],),
+        ["training.micro_batch=2", "training.max_grad_norm=0.05"],
+        ["training.gradient_checkpointing=true", "training.optimizer=sgd"],
     ),
     ids=["accumulated and clipped", "checkpointed, by another optimizer"],
 )

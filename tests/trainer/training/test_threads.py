@@ -80,6 +80,7 @@ def test_a_run_keeps_its_number_of_threads_where_another_is_usual(place: Place, 
     assert "threads" not in ended.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env", "reason"),

@@ -193,6 +193,7 @@ def test_a_deterministic_run_is_the_same_and_takes_no_algorithm_that_is_not(
     assert final_bytes(other) == final_bytes(plain)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:.torch.distributed.reduce_op:FutureWarning")  # looked at like all else
 def test_what_was_trained_is_let_go_at_once(raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path) -> None:
     def alive() -> set[int]:

@@ -15,7 +15,7 @@ from trainer import garbage
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.corpus import preparation
-from trainer.corpus.preparation import prepare
+from trainer.curation.preparing import prepare
 from trainer.leftovers import main
 from trainer.records.lease import Lease
 from trainer.store.manifest import MANIFEST

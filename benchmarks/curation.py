@@ -1,0 +1,183 @@
+"""Curation: its speed against datatrove's pipelines and against tokenizing the same text, a changed file, and memory.
+
+    python -m benchmarks.curation [PYTHON]
+
+PYTHON is that of an environment of its own with `datatrove[processing]` and spaCy; without it that comparison is left out.
+"""
+
+import json
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trainer.common.progress import silent
+from trainer.config.files import load_job
+from trainer.config.jobs import PrepareJob
+from trainer.curation.curating import curate
+from trainer.curation.preparing import prepare
+
+PAIRS = 3
+WORKERS = 2
+OWN = ["-m", "benchmarks.curation"]
+CURATION: dict[str, Any] = {
+    "exact": {}, "near": {},
+    # All is measured, whatever the bounds; with the papers' own too little is left of source code.
+    "filters": [
+        {"kind": "gopher_repetition", "most_duplicate_5_gram_characters": 2.0},
+        {"kind": "gopher_quality", "least_words_with_letter": 0.0},
+    ],
+}  # fmt: skip
+
+DATATROVE = """
+import sys
+from datatrove.executor import LocalPipelineExecutor
+from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
+from datatrove.pipeline.filters import GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.readers import JsonlReader
+from datatrove.pipeline.writers.jsonl import JsonlWriter
+
+raw, out = sys.argv[1:]
+
+
+def main():
+    steps = [
+        [
+            JsonlReader(raw), GopherRepetitionFilter(), GopherQualityFilter(),
+            JsonlWriter(f"{out}/filtered", compression=None), MinhashDedupSignature(f"{out}/signatures"),
+        ],
+        [MinhashDedupBuckets(f"{out}/signatures", f"{out}/buckets")],
+        [MinhashDedupCluster(f"{out}/buckets", f"{out}/removed")],
+        [JsonlReader(f"{out}/filtered"), MinhashDedupFilter(f"{out}/removed"), JsonlWriter(f"{out}/kept", compression=None)],
+    ]
+    for tasks, pipeline in zip((2, 14, 1, 2), steps, strict=True):
+        LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(tasks, 2)).run()
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def texts() -> Iterator[str]:
+    """The sources and texts that lie in this installation."""
+    for root in (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")):
+        for path in sorted(Path(root).rglob("*")):
+            if path.suffix in (".py", ".pyi", ".txt", ".md", ".rst") and path.is_file():
+                try:
+                    yield path.read_text(encoding="utf-8")
+                except UnicodeDecodeError:
+                    continue
+
+
+def write_raw(folder: Path, size: int, files: int, mark: str = "") -> int:
+    """Spread about so many bytes of text over files of records; returns the bytes of text. What is short is added again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = round_number = 0
+    opened = [open(folder / f"{number:05d}.jsonl", "w", encoding="utf-8") for number in range(files)]  # noqa: SIM115
+    while written < size:
+        for number, text in enumerate(texts()):
+            if written >= size:
+                break
+            again = f"{mark}{round_number} " if round_number or mark else ""
+            opened[number % files].write(json.dumps({"text": again + text}, ensure_ascii=False) + "\n")
+            written += len(text.encode())
+        round_number += 1
+    for file in opened:
+        file.close()
+    return written
+
+
+def write_job(folder: Path, raw: Path, name: str, curated: bool) -> Path:
+    """The file of a job that curates the text, or that only tokenizes it."""
+    data: dict[str, Any] = {
+        "corpora": [{"name": "text", "paths": [f"{raw}/*.jsonl"], "format": "jsonl"}],
+        "tokenizer": {"vocab_size": 16384, "sample_bytes": 16_000_000},
+        "workers": WORKERS,
+    }
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"store": str(folder / name), "data": {**data, **({"curation": CURATION} if curated else {})}}))
+    return path
+
+
+def against_datatrove(folder: Path, python: str) -> None:
+    """The same text through both; datatrove also writes the text that is left, as its pipelines do."""
+    from benchmarks.measure import run_other, run_timed, say, spread
+
+    size = write_raw(folder / "raw", 25_000_000, 2)
+    (folder / "peer.py").write_text(DATATROVE)
+    ratios = []
+    for number in range(PAIRS):
+        ours = run_timed([*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))])
+        theirs = run_other([python, str(folder / "peer.py"), str(folder / "raw"), str(folder / f"out-{number}")])
+        ratios.append(theirs / ours)
+        say(f"{size / 1e6:.0f} MB: headrace, datatrove", f"{ours:.1f} s, {theirs:.1f} s")
+    say("speed, headrace / datatrove", spread(ratios), "at least 10")
+
+
+def against_tokenizing(folder: Path) -> None:
+    """Curating a text, and tokenizing the same text with a tokenizer that is trained already."""
+    from benchmarks.measure import run_timed, say, spread
+
+    size = write_raw(folder / "raw", 200_000_000, 200)
+    ratios = []
+    for number in range(PAIRS):
+        ours = run_timed([*OWN, "curate", str(write_job(folder, folder / "raw", f"store-{number}", True))])
+        plain = write_job(folder, folder / "raw", f"plain-{number}", False)
+        run_timed([*OWN, "tokenizer", str(plain)])
+        theirs = run_timed([*OWN, "prepare", str(plain)])
+        ratios.append(ours / theirs)
+        say(f"{size / 1e6:.0f} MB: curating, tokenizing", f"{ours:.1f} s, {theirs:.1f} s")
+    say("time, curating / tokenizing", spread(ratios), "at most 1.5")
+
+
+def changed_file(folder: Path) -> None:
+    """One changed file of 10,000, against the first pass."""
+    from benchmarks.measure import run_timed, say
+
+    write_raw(folder / "raw", 600_000_000, 10_000)
+    command = [*OWN, "curate", str(write_job(folder, folder / "raw", "store", True))]
+    first = run_timed(command)
+    with open(folder / "raw" / "00007.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps({"text": "one more document, " * 20}) + "\n")
+    again = run_timed(command)
+    say("10,000 files: the first pass, one changed file", f"{first:.1f} s, {again:.1f} s")
+    say("time, changed file / first pass", f"{again / first:.3f}", "below 0.05")
+
+
+def memory(folder: Path) -> None:
+    """The peak of all processes together."""
+    from benchmarks.measure import run_watched, say
+
+    for megabytes in (100, 300, 1000, 3000):
+        raw = folder / f"raw-{megabytes}"
+        write_raw(raw, megabytes * 10**6, 20)
+        job = write_job(folder, raw, f"store-{megabytes}", True)
+        seconds, peak = run_watched([*OWN, "curate", str(job)])
+        say(f"{megabytes} MB: time, peak memory of all processes", f"{seconds:.0f} s, {peak:.0f} MiB")
+
+
+def main(python: str | None) -> None:
+    print(f"curation: exact and near duplicates, Gopher's quality and repetition rules, {WORKERS} processes")
+    parts = [against_tokenizing, changed_file, memory]
+    for part in parts:
+        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+            part(Path(name))
+    if python is not None:
+        with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
+            against_datatrove(Path(name), python)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["curate"]:
+        curate(load_job(PrepareJob, sys.argv[2]), silent())
+    elif sys.argv[1:2] == ["tokenizer"]:
+        from trainer.corpus.preparation import prepare_tokenizer
+
+        prepare_tokenizer(load_job(PrepareJob, sys.argv[2]), silent())
+    elif sys.argv[1:2] == ["prepare"]:
+        prepare(load_job(PrepareJob, sys.argv[2]), silent())
+    else:
+        main(sys.argv[1] if len(sys.argv) > 1 else None)

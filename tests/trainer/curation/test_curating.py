@@ -1,0 +1,347 @@
+"""Decisions about raw text: what stays, why the rest goes, and that nothing but the text and the options matters."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.depth import once
+from tests.processes import start_module, wait_until
+from tests.support import digests, write_config
+from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
+from tests.trainer.preparing import LONG_AGO
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError
+from trainer.common.progress import silent
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.decisions import open_decisions, read_decisions
+from trainer.corpus.readers import read_documents
+from trainer.corpus.shards import KIND, open_shards
+from trainer.corpus.sources import find_pieces
+from trainer.curation.arrays import is_intact
+from trainer.curation.preparing import find_prepared, prepare
+from trainer.store.manifest import read_manifest
+from trainer.store.storage import Store
+
+EXACT, NEAR = "exact duplicate", "near duplicate"
+
+
+def arrays(folder: Path) -> dict[str, str]:
+    """The digests of a folder's files of arrays: its manifest has a time."""
+    return {name: digest for name, digest in digests(folder).items() if name.endswith(".npz")}
+
+
+def text(seed: int, words: int = 80) -> str:
+    return " ".join(prose(seed, words))
+
+
+def changed(seed: int, places: int, words: int = 80) -> str:
+    """A text of which some words, far from each other, are others."""
+    found = prose(seed, words)
+    for place in range(places):
+        found[(place + 1) * words // (places + 1)] = f"other{place}"
+    return " ".join(found)
+
+
+@pytest.fixture(autouse=True)
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of work are done in this process, which has loaded what they need, but where a test is about workers."""
+    if "workers" not in request.keywords:
+        monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    """Two corpora; what is planted is named in the tests below."""
+    folder = tmp_path / "raw"
+    texts = [text(number) for number in range(40)]
+    write_documents(folder / "one" / "a.jsonl", texts[:20])
+    write_documents(
+        folder / "one" / "b.jsonl", ["  " + texts[3].replace(" ", "\n", 7), *texts[20:30], changed(5, 1), "few words"]
+    )
+    write_documents(folder / "two" / "c.jsonl", [texts[7], *texts[30:], texts[31], "x" * 500])
+    return folder
+
+
+def job_of(raw: Path, store: Path, curation: dict[str, Any] | None = None, **data: Any) -> PrepareJob:
+    options = {"near": {}, "filters": [{"kind": "length", "least_bytes": 50}]} if curation is None else curation
+    return curated_job(store, {"one": f"{raw}/one/*.jsonl", "two": f"{raw}/two/*.jsonl"}, options, **data)
+
+
+def test_what_is_planted_goes_with_its_reason_and_the_first_of_each_kind_stays(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    one, two = (reasons_of(job, made.key, name) for name in ("one", "two"))
+    assert one == ["kept"] * 20 + [EXACT] + ["kept"] * 10 + [NEAR, "length: bytes too low"]
+    assert two == [EXACT] + ["kept"] * 10 + [EXACT, "kept"]
+    assert originals_of(job, made.key, "one") == {20: 3, 31: 5}
+    assert originals_of(job, made.key, "two") == {0: 7, 11: len(one) + 2}
+    table = read_decisions(Store(job.store), made.key).details["table"]
+    size = sum(len(json.loads(line)["text"]) for line in (raw / "one" / "b.jsonl").read_text().splitlines()[-1:])
+    assert {"reason": "length: bytes too low", "documents": 1, "bytes": size} in table["one"]
+    assert [line["documents"] for line in table["two"]] == [11, 2]
+
+
+def test_a_second_time_nothing_is_read_or_written(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    before = arrays(tmp_path / "store" / "decisions")
+    again = decide(job)
+    assert again.reused and again.key == made.key
+    assert arrays(tmp_path / "store" / "decisions") == before
+
+
+@pytest.mark.workers
+def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
+    first = decide(jobs[0])
+    monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
+    monkeypatch.setattr("trainer.curation.duplicates.SLICE_DOCUMENTS", 9)
+    assert decide(jobs[1]).key == first.key
+    assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
+    assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2
+
+
+def test_another_threshold_measures_nothing_anew(raw: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    decide(job_of(raw, store))
+    before = arrays(store / "measures")
+    job = job_of(raw, store, {"near": {}, "filters": [{"kind": "length", "least_bytes": 620}]})
+    reasons = reasons_of(job, decide(job).key, "one")
+    assert reasons.count("length: bytes too low") > 1
+    after = arrays(store / "measures")
+    assert {name for name in after.keys() - before.keys() if "/pairs/" not in f"/{name}"} == set()
+
+
+def test_a_changed_file_is_measured_alone(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_of(raw, tmp_path / "store")
+    for path in raw.rglob("*.jsonl"):
+        os.utime(path, (LONG_AGO, LONG_AGO))
+    decide(job)
+    with open(raw / "two" / "c.jsonl", "a") as file:
+        file.write(json.dumps({"text": text(2)}) + "\n")
+    read: list[str] = []
+    monkeypatch.setattr(
+        "trainer.curation.measuring.read_curated",
+        lambda piece, corpus, *rest, **more: read.append(piece.path) or read_documents(piece, corpus, *rest[:1]),
+    )
+    made = decide(job)
+    assert {Path(path).name for path in read} == {"c.jsonl"}
+    assert reasons_of(job, made.key, "two")[-1] == EXACT
+    clean = job_of(raw, tmp_path / "new")
+    assert reasons_of(job, made.key, "one") == reasons_of(clean, decide(clean).key, "one")
+
+
+def test_shards_are_those_of_the_text_that_stays(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store", workers=2)
+    data = prepare(job, silent())
+    assert find_prepared(job) is not None
+    kept: dict[str, list[str]] = {}
+    for corpus, folder in (("one", "one"), ("two", "two")):
+        lines = [line for path in sorted((raw / folder).glob("*.jsonl")) for line in path.read_text().splitlines()]
+        found = [json.loads(line)["text"] for line in lines]
+        reasons = reasons_of(job, decide(job).key, corpus)
+        kept[corpus] = [each for each, reason in zip(found, reasons, strict=True) if reason == "kept"]
+        write_documents(tmp_path / "kept" / folder / "all.jsonl", kept[corpus])
+    plain = job_of(tmp_path / "kept", tmp_path / "plain", {}, tokenizer={"path": str(tmp_path / "store" / data.tokenizer.key)})
+    plain = plain.model_copy(update={"data": plain.data.model_copy(update={"curation": None})})
+    others = prepare(plain, silent())
+    for ref, other in zip(data.shards, others.shards, strict=True):
+        own, expected = open_shards(Store(job.store), ref.key), open_shards(Store(plain.store), other.key)
+        assert sorted(documents(own)) == sorted(documents(expected))
+    manifest = read_manifest(Store(job.store), data.shards[0].key, KIND)
+    assert manifest is not None and manifest.details["decisions"] == decide(job).key
+
+
+def documents(shards: Any) -> list[tuple[int, ...]]:
+    """All documents of a set, in tokens."""
+    found = []
+    for side in (shards.train, shards.validation):
+        for number, length in enumerate(side.lengths):
+            tokens = side.read(number, 0, length)
+            ends = np.flatnonzero(tokens == shards.details["eos_id"]) + 1
+            found += [tuple(part.tolist()) for part in np.split(tokens, ends)[:-1]]
+    return found
+
+
+def test_without_curation_or_where_all_stays_shards_are_the_same(raw: Path, tmp_path: Path) -> None:
+    texts = write_documents(tmp_path / "plain" / "a.jsonl", [text(number) for number in range(30)])
+    corpora = {"one": str(texts)}
+    job = curated_job(tmp_path / "store", corpora, {})
+    without = job.model_copy(update={"data": job.data.model_copy(update={"curation": None})})
+    assert prepare(job, silent()).shards[0].key == prepare(without, silent()).shards[0].key
+
+
+def test_a_set_is_kept_where_other_decisions_change_nothing_in_it(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    first = prepare(job, silent())
+    other = job_of(raw, tmp_path / "store", {"near": {"bands": 15}, "filters": [{"kind": "length", "least_bytes": 51}]})
+    second = prepare(other, silent())
+    assert [ref.key for ref in second.shards] == [ref.key for ref in first.shards]
+    assert all(ref.reused for ref in second.shards)
+
+
+@pytest.mark.parametrize("piece_bytes", once(1024, 2000))
+def test_a_document_that_is_cut_between_pieces_ends_where_the_last_part_that_stays_does(
+    tmp_path: Path, piece_bytes: int
+) -> None:
+    parts = [" ".join(prose(seed, 300)) for seed in (1, 2, 3)]
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    (folder / "a.txt").write_text("\n".join(parts) + "\n")
+    (folder / "b.txt").write_text("\n".join([parts[2], parts[1]]) + "\n")
+    corpora = [{"name": "one", "paths": [f"{folder}/*.txt"], "format": "text"}]
+    job = curated_job(
+        tmp_path / "store", {}, {"near": {}}, corpora=corpora, shards={"num_shards": 1, "piece_bytes": piece_bytes}
+    )
+    data = prepare(job, silent())
+    shards = open_shards(Store(job.store), data.shards[0].key)
+    decided = open_decisions(Store(job.store), decide(job).key, "one")
+    tokens = [side.read(0, 0, side.lengths[0]) for side in (shards.train, shards.validation)]
+    ends = sum(int((each == shards.details["eos_id"]).sum()) for each in tokens)
+    kept = decided.reasons == 0
+    assert 0 < kept.sum() < len(kept), "some parts go"
+    lasts = np.cumsum(decided.counts) - 1  # text: a part a piece
+    files = [Path(piece.key).name for piece in decided.pieces]
+    runs = sum(
+        bool(kept[at] and (at == lasts[-1] or not kept[at + 1] or files[number + 1] != files[number]))
+        for number, at in enumerate(lasts)
+    )
+    assert ends == runs
+
+
+@pytest.mark.deep
+def test_a_curation_that_was_killed_is_completed_to_the_same_bytes(raw: Path, tmp_path: Path) -> None:
+    for number in range(60):
+        write_documents(raw / "one" / f"more-{number}.jsonl", [text(100 * number + each, 400) for each in range(40)])
+    clean = job_of(raw, tmp_path / "clean")
+    expected = decide(clean)
+    job = job_of(raw, tmp_path / "store")
+    config = write_config(tmp_path / "job.yaml", job.model_dump(mode="json", exclude_unset=True))
+    killed = 0
+    for attempt in range(6):
+        command = start_module(tmp_path / f"said-{attempt}", "tests.trainer.curate_once", config)
+        measures = tmp_path / "store" / "measures"
+        before = len(list(measures.rglob("*.npz")))
+        wait_until(lambda: command.status() is not None or len(list(measures.rglob("*.npz"))) > before)  # noqa: B023
+        time.sleep(0.05 * attempt)
+        if command.status() is None:
+            os.kill(command.pid, signal.SIGKILL)
+            killed += 1
+        command.wait()
+    assert killed
+    assert decide(job).key == expected.key
+    assert arrays(tmp_path / "store" / expected.key) == arrays(tmp_path / "clean" / expected.key)
+
+
+def test_every_flipped_bit_of_decisions_is_found(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    for path in sorted((tmp_path / "store" / made.key).glob("*.npz")):
+        intact = path.read_bytes()
+        for bit in range(0, 8 * len(intact), 97):
+            path.write_bytes(flipped(intact, bit))
+            with pytest.raises(ArtifactError, match="does not match its checksum"):
+                open_decisions(Store(job.store), made.key, path.stem)
+        path.write_bytes(intact)
+
+
+def test_every_flipped_bit_of_a_measure_is_found_and_it_is_measured_anew(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    store = Store(job.store)
+    expected = arrays(tmp_path / "store" / made.key)
+    files = {path: path.read_bytes() for path in (tmp_path / "store" / "measures").rglob("*.npz")}
+    for number, (path, intact) in enumerate(files.items()):
+        for bit in range(number, 8 * len(intact), max(1, 8 * len(intact) // 40)):
+            path.write_bytes(flipped(intact, bit))
+            assert not is_intact(store, path.relative_to(tmp_path / "store").as_posix())
+        path.write_bytes(flipped(intact, number))
+    (tmp_path / "store" / made.key / "manifest.json").unlink()
+    decide(job)
+    assert arrays(tmp_path / "store" / made.key) == expected
+    assert {path: path.read_bytes() for path in files} == files
+
+
+def flipped(intact: bytes, bit: int) -> bytes:
+    found = bytearray(intact)
+    found[bit // 8] ^= 1 << bit % 8
+    return bytes(found)
+
+
+def test_damaged_decisions_are_made_anew(raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    path = tmp_path / "store" / made.key / "one.npz"
+    intact = path.read_bytes()
+    path.write_bytes(flipped(intact, 800))
+    assert not decide(job).reused
+    assert path.read_bytes() == intact
+    assert "deciding anew" in caplog.text
+
+
+def test_decisions_about_other_raw_files_are_refused(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    made = decide(job)
+    store = Store(job.store)
+    decided = open_decisions(store, made.key, "one")
+    with pytest.raises(ArtifactError, match="of other raw files than those that are there now"):
+        decided.of_pieces(find_pieces(store, job.data.corpora[1], 4096))
+
+
+def test_thresholds_that_nothing_passes_are_an_error_with_the_largest_reasons(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "length", "most_bytes": 1}]})
+    with pytest.raises(
+        CorpusError, match=r"'one': data.curation lets none of its 33 documents through: 33 for 'length: bytes too"
+    ):
+        decide(job)
+    assert not (tmp_path / "store" / "decisions").exists()
+
+
+def test_a_function_that_raises_names_the_document(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "judging.py").write_text("def judge(text):\n    return 1 / (len(text) - 500)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:judge", "least_value": -9}]})
+    with pytest.raises(CorpusError, match=r"two/c.jsonl: document \d+ of piece \d: judging:judge raised ZeroDivisionError"):
+        decide(job)
+    with pytest.raises(ConfigError, match="there is no function 'judging:other'"):
+        decide(job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:other"}]}))
+
+
+@pytest.mark.workers
+def test_a_function_decides_and_another_text_of_it_decides_anew(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "choosing.py").write_text("def choose(text):\n    return not text.startswith('x')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "choosing:choose"}]})
+    made = decide(job)
+    assert reasons_of(job, made.key, "two")[-1] == "function: value too low"
+    (tmp_path / "choosing.py").write_text("def choose(text):\n    return True\n")
+    assert decide(job).key != made.key
+
+
+def test_a_score_beside_the_text_is_compared(tmp_path: Path) -> None:
+    records = [{"text": text(number), "score": score} for number, score in enumerate([1.0, 2, "3", None, "none"])]
+    path = write_documents(tmp_path / "a.jsonl", [*records, {"text": text(9)}])
+    job = curated_job(
+        tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "score", "least_score": 2}]}
+    )
+    low = "score: score too low"
+    assert reasons_of(job, decide(job).key, "one") == [low, "kept", "kept", low, low, low]
+
+
+def test_a_pattern_drops_what_matches_or_what_does_not(tmp_path: Path) -> None:
+    path = write_documents(tmp_path / "a.jsonl", ["a secret here", "nothing", "secret secret"])
+    rules = [
+        {"kind": "pattern", "name": "secrets", "pattern": r"\bsecret\b", "most_matches": 1},
+        {"kind": "pattern", "name": "letters", "pattern": "e", "least_matches": 1},
+    ]
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"filters": rules})
+    assert reasons_of(job, decide(job).key, "one") == ["kept", "letters: matches too low", "secrets: matches too high"]

@@ -1,0 +1,140 @@
+"""What curation decided, as an artifact: for each document of each piece, whether it stays, and if not, why.
+
+    CORPUS.npz       counts      int64, the documents of each piece, in the order of pieces.json
+                     reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
+                     duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
+                     originals   int64, those others, counted from 0 over all corpora
+    pieces.json      by corpus, the pieces that were decided about, in their order
+
+A document that is read in parts is decided about part by part.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import ArtifactError
+from trainer.config.corpora import CorpusConfig, DataConfig
+from trainer.config.curation import TransformConfig
+from trainer.corpus.curated import TRANSFORM_FORMAT, Decided, read_curated
+from trainer.corpus.pieces import Piece
+from trainer.corpus.readers import Document, OnBad
+from trainer.corpus.sources import reading_options
+from trainer.store.manifest import Manifest, fingerprint, read_made, read_manifest
+from trainer.store.storage import Store
+
+KIND = "decisions"
+FORMAT = 1
+PIECES = "pieces.json"
+
+CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
+
+
+class CorpusDecisions(NamedTuple):
+    """What was decided of one corpus; `first` is the number of its first document over all corpora."""
+
+    pieces: list[Piece]
+    first: int
+    counts: NDArray[np.int64]
+    reasons: NDArray[np.uint8]
+    duplicates: NDArray[np.int64]
+    originals: NDArray[np.int64]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each piece's documents begin, and where the last's end."""
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+    def of_pieces(self, pieces: Sequence[Piece]) -> dict[tuple[str, int], Decided]:
+        """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
+        if identities(self.pieces) != identities(pieces):
+            raise ArtifactError(
+                "the decisions are of other raw files than those that are there now; start the command again, which decides "
+                "anew"
+            )
+        kept, starts = self.reasons == 0, self.starts
+        found = {}
+        for number, piece in enumerate(pieces):
+            own = kept[starts[number] : starts[number + 1]]
+            follows = piece.last or starts[number + 1] == len(kept) or bool(kept[starts[number + 1]])
+            if (decided := Decided.of(own, follows)) is not None:
+                found[piece.key, piece.index] = decided
+        return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads the documents of a corpus's pieces, as curation lets them through."""
+
+    corpus: CorpusConfig
+    transform: TransformConfig | None
+    decided: Mapping[tuple[str, int], Decided]
+    decisions: str | None = None
+    """The key of what was decided."""
+
+    def of_piece(self, piece: Piece) -> Decided | None:
+        """What was decided of a piece; None if all of it stays."""
+        return self.decided.get((piece.key, piece.index))
+
+    def read(self, piece: Piece, on_bad: OnBad) -> Iterator[Document]:
+        """The documents of a piece. Raises as `read_curated`."""
+        return read_curated(piece, self.corpus, on_bad, self.transform, self.of_piece(piece))
+
+
+def open_reader(store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], key: str | None) -> Reader:
+    """How a corpus is read, by the decisions of that key; without one all documents stay."""
+    transform = data.curation.transform if data.curation else None
+    decided = open_decisions(store, key, corpus.name).of_pieces(pieces) if key is not None else {}
+    return Reader(corpus, transform, decided, key)
+
+
+def identities(pieces: Sequence[Piece]) -> list[list[Any]]:
+    """What decisions know their pieces by."""
+    return [[piece.key, piece.index, piece.last, piece.sha256] for piece in pieces]
+
+
+def transform_options(transform: TransformConfig | None) -> list[Any]:
+    """What a shard's bytes depend on besides raw text and decisions; empty if documents are read as they are."""
+    return [TRANSFORM_FORMAT, transform.model_dump()] if transform else []
+
+
+def name_decisions(data: DataConfig, corpora: CorpusPieces, outside: Any) -> tuple[str, str]:
+    """The fingerprint and the key of what is decided by this configuration; `outside` is what it names beside the raw text."""
+    assert data.curation is not None
+    texts = [[corpus.name, reading_options(corpus), identities(pieces)] for corpus, pieces in corpora]
+    name = fingerprint([decisions_recipe(data), outside, texts])
+    return name, f"decisions/text-{name}"
+
+
+def decisions_recipe(data: DataConfig) -> dict[str, Any]:
+    """The options that decisions depend on, by their places in a configuration."""
+    assert data.curation is not None
+    options = data.curation.model_dump(mode="json")
+    return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data.curation.transform)}
+
+
+def read_decisions(store: Store, key: str) -> Manifest:
+    """The manifest of published decisions. Raises `ArtifactError` if there are none."""
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} holds no decisions; start the command again, which decides anew")
+    return manifest
+
+
+def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
+    """What was decided of one corpus. Raises `ArtifactError` if that is missing or damaged, or nothing was decided of it."""
+    manifest = read_decisions(store, key)
+    firsts: Mapping[str, int] = manifest.details["first_documents"]
+    if corpus not in firsts:
+        raise ArtifactError(f"{store.path(key)} decides about {', '.join(firsts)}, not about {corpus}")
+    records = {record.name: record for record in manifest.files}
+    pieces = [Piece(**piece) for piece in json.loads(read_made(store, key, records[PIECES]))[corpus]]
+    with np.load(io.BytesIO(read_made(store, key, records[f"{corpus}.npz"]))) as arrays:
+        return CorpusDecisions(
+            pieces, firsts[corpus], *(arrays[name] for name in ("counts", "reasons", "duplicates", "originals"))
+        )

@@ -1,0 +1,1 @@
+"""Which documents of the raw text stay: decided once, for each piece, with the reason."""

@@ -1,0 +1,69 @@
+"""Files of arrays in the store, of what can be found out again: NumPy's .npz, with a checksum of the rest at its end.
+
+The checksum stands where zip files have their comment, so that NumPy reads them as any other.
+"""
+
+import hashlib
+import io
+import logging
+import zipfile
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import StorageError
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+Arrays = dict[str, NDArray[Any]]
+
+CHECKSUM_BYTES = 16
+
+DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
+"""What NumPy and zipfile raise of a file that is not as it was written."""
+
+
+def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
+    """Write a file; the same arrays give the same bytes."""
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.comment = bytes(CHECKSUM_BYTES)
+    raw = packed.getvalue()[:-CHECKSUM_BYTES]
+    store.write_bytes(key, raw + _checksum(raw))
+
+
+def is_intact(store: Store, key: str) -> bool:
+    """Whether a file is there, and as it was written; a damaged one counts as none."""
+    try:
+        raw = store.read_bytes(key)
+    except FileNotFoundError:
+        return False
+    if intact := raw[-CHECKSUM_BYTES:] == _checksum(raw[:-CHECKSUM_BYTES]):
+        return intact
+    log.warning("%s does not match its checksum: it is made anew", store.path(key))
+    store.delete(key)  # a copy that was fetched of it counts no more either
+    return False
+
+
+def _checksum(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES).digest()
+
+
+def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
+    """Some arrays of a file that was there a moment ago. Raises `StorageError` if it is not, or is damaged."""
+    try:
+        with np.load(store.fetch(key)) as arrays:
+            return [arrays[name] for name in names]
+    except (FileNotFoundError, *DAMAGED) as error:
+        raise StorageError(
+            f"{store.path(key)} is gone or damaged ({error}); start the command again, which makes it anew"
+        ) from error
+
+
+def names_of(store: Store, key: str) -> list[str]:
+    """The names of the arrays of a file that is intact."""
+    with np.load(store.fetch(key)) as arrays:
+        return list(arrays.files)

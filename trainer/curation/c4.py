@@ -1,0 +1,163 @@
+"""What the rules of C4 compare that drop whole documents (Raffel et al. 2020, section 2.2), for each text.
+
+As in C4's own program, only good lines are looked at: those of three words or more that end in a terminal punctuation mark and
+have no word of more than a thousand characters. Marks of citations such as [1] at a line's end are passed over.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.curation.characters import OTHER
+from trainer.curation.compiled import compiled
+from trainer.curation.texts import Lines, Texts
+
+C4 = np.dtype([
+    ("sentences", np.int32),  # of good lines that mention neither JavaScript nor policies
+    ("lorem_ipsum_lines", np.int32),  # good lines
+    ("curly_bracket_lines", np.int32),
+    ("javascript_lines", np.int32),
+    ("policy_lines", np.int32),
+])  # fmt: skip
+
+Points = NDArray[np.uint32]
+Flags = NDArray[np.bool_]
+
+FEWEST_WORDS, LONGEST_WORD = 3, 1000
+
+POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+CITATIONS = ("[edit]", "[citation needed]")
+
+DOT, OPENING, CLOSING, DIGIT_0, DIGIT_9, CURLY_BRACKET = map(ord, ".[]09{")
+ENDS_OF_LINE = tuple(map(ord, ".?!\"'"))
+ENDS_OF_SENTENCE = tuple(map(ord, ".?!"))
+CLOSERS = tuple(map(ord, "\"')]”’»"))
+ENDS_WITHOUT_SPACE = tuple(map(ord, "。！？｡"))
+
+
+def c4(texts: Texts) -> NDArray[np.void]:
+    """The fields of `C4` for each text."""
+    measured = np.zeros(len(texts), C4)
+    phrases = _points("lorem ipsum"), _points("javascript"), tuple(map(_points, POLICIES)), tuple(map(_points, CITATIONS))
+    _count_lines(texts.lowered, texts.kinds < OTHER, texts.lines, *phrases, measured)
+    return measured
+
+
+def _points(phrase: str) -> Points:
+    return np.array(list(map(ord, phrase)), np.uint32)
+
+
+@compiled
+def _count_lines(
+    points: Points, is_space: Flags, lines: Lines,
+    lorem_ipsum: Points, javascript: Points, policies: tuple[Points, ...], citations: tuple[Points, ...],
+    measured: NDArray[np.void],
+) -> None:  # fmt: skip
+    for text in range(len(measured)):
+        row = measured[text]
+        for line in range(lines.starts[text], lines.starts[text + 1]):
+            first, end = _strip(is_space, lines.first[line], lines.end[line])
+            if not _has_good_words(is_space, first, end):
+                continue
+            end = _without_citations(points, first, end, citations)
+            if end == first or not _ends_well(points, first, end):
+                continue
+            row.lorem_ipsum_lines += _contains(points, first, end, lorem_ipsum)
+            if _contains(points, first, end, javascript):
+                row.javascript_lines += 1
+                continue
+            row.curly_bracket_lines += (points[first:end] == CURLY_BRACKET).any()
+            if _contains_any(points, first, end, policies):
+                row.policy_lines += 1
+                continue
+            row.sentences += _sentences(points, is_space, first, end)
+
+
+@compiled
+def _strip(is_space: Flags, first: int, end: int) -> tuple[int, int]:
+    while first < end and is_space[first]:
+        first += 1
+    while first < end and is_space[end - 1]:
+        end -= 1
+    return first, end
+
+
+@compiled
+def _has_good_words(is_space: Flags, first: int, end: int) -> bool:
+    """Whether what stands between white space is enough, and none of it too long."""
+    words = length = 0
+    for at in range(first, end):
+        length = 0 if is_space[at] else length + 1
+        words += length == 1
+        if length > LONGEST_WORD:
+            return False
+    return words >= FEWEST_WORDS
+
+
+@compiled
+def _without_citations(points: Points, first: int, end: int, citations: tuple[Points, ...]) -> int:
+    """Where the line ends, but for marks such as [1], [] and [edit]."""
+    while end > first and points[end - 1] == CLOSING:
+        before = end
+        at = end - 2
+        while at >= first and DIGIT_0 <= points[at] <= DIGIT_9:
+            at -= 1
+        if at >= first and points[at] == OPENING:
+            end = at
+        for citation in citations:
+            if end - len(citation) >= first and _stands_at(points, end - len(citation), citation):
+                end -= len(citation)
+        if end == before:
+            break
+    return end
+
+
+@compiled
+def _ends_well(points: Points, first: int, end: int) -> bool:
+    if end - first >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT:
+        return False
+    return points[end - 1] in ENDS_OF_LINE
+
+
+@compiled
+def _stands_at(points: Points, at: int, phrase: Points) -> bool:
+    for number in range(len(phrase)):  # noqa: SIM110 - compiled code has no generators
+        if points[at + number] != phrase[number]:
+            return False
+    return True
+
+
+@compiled
+def _contains(points: Points, first: int, end: int, phrase: Points) -> bool:
+    for at in range(first, end - len(phrase) + 1):  # noqa: SIM110
+        if points[at] == phrase[0] and _stands_at(points, at, phrase):
+            return True
+    return False
+
+
+@compiled
+def _contains_any(points: Points, first: int, end: int, phrases: tuple[Points, ...]) -> bool:
+    for phrase in phrases:  # noqa: SIM110
+        if _contains(points, first, end, phrase):
+            return True
+    return False
+
+
+@compiled
+def _sentences(points: Points, is_space: Flags, first: int, end: int) -> int:
+    """One more than the sentences that end within: with a mark, and what closes behind it, that white space follows.
+
+    Marks of scripts without white space need none behind them; several dots end no sentence.
+    """
+    sentences, at = 1, first
+    while at < end:
+        mark = points[at]
+        at += 1
+        if mark not in ENDS_OF_SENTENCE and mark not in ENDS_WITHOUT_SPACE:
+            continue
+        is_dots = mark == DOT and ((at < end and points[at] == DOT) or (at - 2 >= first and points[at - 2] == DOT))
+        while at < end and (points[at] in CLOSERS or points[at] in ENDS_OF_SENTENCE or points[at] in ENDS_WITHOUT_SPACE):
+            mark = points[at]
+            at += 1
+        if at < end and not is_dots and (is_space[at] or points[at - 1] in ENDS_WITHOUT_SPACE):
+            sentences += 1
+    return sentences

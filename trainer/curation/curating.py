@@ -1,0 +1,205 @@
+"""The stage that decides: measures what has not been measured, applies rules, finds duplicates, and publishes."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import CorpusError
+from trainer.common.process import usable_cores
+from trainer.common.progress import Bar, Progress
+from trainer.common.stopping import check_stop
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.carrying import carried, carrier_of
+from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
+from trainer.corpus.shard_workers import Workers
+from trainer.corpus.sources import forgetting_changed
+from trainer.curation.contamination import describe, find_overlap
+from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, start_pass
+from trainer.curation.measures import Digest, Measure, Overlap, Signature, Size
+from trainer.curation.measuring import divide, measure
+from trainer.curation.numbering import Numbered, Numbering, number
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, make_plan, measures_of, reasons_of
+from trainer.curation.rules import Test, columns_of
+from trainer.engines.carriers import Carrier
+from trainer.records.holds import hold_reused
+from trainer.store.manifest import ArtifactRef, Manifest, find_damage, publish_folder, read_manifest
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
+    """Publish what is decided of each document, or find it published.
+
+    Raises `CorpusError` for raw text, evaluation sets or functions that cannot be used, and if no document stays.
+    """
+    store, data = Store(job.store), job.data
+    with progress.bar("look at raw files", None, "B") as bar:
+        plan = make_plan(store, data, bar.advance)
+    if (manifest := find_decisions(store, plan.key)) is not None:
+        return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size(), reused=True)
+    store.sweep()
+    with forgetting_changed(store), Workers(data.workers or usable_cores()) as workers, carrier_of(job, workers) as carrier:
+        decided = Deciding(store, job, plan, carrier, progress)
+        decided.measure()
+        decided.filter()
+        decided.drop_duplicates()
+        manifest = decided.publish()
+    return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size())
+
+
+def find_decisions(store: Store, key: str) -> Manifest | None:
+    """The manifest of decisions that are published and intact; a damaged one counts as none."""
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        return None
+    for file, problem in (damage := find_damage(store, key, manifest)).items():
+        log.warning("%s/%s %s: deciding anew", store.path(key), file, problem)
+    return None if damage or not hold_reused(store, key, manifest.created) else manifest
+
+
+class Deciding:
+    """Decisions in the making: a number for each document, 0 as long as it stays, else that of its reason, from 1."""
+
+    def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Carrier, progress: Progress) -> None:
+        assert job.data.curation is not None
+        self.store, self.job, self.plan, self.carrier, self.progress = store, job, plan, carrier, progress
+        self.options = job.data.curation
+        self.names = reasons_of(self.options, plan.tests)
+        overlap = find_overlap(store, self.options.decontaminate, plan.evaluation) if self.options.decontaminate else None
+        self.overlap: Overlap | None = overlap
+        self.measures = measures_of(self.options, plan.tests, overlap)
+        self.size: Measure = Size()
+
+    def measure(self) -> None:
+        """Have every document measured, and number them."""
+        columns = columns_of(self.plan.tests)
+        units = [divide(corpus, pieces, self.options.transform, columns) for corpus, pieces in self.plan.corpora]
+        flat = sorted((unit for each in units for unit in each), key=lambda unit: unit.raw_bytes, reverse=True)
+        with self.progress.bar("measure documents", self.plan.raw_bytes, "B") as bar:
+            self._carry(measure, ((self.job.store, unit, self.measures) for unit in flat), bar)
+        texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
+        self.numbering: Numbering = number(self.store, texts, self.size)
+        self.reasons = np.zeros(self.numbering.total, np.uint8)
+        self.firsts: NDArray[Any] | None = None
+
+    def filter(self) -> None:
+        """Put each document to the tests, in their order, and then to that of the evaluation sets."""
+        for each in self.numbering.units:
+            check_stop()
+            broken = np.zeros(int(each.counts.sum()), np.uint8)
+            for reason, test in enumerate(self.plan.tests, 1):
+                if test.is_for(each.unit.corpus.name):
+                    broken[(broken == 0) & self._breaks(each, test)] = reason
+            if self.overlap is not None:
+                (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
+                broken[(broken == 0) & (shared > 0)] = self._number(CONTAMINATED)
+            self.reasons[each.documents] = broken
+
+    def drop_duplicates(self) -> None:
+        """Of documents that are the same, and then of those that resemble each other, leave the first."""
+        clusters = Clusters(self.numbering.total)
+        passes: list[tuple[str, Measure, int]] = []
+        if self.options.exact is not None:
+            passes.append((EXACT, Digest.of(self.options.exact), 1))
+        if self.options.near is not None:
+            passes.append((NEAR, Signature.of(self.options.near), self.options.near.bands))
+        for reason, by, bands in passes:
+            alive = self.reasons == 0
+            started = start_pass(self.store, self.numbering.units, by, alive)
+            wanted = slices(by, bands, self.numbering.total)
+            with self.progress.bar(f"find {reason}s", len(wanted), "slices") as bar:
+                self._carry(pair, ((self.job.store, started, each) for each in wanted), bar)
+                for each in wanted:
+                    clusters.link(read_pairs(self.store, started, each))
+            self.firsts = clusters.firsts()
+            self.reasons[alive & (self.firsts != np.arange(len(alive), dtype=self.firsts.dtype))] = self._number(reason)
+
+    def publish(self) -> Manifest:
+        """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
+        table = self.count()
+        for corpus, _ in self.plan.corpora:
+            self._require_some(corpus.name, table[corpus.name])
+        with self.store.staging(key=self.plan.key) as folder:
+            for corpus, _ in self.plan.corpora:
+                np.savez(folder / f"{corpus.name}.npz", allow_pickle=False, **self._of_corpus(corpus.name))
+            pieces = {corpus.name: [vars(piece) for piece in pieces] for corpus, pieces in self.plan.corpora}
+            Path(folder, PIECES).write_text(json.dumps(pieces), encoding="utf-8")
+            return publish_folder(self.store, folder, self.plan.key, KIND, self.plan.name, self._details(table))
+
+    def count(self) -> dict[str, list[dict[str, Any]]]:
+        """By corpus, how many documents and bytes stay, and go for each reason."""
+        counts = {corpus.name: np.zeros((2, len(self.names) + 1), np.int64) for corpus, _ in self.plan.corpora}
+        for each in self.numbering.units:
+            (sizes,) = each.unit.read(self.store, self.size, "bytes")
+            reasons = self.reasons[each.documents]
+            counts[each.unit.corpus.name] += [
+                np.bincount(reasons, minlength=len(self.names) + 1),
+                np.bincount(reasons, sizes, minlength=len(self.names) + 1).astype(np.int64),
+            ]
+        return {
+            corpus: [
+                {"reason": reason, "documents": int(documents), "bytes": int(size)}
+                for reason, documents, size in zip(["kept", *self.names], *found, strict=True)
+                if documents or reason == "kept"
+            ]
+            for corpus, found in counts.items()
+        }
+
+    def _details(self, table: dict[str, Any]) -> dict[str, Any]:
+        kept_out = None
+        if self.options.decontaminate is not None and self.overlap is not None:
+            kept_out = {
+                "ngram": self.options.decontaminate.ngram, "key": self.overlap.key,
+                "files": list(describe(self.options.decontaminate, self.plan.evaluation)),
+            }  # fmt: skip
+        return {
+            "recipe": decisions_recipe(self.job.data),
+            "curation": self.options.model_dump(mode="json"),
+            "reasons": self.names,
+            "corpora": [corpus.model_dump(mode="json") for corpus, _ in self.plan.corpora],
+            "first_documents": self.numbering.firsts,
+            "documents": self.numbering.total,
+            "table": table,
+            "kept_out": kept_out,
+        }
+
+    def _of_corpus(self, name: str) -> dict[str, NDArray[Any]]:
+        own = self._documents(name)
+        firsts = self.firsts[own] if self.firsts is not None else np.arange(own.start, own.stop)
+        reasons = self.reasons[own]
+        duplicates = np.flatnonzero(np.isin(reasons, [self._number(name) for name in (EXACT, NEAR) if name in self.names]))
+        return {
+            "counts": self.numbering.counts[name], "reasons": reasons,
+            "duplicates": duplicates, "originals": firsts[duplicates].astype(np.int64),
+        }  # fmt: skip
+
+    def _require_some(self, corpus: str, table: list[dict[str, Any]]) -> None:
+        if table[0]["documents"]:
+            return
+        largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
+        told = "; ".join(f"{line['documents']} for {line['reason']!r}" for line in largest)
+        raise CorpusError(
+            f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents through: "
+            f"{told}; loosen those bounds, or leave the rule out"
+        )
+
+    def _documents(self, corpus: str) -> slice:
+        first = self.numbering.firsts[corpus]
+        return slice(first, first + int(self.numbering.counts[corpus].sum()))
+
+    def _number(self, reason: str) -> int:
+        return self.names.index(reason) + 1
+
+    def _breaks(self, each: Numbered, test: Test) -> NDArray[np.bool_]:
+        (values,) = each.unit.read(self.store, test.measure, test.bound.field)
+        return test.breaks(values)
+
+    def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:
+        for _ in carried(self.carrier, bar, work, calls):
+            pass

@@ -1,0 +1,161 @@
+"""Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
+
+    measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a document, and
+                     pieces      the digest of each piece; counts, its documents
+
+The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from an
+older file of the unit, so that a changed file is measured alone.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import CorpusError
+from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import TransformConfig
+from trainer.corpus.curated import read_curated
+from trainer.corpus.decisions import transform_options
+from trainer.corpus.pieces import Piece
+from trainer.corpus.readers import Document
+from trainer.corpus.shards import batches
+from trainer.corpus.sources import reading_options
+from trainer.corpus.tokenizer_making import ignore
+from trainer.curation.arrays import is_intact, names_of, read_arrays, write_arrays
+from trainer.curation.measures import Batch, DocumentError, Measure, Rows, folder_of
+from trainer.engines.carriers import Advance
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+FORMAT = 1
+UNIT_BYTES = 16 * 2**20
+MOST_UNITS = 4096
+BATCH_BYTES = 2**20
+PIECES, COUNTS = "pieces", "counts"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Some pieces that are measured together, and the folder of the store that their measures are kept in."""
+
+    corpus: CorpusConfig
+    transform: TransformConfig | None
+    columns: tuple[str, ...]
+    folder: str
+    number: int
+    count: int
+    pieces: tuple[Piece, ...]
+
+    def read(self, store: Store, measure: Measure, *names: str) -> list[NDArray[Any]]:
+        """Some arrays of what a measure found. Raises `StorageError` if that is gone."""
+        return read_arrays(store, self.key(measure), *names)
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+    @property
+    def digests(self) -> NDArray[np.bytes_]:
+        """What each piece's documents depend on besides how they are read."""
+        return np.array([fingerprint([piece.sha256, piece.index, piece.last]) for piece in self.pieces], "S16")
+
+    def key(self, measure: Measure) -> str:
+        digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
+        return f"{self.folder}/{folder_of(measure)}/{self.number:05d}-{self.count:05d}-{digest}.npz"
+
+
+def divide(
+    corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None, columns: Sequence[str]
+) -> list[Unit]:
+    """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they were."""
+    wanted = max(1, min(MOST_UNITS, sum(piece.size for piece in pieces) // UNIT_BYTES))
+    count = 1 << (wanted - 1).bit_length()
+    hands: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in pieces:
+        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
+        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
+    folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
+    return [
+        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand)) for number, hand in enumerate(hands) if hand
+    ]
+
+
+def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance) -> None:
+    """Measure a unit's documents, as far as that is not in the store. Raises `CorpusError` for what cannot be read."""
+    store = Store(url)
+    missing = [each for each in measures if not is_intact(store, unit.key(each))]
+    digests = unit.digests.tolist()
+    known = {each: _known_rows(store, unit, each) for each in missing}
+    gaps: dict[tuple[bytes, ...], list[Measure]] = {}
+    for each in missing:
+        gaps.setdefault(tuple(digest for digest in digests if digest not in known[each]), []).append(each)
+    to_read = {digest for gap in gaps for digest in gap}
+    advance(sum(piece.size for piece, digest in zip(unit.pieces, digests, strict=True) if digest not in to_read))
+    for gap, group in gaps.items():
+        unread = set(gap)
+        pieces = {digest: piece for piece, digest in zip(unit.pieces, digests, strict=True) if digest in unread}
+        for each, found in _measure_pieces(unit, list(pieces.values()), group, advance).items():
+            known[each] |= dict(zip(pieces, found, strict=True))
+    for each in missing:
+        rows = [known[each][digest] for digest in digests]
+        arrays = {name: np.concatenate([piece[name] for piece in rows]) for name in rows[0]}
+        counts = np.array([len(next(iter(piece.values()))) for piece in rows], np.int64)
+        write_arrays(store, unit.key(each), {**arrays, PIECES: unit.digests, COUNTS: counts})
+
+
+def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]:
+    """What older files of a unit hold of its pieces, by their digests."""
+    folder, _, own = unit.key(measure).rpartition("/")
+    wanted = set(unit.digests.tolist())
+    known: dict[bytes, Rows] = {}
+    for name in store.names(folder):
+        number, count = (int(part) for part in name.split("-")[:2])
+        if wanted <= known.keys() or name == own or unit.number % count != number or not is_intact(store, f"{folder}/{name}"):
+            continue
+        names = names_of(store, f"{folder}/{name}")
+        arrays = dict(zip(names, read_arrays(store, f"{folder}/{name}", *names), strict=True))
+        digests, counts = arrays.pop(PIECES).tolist(), arrays.pop(COUNTS)
+        for digest, end, documents in zip(digests, np.cumsum(counts), counts, strict=True):
+            if digest in wanted:
+                known[digest] = {array: values[end - documents : end] for array, values in arrays.items()}
+    return known
+
+
+def _measure_pieces(
+    unit: Unit, pieces: Sequence[Piece], measures: Sequence[Measure], advance: Advance
+) -> dict[Measure, list[Rows]]:
+    """What measures find in some pieces: for each measure, its rows by piece. Documents are measured many at a time."""
+    found: dict[Measure, list[Rows]] = {each: [each(Batch([]))] for each in measures}
+    places: list[str] = []
+    counts = np.zeros(len(pieces), np.int64)
+
+    def documents() -> Iterator[Document]:
+        for number, piece in enumerate(pieces):
+            for document in read_curated(piece, unit.corpus, ignore, unit.transform, columns=unit.columns):
+                counts[number] += 1
+                places.append(f"{piece.path}: document {counts[number]} of piece {piece.index}")
+                yield document
+
+    for batch in map(Batch, batches(documents(), BATCH_BYTES)):
+        for each in measures:
+            try:
+                found[each].append(each(batch))
+            except DocumentError as error:
+                raise CorpusError(f"{places[error.number]}: {error}") from error
+        places.clear()
+        advance(sum(len(document.text) for document in batch.documents))
+    ends = np.cumsum(counts)
+    return {
+        each: _divided({name: np.concatenate([rows[name] for rows in parts]) for name in parts[0]}, ends)
+        for each, parts in found.items()
+    }
+
+
+def _divided(rows: Rows, ends: NDArray[np.int64]) -> list[Rows]:
+    """Rows by piece."""
+    starts = np.concatenate([[0], ends])[:-1]
+    return [{name: values[start:end] for name, values in rows.items()} for start, end in zip(starts, ends, strict=True)]

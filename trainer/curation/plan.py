@@ -1,0 +1,70 @@
+"""What is to be decided: the raw text of all corpora, the tests that each document is put to, and what those measure."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from trainer.common.errors import ConfigError
+from trainer.config.corpora import CorpusConfig, DataConfig
+from trainer.config.curation import CurationConfig
+from trainer.corpus.decisions import name_decisions
+from trainer.corpus.pieces import Piece
+from trainer.corpus.sources import find_pieces
+from trainer.curation.contamination import Found, find_evaluation, name_evaluation
+from trainer.curation.measures import Digest, Function, Measure, Signature, Size, unique
+from trainer.curation.rules import Test, tests_of
+from trainer.store.storage import Store
+
+MOST_REASONS = 250
+"""A document's reason is one byte."""
+
+CONTAMINATED, EXACT, NEAR = "contaminated", "exact duplicate", "near duplicate"
+
+
+class Plan(NamedTuple):
+    """All that decisions depend on; `name` and `key` are of what is decided."""
+
+    name: str
+    key: str
+    corpora: list[tuple[CorpusConfig, list[Piece]]]
+    evaluation: Found
+    tests: list[Test]
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.size for _, pieces in self.corpora for piece in pieces)
+
+
+def make_plan(
+    store: Store,
+    data: DataConfig,
+    advance: Callable[[int], None] = lambda size: None,
+) -> Plan:
+    """Look at the raw files and the evaluation sets. Raises `CorpusError` and `ConfigError` for what cannot be used."""
+    options = data.curation
+    assert options is not None
+    tests = [test for rule in options.filters for test in tests_of(rule)]
+    if len(tests) > MOST_REASONS:
+        raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
+    corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
+    evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
+    outside = [
+        name_evaluation(options.decontaminate, evaluation) if options.decontaminate else None,
+        [test.measure.source for test in tests if isinstance(test.measure, Function)],
+    ]
+    name, key = name_decisions(data, corpora, outside)
+    return Plan(name, key, corpora, evaluation, tests)
+
+
+def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:
+    """Why documents go, in the order in which it is tried."""
+    ends = {CONTAMINATED: options.decontaminate, EXACT: options.exact, NEAR: options.near}
+    return [*(test.reason for test in tests), *(reason for reason, wanted in ends.items() if wanted is not None)]
+
+
+def measures_of(options: CurationConfig, tests: Sequence[Test], overlap: Measure | None) -> list[Measure]:
+    """All that is measured."""
+    found: list[Measure] = [Size(), *(test.measure for test in tests)]
+    found += [overlap] if overlap else []
+    found += [Digest.of(options.exact)] if options.exact else []
+    found += [Signature.of(options.near)] if options.near else []
+    return unique(found)

@@ -1,0 +1,190 @@
+"""What the repetition rules of Gopher compare (Rae et al. 2021, table A1), for each text.
+
+The n-grams are of words as they are written, symbols among them. An n-gram is known by the numbers of the two (n - 1)-grams
+that it is made of; one of which a part occurs once occurs once itself, and needs no number.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.curation.compiled import compiled
+from trainer.curation.texts import FACTOR, Hashes, Lines, Positions, Texts, Words, share
+
+TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
+SHORTEST, LONGEST, FIRST_DUPLICATE = 2, 10, 5
+
+REPETITION = np.dtype([
+    ("duplicate_lines", np.float32),  # share of the lines that came before; empty ones are none
+    ("duplicate_line_characters", np.float32),  # their share of the text's characters
+    ("duplicate_paragraphs", np.float32),  # the same of what stands between empty lines
+    ("duplicate_paragraph_characters", np.float32),
+    *[(f"top_{n}_gram_characters", np.float32) for n in TOP_N],  # share of the most frequent n-gram
+    *[(f"duplicate_{n}_gram_characters", np.float32) for n in DUPLICATE_N],  # share of those that came before
+])  # fmt: skip
+
+COUNTS = np.dtype([
+    (name, np.int64)
+    for name in ("lines", "duplicate_lines", "line_characters",
+                 "paragraphs", "duplicate_paragraphs", "paragraph_characters")
+])  # fmt: skip
+
+UNIQUE = -1
+
+
+def repetition(texts: Texts) -> NDArray[np.void]:
+    """The fields of `REPETITION` for each text."""
+    counts = np.zeros(len(texts), COUNTS)
+    grams = np.zeros((len(texts), LONGEST + 1), np.int64)
+    _count_lines(texts.lines, counts)
+    _count_grams(texts.words, grams)
+    characters = np.diff(texts.starts)
+    measured = np.zeros(len(texts), REPETITION)
+    for part in ("line", "paragraph"):
+        measured[f"duplicate_{part}s"] = share(counts[f"duplicate_{part}s"], counts[f"{part}s"])
+        measured[f"duplicate_{part}_characters"] = share(counts[f"{part}_characters"], characters)
+    for n in TOP_N:
+        measured[f"top_{n}_gram_characters"] = share(grams[:, n], characters)
+    for n in DUPLICATE_N:
+        measured[f"duplicate_{n}_gram_characters"] = share(grams[:, n], characters)
+    return measured
+
+
+@compiled
+def _number(keys: Hashes) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The number of each key, from 0 on in the order in which they first occur; and where each number does."""
+    size = 4
+    while size < 2 * len(keys):
+        size *= 2
+    slots = np.full(size, -1, np.int32)
+    numbers, firsts = np.empty(len(keys), np.int32), np.empty(len(keys), np.int32)
+    known = 0
+    for at in range(len(keys)):
+        slot = (keys[at] * FACTOR) >> np.uint64(32) & np.uint64(size - 1)
+        while slots[slot] >= 0 and keys[firsts[slots[slot]]] != keys[at]:
+            slot = (slot + np.uint64(1)) & np.uint64(size - 1)
+        if slots[slot] < 0:
+            slots[slot], firsts[known] = known, at
+            known += 1
+        numbers[at] = slots[slot]
+    return numbers, firsts[:known]
+
+
+@compiled
+def _count_lines(lines: Lines, counts: NDArray[np.void]) -> None:
+    for text in range(len(counts)):
+        count = counts[text]
+        first, end, hashes = _full_lines(lines, text)
+        count.lines = len(hashes)
+        numbers, firsts = _number(hashes)
+        for line in range(len(hashes)):
+            if firsts[numbers[line]] != line:
+                count.duplicate_lines += 1
+                count.line_characters += end[line] - first[line]
+        first, end, hashes = _paragraphs(lines, text)
+        count.paragraphs = len(hashes)
+        numbers, firsts = _number(hashes)
+        for paragraph in range(len(hashes)):
+            if firsts[numbers[paragraph]] != paragraph:
+                count.duplicate_paragraphs += 1
+                count.paragraph_characters += end[paragraph] - first[paragraph]
+
+
+@compiled
+def _full_lines(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
+    """First and end character and hash of each line of a text that is not empty."""
+    own = slice(lines.starts[text], lines.starts[text + 1])
+    first, end, hashes = lines.first[own], lines.end[own], lines.hashes[own]
+    full = end > first
+    return first[full], end[full], hashes[full]
+
+
+@compiled
+def _paragraphs(lines: Lines, text: int) -> tuple[Positions, Positions, Hashes]:
+    """The same of each run of lines that are not empty."""
+    most = lines.starts[text + 1] - lines.starts[text]
+    first, end, hashes = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.uint64)
+    count, is_open = 0, False
+    for line in range(lines.starts[text], lines.starts[text + 1]):
+        if lines.end[line] == lines.first[line]:
+            is_open = False
+            continue
+        if not is_open:
+            first[count], is_open = lines.first[line], True
+            count += 1
+        end[count - 1] = lines.end[line]
+        hashes[count - 1] = hashes[count - 1] * FACTOR + lines.hashes[line]
+    return first[:count], end[:count], hashes[:count]
+
+
+@compiled
+def _count_grams(words: Words, characters: NDArray[np.int64]) -> None:
+    """Of each text and n the characters of the most frequent n-gram, or of duplicates from `FIRST_DUPLICATE` on."""
+    for text in range(len(characters)):
+        own = slice(words.starts[text], words.starts[text + 1])
+        before = np.zeros(own.stop - own.start + 1, np.int64)  # characters of the words before each
+        before[1:] = np.cumsum(words.end[own] - words.first[own])
+        numbers, firsts = _number(words.hashes[own])
+        _forget_unique(numbers, _times(numbers, len(firsts)))
+        for n in range(SHORTEST, LONGEST + 1):
+            if len(numbers) < 2:
+                break
+            numbers, top, times = _extend(numbers)
+            if n < FIRST_DUPLICATE:
+                characters[text, n] = times * (before[top + n] - before[top] + n - 1)  # a space between words
+            else:
+                characters[text, n] = _duplicates(numbers, before, n)
+
+
+@compiled
+def _extend(numbers: NDArray[np.int32]) -> tuple[NDArray[np.int32], int, int]:
+    """The numbers of n-grams from those of (n - 1)-grams, where the most frequent first stands, and how often it occurs."""
+    longer = np.full(len(numbers) - 1, UNIQUE, np.int32)
+    places, keys = np.empty(len(longer), np.int32), np.empty(len(longer), np.uint64)
+    count = 0
+    for at in range(len(longer)):
+        if numbers[at] != UNIQUE and numbers[at + 1] != UNIQUE:
+            places[count] = at
+            keys[count] = np.uint64(numbers[at]) << np.uint64(32) | np.uint64(numbers[at + 1])
+            count += 1
+    alike, firsts = _number(keys[:count])
+    times = _times(alike, len(firsts))
+    _forget_unique(alike, times)
+    for at in range(count):
+        longer[places[at]] = alike[at]
+    if len(times) == 0 or times.max() == 1:
+        return longer, 0, 1
+    most = times.argmax()
+    return longer, places[firsts[most]], times[most]
+
+
+@compiled
+def _times(numbers: NDArray[np.int32], count: int) -> NDArray[np.int32]:
+    """How often each number occurs."""
+    times = np.zeros(count, np.int32)
+    for number in numbers:
+        times[number] += 1
+    return times
+
+
+@compiled
+def _forget_unique(numbers: NDArray[np.int32], times: NDArray[np.int32]) -> None:
+    for at in range(len(numbers)):
+        if times[numbers[at]] == 1:
+            numbers[at] = UNIQUE
+
+
+@compiled
+def _duplicates(numbers: NDArray[np.int32], before: Positions, n: int) -> int:
+    """The characters of n-grams that came before, none counted twice: behind such a one, reading goes on after its end."""
+    seen = np.zeros(len(numbers) + 1, np.bool_)
+    at = characters = 0
+    while at < len(numbers):
+        if numbers[at] == UNIQUE:
+            at += 1
+        elif seen[numbers[at]]:
+            characters += before[at + n] - before[at]
+            at += n
+        else:
+            seen[numbers[at]] = True
+            at += 1
+    return characters

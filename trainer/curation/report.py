@@ -1,0 +1,64 @@
+"""Decisions on the command line: the table of reasons, examples of one, and what was decided of one document."""
+
+import re
+from collections.abc import Iterator
+
+from trainer.common.errors import ConfigError, PipelineError
+from trainer.common.formats import count, size
+from trainer.common.outages import tell_failure
+from trainer.common.plain_values import show_json
+from trainer.common.showing import show
+from trainer.curation.showing import Decided, Shown
+from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.store.storage import Store
+
+TOLD_CHARACTERS = 400
+ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
+
+
+def tell(
+    url: str, reason: str | None, document: str | None, corpus: str | None, key: str | None, examples: int, as_json: bool
+) -> int:
+    """Print what was decided; returns the exit status."""
+    try:
+        decided = Decided(Store(url), key)
+        if document is not None:
+            found = [decided.document(*_parse(document))]
+        else:
+            found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
+    except PipelineError as error:
+        return tell_failure(error)
+    if as_json:
+        shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
+        show_json({"key": decided.key, "table": decided.manifest.details["table"], "documents": shown})
+    elif reason is None and document is None:
+        show("\n".join([*_table(decided), ""]))
+    else:
+        show("\n".join(line for each in found for line in _describe(each)))
+    return 0
+
+
+def _parse(document: str) -> tuple[str, int]:
+    match = ADDRESS.fullmatch(document)
+    if match is None:
+        raise ConfigError(f"--document {document!r}: expected PATH#N, the file and the number of a document in it, from 1")
+    return match[1], int(match[2])
+
+
+def _table(decided: Decided) -> Iterator[str]:
+    yield decided.key
+    yield describe_decisions(decided.manifest.details)
+    for row in decision_rows(decided.manifest.details):
+        yield (
+            f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
+            f"{size(row['bytes']):>10}"
+        )
+    yield "--reason NAME shows examples, --document PATH#N one document"
+
+
+def _describe(each: Shown) -> Iterator[str]:
+    yield f"{each.place} of {each.place.corpus}: {each.reason}"
+    yield f"  {each.why}"
+    text = each.text if len(each.text) <= TOLD_CHARACTERS else f"{each.text[:TOLD_CHARACTERS]}…"
+    yield from (f"  | {line}" for line in text.splitlines())
+    yield ""

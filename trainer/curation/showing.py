@@ -1,0 +1,152 @@
+"""What was decided of single documents, with what it was decided by: read again, and measured again."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import CurationConfig
+from trainer.corpus.curated import read_curated
+from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
+from trainer.corpus.tokenizer_making import ignore
+from trainer.curation.measures import Batch, Overlap, overlaps
+from trainer.curation.plan import CONTAMINATED
+from trainer.curation.rules import columns_of, tests_of
+from trainer.curation.texts import Texts, shingles
+from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
+
+KEPT = "kept"
+
+
+class Place(NamedTuple):
+    """A document by its corpus, its file, and its number there, from 1."""
+
+    corpus: str
+    path: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.path}#{self.number}"
+
+
+class Shown(NamedTuple):
+    """A document, what was decided of it, why, and its text."""
+
+    place: Place
+    reason: str
+    why: str
+    text: str
+
+
+class Decided:
+    """The decisions of a store by one key. Raises `ArtifactError` if there are none."""
+
+    def __init__(self, store: Store, key: str | None) -> None:
+        self.store, self.key = store, key or newest(store)
+        self.manifest: Manifest = read_decisions(store, self.key)
+        details = self.manifest.details
+        self.options = CurationConfig(**details["curation"])
+        self.reasons: list[str] = [KEPT, *details["reasons"]]
+        self.corpora = [CorpusConfig(**corpus) for corpus in details["corpora"]]
+        self._opened: dict[str, CorpusDecisions] = {}
+
+    def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
+        """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown reason."""
+        if reason not in self.reasons:
+            raise ConfigError(f"{self.key} knows no reason {reason!r}; it has {', '.join(map(repr, self.reasons))}")
+        for each in self.corpora:
+            if corpus in (None, each.name):
+                found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
+                for number in found[:: max(1, len(found) // count)][:count]:
+                    yield self.show(each, int(number))
+
+    def document(self, path: str, number: int) -> Shown:
+        """What was decided of a file's document. Raises `ConfigError` if there is no such file or document."""
+        for corpus in self.corpora:
+            own = self.of(corpus.name)
+            places = [place for place, piece in enumerate(own.pieces) if path in (piece.path, piece.key)]
+            if places:
+                first, end = own.starts[places[0]], own.starts[places[-1] + 1]
+                if not 1 <= number <= end - first:
+                    raise ConfigError(f"{path} has {end - first} documents, counted from 1; there is no {number}")
+                return self.show(corpus, int(first) + number - 1)
+        raise ConfigError(f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it")
+
+    def of(self, corpus: str) -> CorpusDecisions:
+        if corpus not in self._opened:
+            self._opened[corpus] = open_decisions(self.store, self.key, corpus)
+        return self._opened[corpus]
+
+    def show(self, corpus: CorpusConfig, number: int) -> Shown:
+        """What was decided of a corpus's document, counted from 0."""
+        own = self.of(corpus.name)
+        batch = self._read(corpus, number)
+        reason = self.reasons[own.reasons[number]]
+        return Shown(self._place(corpus, number), reason, self._why(own, number, reason, batch), batch.texts.strings[0])
+
+    def _why(self, own: CorpusDecisions, number: int, reason: str, batch: Batch) -> str:
+        for test in (test for rule in self.options.filters for test in tests_of(rule)):
+            if test.reason == reason:
+                (value,) = test.measure(batch)[test.bound.field]
+                return f"{test.bound.field} {test.show(value)}, {test.describe()} stays"
+        if reason == CONTAMINATED:
+            kept_out = self.manifest.details["kept_out"]
+            return f"it shares {shared_words(batch.texts, Overlap(self.store.url, kept_out['key']))!r} with an evaluation set"
+        if number in (at := own.duplicates):
+            original = int(own.originals[np.searchsorted(at, number)])
+            corpus = self._corpus_of(original)
+            other = self._read(corpus, original - self.of(corpus.name).first)
+            place = self._place(corpus, original - self.of(corpus.name).first)
+            return f"{place} stays in its place; they share {self._similarity(batch.texts, other.texts):.0%} of their n-grams"
+        return "no rule speaks against it"
+
+    def _similarity(self, one: Texts, other: Texts) -> float:
+        ngram = self.options.near.ngram if self.options.near else 5
+        first, second = (set(shingles(texts, ngram)[0].tolist()) for texts in (one, other))
+        return len(first & second) / len(first | second) if first | second else 1.0
+
+    def _corpus_of(self, number: int) -> CorpusConfig:
+        firsts = self.manifest.details["first_documents"]
+        name = max((first, position) for position, first in enumerate(firsts.values()) if first <= number)[1]
+        return next(corpus for corpus in self.corpora if corpus.name == list(firsts)[name])
+
+    def _place(self, corpus: CorpusConfig, number: int) -> Place:
+        own = self.of(corpus.name)
+        at = int(np.searchsorted(own.starts, number, side="right")) - 1
+        piece = own.pieces[at]
+        first = own.starts[at - piece.index]
+        return Place(corpus.name, piece.path, number - int(first) + 1)
+
+    def _read(self, corpus: CorpusConfig, number: int) -> Batch:
+        own = self.of(corpus.name)
+        at = int(np.searchsorted(own.starts, number, side="right")) - 1
+        columns = columns_of([test for rule in self.options.filters for test in tests_of(rule)])
+        documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns)
+        found = list(islice(documents, number - int(own.starts[at]), number - int(own.starts[at]) + 1))
+        if not found:
+            raise ArtifactError(f"{own.pieces[at].path} has other documents than were decided about; start the command again")
+        return Batch(found)
+
+
+def shared_words(texts: Texts, overlap: Overlap) -> str:
+    """The first words of a text that an evaluation set has too."""
+    words = texts.words
+    spoken = np.flatnonzero(~words.symbol)
+    for ngram, wanted in overlaps(overlap).items():
+        found = np.flatnonzero(np.isin(shingles(texts, ngram)[0], wanted))
+        if len(found):
+            first, last = spoken[found[0]], spoken[min(found[0] + ngram, len(spoken)) - 1]
+            return texts.strings[0][words.first[first] : words.end[last]]
+    return ""
+
+
+def newest(store: Store) -> str:
+    """The key of the newest decisions of a store. Raises `ArtifactError` if it has none."""
+    found = [(read_decisions(store, f"{KIND}/{name}").created, f"{KIND}/{name}") for name in store.names(KIND)]
+    if not found:
+        raise ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
+    return max(found)[1]

@@ -1,0 +1,67 @@
+"""What curation would drop, guessed from a sample of documents, before any long work."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+import numpy as np
+
+from trainer.common.stopping import check_stop
+from trainer.config.corpora import DataConfig
+from trainer.corpus.curated import read_curated
+from trainer.corpus.readers import Document
+from trainer.corpus.shards import batches
+from trainer.corpus.tokenizer_making import ignore, spread
+from trainer.curation.measures import Batch, unique
+from trainer.curation.plan import Plan, make_plan
+from trainer.curation.rules import Test, columns_of
+from trainer.records.results import RuleShare
+from trainer.store.storage import Store
+
+SAMPLED_DOCUMENTS = 1000
+FROM_A_PIECE = 8
+BATCH_BYTES = 2**20
+
+
+def preview_curation(store: Store, data: DataConfig) -> list[RuleShare]:
+    """How many documents of a sample each bound would drop, by corpus; the first that a document breaks counts.
+
+    Raises `CorpusError` and `ConfigError` for raw text, evaluation sets and functions that cannot be used.
+    """
+    plan = make_plan(store, data)
+    shares = []
+    for corpus in data.corpora:
+        tests = [test for test in plan.tests if test.is_for(corpus.name)]
+        dropped, total = dict.fromkeys((test.reason for test in tests), 0), 0
+        if tests:
+            for documents in batches(_sample(plan, data, corpus.name), BATCH_BYTES):
+                check_stop()
+                total += len(documents)
+                for reason, count in _try(Batch(documents), tests).items():
+                    dropped[reason] += count
+        shares += [RuleShare(corpus=corpus.name, reason=reason, dropped=count, of=total) for reason, count in dropped.items()]
+    return shares
+
+
+def _try(batch: Batch, tests: list[Test]) -> dict[str, int]:
+    rows = {measure: measure(batch) for measure in unique([test.measure for test in tests])}
+    left = np.ones(len(batch.documents), bool)
+    counts = {}
+    for test in tests:
+        broken = left & test.breaks(rows[test.measure][test.bound.field])
+        counts[test.reason] = int(broken.sum())
+        left &= ~broken
+    return counts
+
+
+def _sample(plan: Plan, data: DataConfig, corpus: str) -> Iterator[Document]:
+    """Documents from all over a corpus: its share of all that are looked at, some from a piece."""
+    assert data.curation is not None
+    ((options, pieces),) = [each for each in plan.corpora if each[0].name == corpus]
+    wanted = max(1, SAMPLED_DOCUMENTS * sum(piece.size for piece in pieces) // max(1, plan.raw_bytes))
+    columns = columns_of(plan.tests)
+    found = (
+        document
+        for piece in spread(pieces)
+        for document in islice(read_curated(piece, options, ignore, data.curation.transform, columns=columns), FROM_A_PIECE)
+    )
+    return islice(found, wanted)
