@@ -46,6 +46,7 @@ test-machines: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long
+	$(MAKE) test-cluster
 
 # A cluster of two nodes on this machine; installs Ray.
 test-cluster: $(STAMP)

@@ -10,7 +10,7 @@ from typing import IO, Any
 from tasks.stage_processes import start_stage
 from trainer.child import BY_SIGNAL
 from trainer.common import errors
-from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, StorageError
+from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
@@ -99,9 +99,9 @@ def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:
     message = outcome.get("message", "")
     known = {name: outcome.get(name, False) for name in ("passes", "waited_for")}
     kind = getattr(errors, outcome.get("kind", ""), None)
-    if kind is not None and issubclass(kind, PipelineError):  # whatever the status: other ranks may have ended otherwise
-        raise kind(message, **known)
-    if known["passes"]:
+    if kind is not None and issubclass(kind, PipelineError) and kind is not RankLost:
+        raise kind(message, **known)  # whatever the status: other ranks may have ended otherwise
+    if known["passes"] and kind is None:
         raise StorageError(f"stage {name}: {outcome['kind']}: {message}", **known)
     if status == EXIT_PREEMPTED or stop_requested():  # a signal may have come before the child could heed it
         raise Preempted(f"{name}: asked to stop; its state is saved, and running it again continues")

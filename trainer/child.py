@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from trainer.common.errors import EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted
+from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, RankLost
 from trainer.common.loading import loading
 from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
@@ -50,10 +50,6 @@ def main(parent: int | None = None) -> int:
     if request["ranks"] > 1 and not launched:
         return leave(launch(request["ranks"]))
     status = run_rank(request["stage"], request["arguments"], launched)
-    if launched and status == 0:
-        from trainer.training.runtime import leave_group
-
-        leave_group()
     return leave(status)
 
 
@@ -143,12 +139,17 @@ def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
         if rank == 0:
             emit(sys.stdout, "result", value=result.model_dump(mode="json"))
 
-    return telling(run, rank)
+    status = telling(run, rank)
+    if launched and status == 0:
+        from trainer.training.runtime import leave_group
+
+        leave_group()
+    return status
 
 
 def telling(work: Callable[[], None], rank: int) -> int:
     """Do something for a stage, and tell the error that ends it. Returns the exit status."""
-    from trainer.common.outages import exit_status, passes, waited_for
+    from trainer.common.outages import exit_status
     from trainer.common.progress import emit
 
     try:
@@ -161,13 +162,23 @@ def telling(work: Callable[[], None], rank: int) -> int:
         return EXIT_PREEMPTED
     except FirstRankFailed as error:
         return exit_status(error)
+    except RankLost as error:
+        _tell_error(error, rank)
+        return EXIT_CRASHED  # whoever has started the ranks starts them again
     except Exception as error:
-        told = {"kind": type(error).__name__, "message": str(error), "passes": passes(error), "waited_for": waited_for(error)}
-        if not isinstance(error, PipelineError):
-            told["traceback"] = traceback.format_exc()
-        emit(sys.stdout, "error", **told, rank=rank)
+        _tell_error(error, rank)
         return exit_status(error)
     return 0
+
+
+def _tell_error(error: Exception, rank: int) -> None:
+    from trainer.common.outages import passes, waited_for
+    from trainer.common.progress import emit
+
+    told = {"kind": type(error).__name__, "message": str(error), "passes": passes(error), "waited_for": waited_for(error)}
+    if not isinstance(error, PipelineError):
+        told["traceback"] = traceback.format_exc()
+    emit(sys.stdout, "error", **told, rank=rank)
 
 
 if __name__ == "__main__":

@@ -34,20 +34,30 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.kinds.training import train as train_run
-    from trainer.training.alike import require_alike
-    from trainer.training.runtime import leave_group, require_shared, start_runtime
+    from trainer.training.peers import explaining_lost_ranks
 
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
         start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
     job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
+    with explaining_lost_ranks():
+        return _train(job)
+
+
+def _train(job: TrainingJob) -> str:
+    from trainer.kinds.training import train as train_run
+    from trainer.preflight.disks import require_checkpoint_room
+    from trainer.preflight.pretraining import checkpoint_bytes
+    from trainer.training.alike import require_alike
+    from trainer.training.runtime import leave_group, require_shared, start_runtime
+
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     require_alike(job, runtime)
     require_shared(Store(job.store), runtime)
     progress = for_people() if runtime.rank == 0 else silent()
     kind = kind_of(job)
-    runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
+    checked = runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
+    runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.parameters)))
     data = runtime.on_first(lambda: kind.prepare(job, progress))
     return_freed_memory()
     run = train_run(job, progress, data)

@@ -57,6 +57,10 @@ class Nodes:
             process.send_signal(signal.SIGKILL)
         self._cluster.remove_node(self.other, allow_graceful=False)
 
+    def kill_head(self) -> None:
+        """Kill what the head's node makes a head by."""
+        os.kill(self._cluster.head_node.all_processes["gcs_server"][0].process.pid, signal.SIGKILL)
+
     def add(self, **settings: Any) -> None:
         """Start another node in the place of the one that was killed."""
         self.other = self._cluster.add_node(**{**self._size, **settings})

@@ -1,22 +1,29 @@
 """What a cluster cannot carry is refused before long work starts, by one error that says what to do."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import files, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, run
-from tests.processes import free_port, wait_until
+from tests.cluster.nodes import OBJECT_STORE_BYTES, SETTINGS, Nodes, environment, run, start
+from tests.processes import free_port, stages, wait_until
 from tests.support import ROOT, small_values
+from trainer import __version__
 from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.config.engines import RayEngine
+from trainer.engines.carriers import Advance
 from trainer.engines.ray_cluster import joined
+from trainer.engines.ray_tasks import ray_tasks
+from trainer.store.storage import Store
 
 
 def refused(raw: Path, store: Path | str, engine: dict[str, Any], **changes: Any) -> str:
@@ -69,13 +76,20 @@ def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Pa
 def machine(cluster: Nodes, mount: str) -> Iterator[None]:
     """A node that sees other files than this machine does, as if it was another one, in the place of the second one."""
     cluster.kill()
+    with joining_machine(cluster, mount):
+        with joined(RayEngine(**cluster.engine())) as found:
+            wait_until(lambda: len(found.nodes()) == 2)
+        yield
+
+
+@contextmanager
+def joining_machine(cluster: Nodes, mount: str) -> Iterator[None]:
+    """A further one, which takes its time to join."""
     ray = f"{sys.executable} -m ray.scripts.scripts start --block --address={cluster.address} --num-cpus=1"
     script = f"{mount} && exec {ray} --object-store-memory={OBJECT_STORE_BYTES}"
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
     node = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **SETTINGS}, stdout=subprocess.DEVNULL)
     try:
-        with joined(RayEngine(**cluster.engine())) as found:
-            wait_until(lambda: len(found.nodes()) == 2)
         yield
     finally:
         node.terminate()
@@ -98,5 +112,59 @@ def test_nodes_with_another_version(doomed: Nodes, raw: Path, tmp_path: Path) ->
     other.write_text('__version__ = "0.0.7"\n')
     with machine(doomed, f"mount --bind {other} {ROOT / 'trainer' / '__init__.py'}"):
         told = refused(raw, tmp_path / "store", doomed.engine())
-    assert "DeviceError: the cluster's nodes differ: this one has python 3." in told
-    assert "headrace 0.0.7; install the same on all of them" in told
+    assert "DeviceError: the cluster's nodes differ: " in told
+    assert f"has headrace 0.0.7, and the stage's machine headrace {__version__}; install the same on all of them" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_nodes_with_another_version_of_a_library(doomed: Nodes, raw: Path, tmp_path: Path) -> None:
+    described = next(path for path in files("tokenizers") or [] if path.name == "METADATA").locate()
+    text, own = Path(described).read_text(encoding="utf-8"), version("tokenizers")
+    (tmp_path / "other").write_text(text.replace(f"\nVersion: {own}\n", "\nVersion: 0.0.9\n"), encoding="utf-8")
+    with machine(doomed, f"mount --bind {tmp_path / 'other'} {described}"):
+        told = refused(raw, tmp_path / "store", doomed.engine())
+    assert f"has tokenizers 0.0.9, and the stage's machine tokenizers {own}; install the same" in told
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount what another machine would have")
+def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    doomed.kill()
+    store = Store(str(hidden / "store"))
+    with ray_tasks(RayEngine(**doomed.engine()), store) as tasks, joining_machine(doomed, f"mount -t tmpfs none {hidden}"):
+        begun = [tasks.submit(take_a_while) for _ in range(30)]
+        with pytest.raises(StorageError, match=r"is not shared: .* cannot see \.staging/shared-"):
+            for each in begun:
+                each.result()
+
+
+def take_a_while(advance: Advance) -> None:
+    time.sleep(2.0)
+
+
+def test_a_cluster_without_a_core(raw: Path, tmp_path: Path) -> None:
+    cluster = Nodes(cores=0)
+    try:
+        values = small_values(raw, tmp_path / "store")
+        job = {key: values[key] for key in ("store", "name", "data")} | {"engine": cluster.engine()}
+        tokenizer, _ = run("tokenizer", {"job": job})
+        with pytest.raises(DeviceError, match=r"the cluster has no core for tasks; it has .*: 0 cores, 0 GPUs"):
+            run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
+    finally:
+        cluster.end()
+
+
+def test_a_stop_while_the_head_does_not_answer(raw: Path, tmp_path: Path) -> None:
+    """Something takes connections at the address, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        engine = {"kind": "ray", "address": f"127.0.0.1:{silent.getsockname()[1]}"}
+        running = start(tmp_path / "asked", "train", {"job": small_values(raw, tmp_path / "store")}, 1, engine)
+        wait_until(lambda: running.status() is not None or bool(stages(running.pid)))
+        time.sleep(10.0)
+        (stage,) = stages(running.pid)
+        begun = time.monotonic()
+        os.kill(stage, signal.SIGTERM)
+        ended = running.wait(30.0)
+        assert time.monotonic() - begun < 10
+        assert "Preempted" in ended.stderr, ended

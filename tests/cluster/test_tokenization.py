@@ -1,5 +1,7 @@
 """Shards and encoded sets made by tasks of a cluster: the same bytes, whatever happens to its nodes."""
 
+import errno
+import os
 import signal
 import sysconfig
 from pathlib import Path
@@ -11,7 +13,11 @@ from tests.cluster.nodes import Nodes, content, prepare, run, start
 from tests.processes import wait_until
 from tests.support import small_values
 from tests.trainer.preparing import leftovers
-from trainer.common.errors import RecordError
+from trainer.common.errors import DeviceError, RecordError
+from trainer.common.outages import passes
+from trainer.config.engines import RayEngine
+from trainer.engines.carriers import Advance
+from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
 
 SLOW: dict[str, Any] = {"vocab_size": 400, "engine": "tokenizers", "sample_bytes": 2**16}
@@ -106,3 +112,19 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     _, seen = run("corpus", arguments)
     assert any(f"{kept} of 8 shards need not be built" in line for line in seen.lines)
     assert content(store) == content(local)
+
+
+def fill_the_disk(advance: Advance) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/cache")
+
+
+def lose_the_process(advance: Advance) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_errors_of_a_node_are_what_they_would_be_here(nodes: Nodes, tmp_path: Path) -> None:
+    with ray_tasks(RayEngine(**nodes.engine(max_failures=0)), Store(str(tmp_path))) as tasks:
+        full, lost = tasks.submit(fill_the_disk).exception(60.0), tasks.submit(lose_the_process).exception(60.0)
+    assert isinstance(full, OSError) and full.errno == errno.ENOSPC and passes(full)
+    assert "fill_the_disk" in str(full.__cause__), "where on the cluster it was raised is told too"
+    assert isinstance(lost, DeviceError) and "was lost, and cannot be done again" in str(lost) and passes(lost)

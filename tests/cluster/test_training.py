@@ -1,18 +1,25 @@
 """Ranks as workers of a cluster: the same weights, and the same samples whatever becomes of its nodes."""
 
+import os
 import re
 import shutil
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.cluster.nodes import Nodes, content, prepare, run, start
-from tests.processes import wait_until
+from tests.processes import stages, wait_until
 from tests.support import NO_DROPOUT, SMALL_MODEL, curve, records, small_values, steps_recorded
 from trainer.common.errors import RunError
+from trainer.config.engines import RayEngine
+from trainer.engines.ray_cluster import HEAD_SECONDS, joined
+from trainer.engines.ray_ranks import GONE_SECONDS
+from trainer.records.lease import STALE_SECONDS
 from trainer.records.seals import read_sealed
 from trainer.store.places import PLAN
 from trainer.store.storage import Store
@@ -126,3 +133,81 @@ def test_a_job_that_is_stopped_before_its_ranks_begin_is_not_begun(nodes: Nodes,
     running.wait(60.0)
     wait_until(lambda: not list(own.glob("runs/*/lease.json")), 60.0)
     assert not list(own.glob("runs/*/final/manifest.json"))
+
+
+def keep_busy() -> None:
+    time.sleep(600.0)
+
+
+@pytest.fixture
+def occupied(nodes: Nodes) -> Iterator[None]:
+    """Another program has the cores of all nodes."""
+    with joined(RayEngine(**nodes.engine())) as cluster:
+        held = [cluster.ray.remote(num_cpus=1, max_retries=0)(keep_busy).remote() for _ in range(2)]
+        wait_until(lambda: not cluster.ray.available_resources().get("CPU", 0))
+        yield
+        del held
+
+
+def test_a_stage_that_waits_for_room_says_so_and_heeds_a_stop(
+    nodes: Nodes, raw: Path, own: Path, occupied: None, tmp_path: Path
+) -> None:
+    running = start(tmp_path / "asked", "train", training(raw, own, nodes.engine()), 2, nodes.engine())
+    wait_until(lambda: running.status() is not None or "no rank has begun" in running.output()[1])
+    assert "of which 0 cores and 0 GPUs are free now" in running.output()[1]
+    (stage,) = stages(running.pid)
+    begun = time.monotonic()
+    os.kill(stage, signal.SIGTERM)
+    ended = running.wait(60.0)
+    assert time.monotonic() - begun < GONE_SECONDS + 10
+    assert "Preempted" in ended.stderr, ended
+
+
+def test_a_run_whose_stage_is_killed_is_taken_over_at_once(
+    nodes: Nodes, raw: Path, local: Path, own: Path, tmp_path: Path
+) -> None:
+    arguments = training(raw, own, nodes.engine())
+    running = start(tmp_path / "asked", "train", arguments, 2, nodes.engine())
+    wait_until(lambda: running.status() is not None or _steps(own) > 40)
+    (stage,) = stages(running.pid)
+    os.kill(stage, signal.SIGKILL)
+    running.wait(60.0)
+    assert list(own.glob("runs/*/lease.json")), "it was killed too late"
+    begun = time.monotonic()
+    _, seen = run("train", arguments, ranks=2, on=nodes.engine())
+    assert any("continuing from" in line for line in seen.lines), seen.lines
+    assert time.monotonic() - begun < STALE_SECONDS
+    assert content(own / "runs") == content(local / "runs")
+
+
+def test_a_stage_ends_with_its_ranks_where_what_they_report_to_is_lost(
+    nodes: Nodes, raw: Path, own: Path, tmp_path: Path
+) -> None:
+    running = start(
+        tmp_path / "asked", "train", training(raw, own, nodes.engine(), training__max_steps=4000), 2, nodes.engine()
+    )
+    wait_until(lambda: running.status() is not None or _steps(own) > 20)
+    (desk,) = (each for each in psutil.process_iter(["name"]) if each.info["name"] == "ray::Desk")
+    desk.kill()
+    ended = running.wait(60.0)
+    assert "DeviceError: the process of the cluster that ranks report to was lost: " in ended.stderr, ended
+    wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
+
+
+def test_a_lost_head_ends_the_stage_and_its_ranks(doomed: Nodes, raw: Path, own: Path, tmp_path: Path) -> None:
+    arguments = training(raw, own, doomed.engine(), training__max_steps=40000)
+    running = start(tmp_path / "asked", "train", arguments, 2, doomed.engine())
+    wait_until(lambda: running.status() is not None or _steps(own) > 20)
+    doomed.kill_head()
+    ended = running.wait(HEAD_SECONDS + 30.0)
+    assert f"DeviceError: the head of the Ray cluster at {doomed.address} does not answer any more (" in ended.stderr, ended
+    wait_until(lambda: not [each for each in psutil.process_iter(["name"]) if each.info["name"].startswith("ray::RayTrainWo")])
+
+
+def test_a_sharded_model_trains_as_on_local_ranks(nodes: Nodes, raw: Path, tmp_path: Path) -> None:
+    short = {"training__sharding": "fsdp", "training__max_steps": 12, "training__save_every": 4, "training__evaluate_every": 6}
+    here, there = tmp_path / "here", tmp_path / "there"
+    values = small_values(raw, here, **{**SETTINGS, **short})
+    run("train", {"job": values, "data": prepare(values)}, ranks=2)
+    run("train", training(raw, there, nodes.engine(), **short), ranks=2, on=nodes.engine())
+    assert content(there) == content(here) != {}

@@ -4,11 +4,13 @@ Ray's own schema of cluster files is compared in `tests/cluster`; KubeRay's cann
 """
 
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from flows.commands.starters import TEMPLATES
 from tests.support import ROOT
@@ -65,6 +67,35 @@ def test_the_pods_of_a_kubernetes_cluster_mount_what_they_name(number: int) -> N
         assert all(set(each) == {"name", "value"} and isinstance(each["value"], str) for each in container["env"])
         for name, request in container["resources"]["requests"].items():
             assert name in container["resources"]["limits"], request
+
+
+def test_the_image_has_what_kuberay_asks_nodes_by() -> None:
+    """It starts jobs by Ray's dashboard, and asks after nodes by wget: issue 2063 of ray-project/kuberay."""
+    (ray,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]["ray"]
+    assert {"default", "train"} == Requirement(ray).extras
+    assert " wget=" in (FOLDER / "Dockerfile").read_text(encoding="utf-8")
+
+
+def fields(spec: dict[str, Any], *names: str) -> None:
+    """Raise unless a specification has no other fields; a field that KubeRay does not know, it drops without a word."""
+    assert set(spec) <= set(names), set(spec) - set(names)
+
+
+def test_the_kubernetes_objects_have_only_fields_that_kuberay_knows() -> None:
+    """Those of `raycluster_types.go` and `rayjob_types.go` of ray-project/kuberay that are used."""
+    for cluster in clusters():
+        fields(cluster, "rayVersion", "enableInTreeAutoscaling", "headGroupSpec", "workerGroupSpecs")
+        head, *workers = groups(cluster)
+        fields(head, "rayStartParams", "template")
+        for group in workers:
+            fields(group, "groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template")
+        for group in (head, *workers):
+            assert all(isinstance(value, str) for value in group["rayStartParams"].values())
+    _, job = documents("ray-kubernetes.yaml")
+    fields(
+        job["spec"], "entrypoint", "submissionMode", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished",
+        "rayClusterSpec",
+    )  # fmt: skip
 
 
 def test_the_kubernetes_job_asks_for_as_many_ranks_as_its_cluster_has_nodes(tmp_path: Path) -> None:

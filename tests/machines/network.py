@@ -10,7 +10,7 @@ HUB_ADDRESS = "10.77.0.1"
 HUB = "HEADRACE_TEST_HUB"
 """In the environment of what runs in the hub: the namespace's name."""
 
-ON_MACHINE = 'mount -t tmpfs machine "$1" && hostname "$2" && shift 2 && cd "$HOME" && exec "$@"'
+ON_MACHINE = 'mount -t tmpfs -o "size=$3" machine "$1" && hostname "$2" && shift 3 && cd "$HOME" && exec "$@"'
 """What a process on a machine does first: its home is empty, and nobody else sees it."""
 
 
@@ -24,9 +24,9 @@ class Machine(NamedTuple):
     def address(self) -> str:
         return f"10.77.0.{10 + self.number}"
 
-    def command(self, home: str, command: Sequence[str]) -> list[str]:
-        """A command as it is started on this machine; its process id stays that of the first of these programs."""
-        own = ["unshare", "--mount", "--uts", "sh", "-c", ON_MACHINE, "sh", home, f"machine-{self.number}"]
+    def command(self, home: str, command: Sequence[str], disk: str) -> list[str]:
+        """A command as it is started on this machine, with a disk of a size; its process id stays that of the first program."""
+        own = ["unshare", "--mount", "--uts", "sh", "-c", ON_MACHINE, "sh", home, f"machine-{self.number}", disk]
         return ["ip", "netns", "exec", self.namespace, *own, *command]
 
 
@@ -61,6 +61,16 @@ def network() -> Iterator[str]:
     finally:
         for name in reversed(names):
             subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+
+
+@contextmanager
+def unplugged(machine: Machine) -> Iterator[None]:
+    """Take a machine's cable out of the hub for the length of a block: what is sent is lost, and nobody is told."""
+    _ip("link", "set", f"port{machine.number}", "nomaster")
+    try:
+        yield
+    finally:
+        _ip("link", "set", f"port{machine.number}", "master", "bridge0")
 
 
 def _ip(*arguments: str) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.machines.network import HUB_ADDRESS, Machine, machines
+from tests.machines.network import HUB_ADDRESS, Machine, machines, unplugged
 from tests.processes import Ended, Running, start_ranks, wait_until
 from tests.s3 import S3Server, s3_server
 from tests.support import ROOT, final_bytes, small_values, write_config
@@ -19,6 +20,7 @@ from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.records.seals import read_sealed
 from trainer.store.places import FINAL, LAST
 from trainer.store.storage import Store
+from trainer.training.peers import OWN_END_SECONDS, SILENT_SECONDS
 
 pytestmark = pytest.mark.machines
 
@@ -46,8 +48,10 @@ def values(raw: Path, server: S3Server) -> dict[str, Any]:
     return values
 
 
-def start(machine: Machine, server: S3Server, folder: Path, values: dict[str, Any], torchrun: bool = False) -> Running:
-    """Start one rank of two on a machine, which has the job as a file of its own."""
+def start(
+    machine: Machine, server: S3Server, folder: Path, values: dict[str, Any], torchrun: bool = False, disk: str = "1G"
+) -> Running:
+    """Start one rank of two on a machine, which has the job as a file of its own, and a disk of a size for its home."""
     said, home = folder / f"said-{machine.number}", folder / f"home-{machine.number}"
     for each in (said, home):
         each.mkdir(parents=True, exist_ok=True)
@@ -62,12 +66,15 @@ def start(machine: Machine, server: S3Server, folder: Path, values: dict[str, An
     env |= {} if torchrun else {**by_itself, "MASTER_PORT": PORT}
     command = [sys.executable, "-m", *(launcher if torchrun else []), "trainer", str(config)]
     with open(said / "stdout", "wb") as stdout, open(said / "stderr", "wb") as stderr:
-        started = subprocess.Popen(machine.command(str(home), command), env=env, stdout=stdout, stderr=stderr)
+        started = subprocess.Popen(machine.command(str(home), command, disk), env=env, stdout=stdout, stderr=stderr)
     return Running(started, said)
 
 
-def start_all(server: S3Server, folder: Path, jobs: Sequence[dict[str, Any]], torchrun: bool = False) -> list[Running]:
-    return [start(machine, server, folder, job, torchrun) for machine, job in zip(machines(), jobs, strict=True)]
+def start_all(
+    server: S3Server, folder: Path, jobs: Sequence[dict[str, Any]], torchrun: bool = False, disks: Sequence[str] = ("1G", "1G")
+) -> list[Running]:
+    each = zip(machines(), jobs, disks, strict=True)
+    return [start(machine, server, folder, job, torchrun, disk) for machine, job, disk in each]
 
 
 def wait_all(running: Sequence[Running]) -> list[Ended]:
@@ -135,7 +142,28 @@ def test_a_machine_that_is_lost_ends_the_run_which_goes_on_exactly(
     server: S3Server, values: dict[str, Any], expected: bytes, tmp_path: Path
 ) -> None:
     ended = interrupted(server, tmp_path, values, 4, signal.SIGKILL)
-    assert ended[1].status == -signal.SIGKILL and ended[0].status not in (0, EXIT_BAD_INPUT), ended
+    assert [each.status for each in ended] == [EXIT_PREEMPTED, -signal.SIGKILL], ended
+    assert "RankLost: rank 1 of 2 (machine-1) is lost: the process was killed, or its machine or the network" in ended[0].stderr
+    assert "Traceback" not in ended[0].stderr
+    completed(server, tmp_path, values)
+    assert final_on(Store(values["store"])) == expected
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cut", [0, 1])
+def test_a_cable_that_is_pulled_ends_both_machines_which_go_on_exactly(
+    cut: int, server: S3Server, values: dict[str, Any], expected: bytes, tmp_path: Path
+) -> None:
+    store, running = Store(values["store"]), start_all(server, tmp_path, [values, values])
+    wait_until(lambda: step_of(store) >= 4 or any(each.status() is not None for each in running))
+    begun = time.monotonic()
+    with unplugged(machines()[cut]):
+        ended = wait_all(running)
+    assert time.monotonic() - begun < SILENT_SECONDS + OWN_END_SECONDS + 60, ended
+    assert [each.status for each in ended] == [EXIT_PREEMPTED] * 2, ended
+    assert "rank 1 of 2 (machine-1) is lost: " in ended[0].stderr
+    assert "rank 0 of 2 (machine-0) is lost: " in ended[1].stderr
+    assert "Traceback" not in ended[0].stderr + ended[1].stderr
     completed(server, tmp_path, values)
     assert final_on(Store(values["store"])) == expected
 
@@ -173,3 +201,15 @@ def test_machines_with_other_jobs_are_refused(server: S3Server, values: dict[str
     assert "machine-1 (rank 1) differs from machine-0 (rank 0)" in ended[0].stderr
     assert "job.training.learning_rate: 0.001 -> 0.002" in ended[0].stderr
     assert not Store(values["store"]).names("shards")
+
+
+def test_a_machine_whose_disk_is_too_small_for_a_checkpoint_is_refused(
+    server: S3Server, values: dict[str, Any], tmp_path: Path
+) -> None:
+    """The second one's: the first looks at everything else."""
+    ended = wait_all(start_all(server, tmp_path, [values, values], disks=["1G", "256k"]))
+    assert [each.status for each in ended] == [EXIT_BAD_INPUT] * 2, ended
+    for each in ended:
+        assert "StorageError: rank 1 (machine-1) ended with a checkpoint of this model takes about" in each.stderr
+        assert "Traceback" not in each.stderr
+    assert not Store(values["store"]).names("shards"), "it is seen before long work"

@@ -11,7 +11,8 @@
     │   └── WrongContent   a file is not the one that its manifest lists
     ├── DeviceError        the machine lacks the device or precision that was asked for
     ├── RunError           a run directory holds something else than what was asked for
-    └── FirstRankFailed    rank 0 ended with an error of its own, which it tells
+    └── RankLost           another rank has ended with an error, or is lost with its machine or network
+        └── FirstRankFailed    it is rank 0, which tells its error itself
 
 Each message says what was found, what was expected, where, and what to do about it. `passes` is true of what ends by itself,
 like a store that is away or a disk that is full: trying again later will help. `waited_for`: it has been tried for long enough.
@@ -21,6 +22,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+
+EXIT_CRASHED = 1
+"""Exit status of a process that met what is nobody's to put right, like a mistake in a program."""
 
 EXIT_BAD_INPUT = 2
 """Exit status of a process that stopped on a PipelineError that a person must put right: trying again will not help."""
@@ -115,7 +119,19 @@ class RunError(PipelineError):
     """
 
 
-class FirstRankFailed(PipelineError):
+class RankLost(PipelineError):
+    """Another rank is gone: by an error of its own, which the message tells, or with its machine or the network to it.
+
+    Remedy: see to what the message tells; then start the same command again on every machine, which continues.
+    """
+
+    def __init__(self, message: str, status: int = EXIT_PREEMPTED) -> None:
+        """`status` is that of this rank too."""
+        super().__init__(message, passes=status == EXIT_PREEMPTED)
+        self.status = status
+
+
+class FirstRankFailed(RankLost):
     """Rank 0 failed in what it does for all ranks; it tells why, so that the others need not.
 
     Remedy: read the error of rank 0, in the same output or in `logs/` of the run.

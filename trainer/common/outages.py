@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, ConfigError, PipelineError
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_CRASHED, EXIT_PREEMPTED, ConfigError, PipelineError, RankLost
 from trainer.common.formats import duration
 from trainer.common.stopping import stop_requested, wait
 
@@ -72,9 +72,11 @@ def passes(error: BaseException) -> bool:
 
 def exit_status(error: Exception) -> int:
     """The exit status of a process that an error ended: 75 for what passes, 2 for what a person must change, 1 for a crash."""
+    if isinstance(error, RankLost):
+        return error.status
     if passes(error):
         return EXIT_PREEMPTED
-    return EXIT_BAD_INPUT if isinstance(error, PipelineError) else 1
+    return EXIT_BAD_INPUT if isinstance(error, PipelineError) else EXIT_CRASHED
 
 
 def tell_failure(error: Exception) -> int:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted
 
@@ -94,8 +95,7 @@ class _Heeding(_Request):
             waited = 0.0 if _unfinished else waited + 0.1
         if self.status == EXIT_PREEMPTED:
             os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
-        _kill_children()
-        os._exit(self.status)
+        end_at_once(self.status)
 
 
 _heeding: _Request | None = None
@@ -135,15 +135,15 @@ def heeding_stops() -> Iterator[None]:
 def heeding_requests(is_asked: Callable[[], bool]) -> Iterator[None]:
     """For the length of a block, this process is asked to stop once `is_asked` says so, which is called every second.
 
-    For a process whose main thread, and with it its signals, is somebody else's.
+    For a process whose main thread, and with it its signals, is somebody else's. It is called to the end, as a sign of life.
     """
     global _heeding
     _heeding = request = _Request()
     over = threading.Event()
 
     def look() -> None:
-        while not request.requested and not over.wait(LOOK_SECONDS):
-            if is_asked():
+        while not over.wait(LOOK_SECONDS):
+            if is_asked() and not request.requested:
                 request.make()
 
     if is_asked():
@@ -228,13 +228,14 @@ def stoppable() -> Iterator[None]:
         raise Preempted(KEPT) from error
 
 
-def _kill_children() -> None:
-    """Leave no process behind that would have been ended by this one."""
+def end_at_once(status: int) -> NoReturn:
+    """End this process as a kill would, and leave no process behind that would have been ended by this one."""
     import psutil
 
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             child.kill()
+    os._exit(status)
 
 
 def _forget() -> None:

@@ -19,16 +19,16 @@ class Desk:
         self._lines: list[str] = []
         self._done: dict[int, int] = {}
         self._ended: dict[str, dict[int, int]] = {}
-        self._stopping = False
+        self._stopping, self._asked = False, time.monotonic()
 
     def say(self, line: str) -> None:
         """A line for the stage's output."""
         self._lines.append(line)
 
-    def take(self) -> list[str]:
-        """The lines since the last call."""
+    def take(self) -> tuple[list[str], float]:
+        """The lines since the last call, and the seconds since a rank has shown life, by asking whether to stop."""
         lines, self._lines = self._lines, []
-        return lines
+        return lines, time.monotonic() - self._asked
 
     def reach(self, unit: int, done: int) -> None:
         """How far a unit of work is; one that was lost begins again."""
@@ -42,6 +42,7 @@ class Desk:
         self._stopping = True
 
     def is_stopping(self) -> bool:
+        self._asked = time.monotonic()
         return self._stopping
 
     def end(self, start: str, rank: int, status: int) -> None:

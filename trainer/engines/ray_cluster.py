@@ -1,28 +1,27 @@
 """Joining a Ray cluster, of which this machine is a node, for the length of a block."""
 
 import os
-import platform
-import signal
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import trainer
-from trainer.common.errors import ConfigError, DeviceError, StorageError, brief
-from trainer.common.stopping import SIGNALS
+from trainer.common.errors import ConfigError, DeviceError, brief
+from trainer.common.stopping import StopRequested, stop_requested
 from trainer.config.engines import CLIENT, RayEngine
 from trainer.engines.desk import Desk
 from trainer.engines.groups import NAMESPACE, group_name
-from trainer.store.probe import write_probe
-from trainer.store.storage import Store
+
+T = TypeVar("T")
 
 CONNECT_SECONDS = 10.0
-LOOK_SECONDS = 120.0
-"""For a look from every node, which starts a process there."""
-
+ASK_SECONDS, HEAD_SECONDS = 2.0, 20.0
+LOOK_SECONDS = 0.2
+"""Between two looks whether a stop was asked for."""
 PASSED_ON = ("AWS_", "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HEADRACE_PATIENCE", "OMP_NUM_THREADS")
 """Beginnings of the names of what a stage's environment says to its processes on other nodes too."""
 
@@ -40,11 +39,37 @@ class Surroundings(NamedTuple):
         os.environ.update(self.environment)
 
 
+class Head:
+    """Whether a cluster's head answers. When it has not for a minute, Ray ends this process, with a word of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._asked = self._heard = time.monotonic()
+
+    def check(self) -> None:
+        """Raise `DeviceError` if it has not answered for `HEAD_SECONDS`. Asks it at times, however often this is called."""
+        if time.monotonic() - self._asked < ASK_SECONDS:
+            return
+        host, _, port = self._address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), ASK_SECONDS).close()
+            self._heard = time.monotonic()
+        except OSError as error:
+            if time.monotonic() - self._heard > HEAD_SECONDS:
+                raise DeviceError(
+                    f"the head of the Ray cluster at {self._address} does not answer any more ({error.strerror or error}); "
+                    "start the cluster again: the same command continues",
+                    passes=True,
+                ) from error
+        self._asked = time.monotonic()
+
+
 class Cluster(NamedTuple):
     """A cluster that was joined."""
 
     engine: RayEngine
     ray: Any
+    head: Head
     desk: Any
     group: str
     surroundings: Surroundings
@@ -58,13 +83,18 @@ class Cluster(NamedTuple):
 def joined(engine: RayEngine) -> Iterator[Cluster]:
     """Join the cluster; leaving it ends all that this process has running there.
 
+    Ray joins in a thread: in the main one it would put a handler of its own for SIGTERM, which ends the process.
+
     Raises `ConfigError` if Ray is not installed, `DeviceError` if there is no such cluster or it is of other versions.
     """
     ray = _ray()
     address = _address(engine)
-    handlers = {signum: signal.getsignal(signum) for signum in SIGNALS}
+    joining = in_thread(lambda: ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR"), "ray-init")
+    while not wait([joining], LOOK_SECONDS).done:
+        if stop_requested():
+            raise StopRequested
     try:
-        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+        joining.result()
     except ConnectionError as error:
         raise DeviceError(
             f"engine.address is {engine.address!r}, but no Ray cluster runs on this machine; start one (`ray start --head`), "
@@ -72,40 +102,10 @@ def joined(engine: RayEngine) -> Iterator[Cluster]:
         ) from error
     except Exception as error:  # Ray has no classes of errors for what hinders joining
         raise _refusal(engine, error) from error
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for signum, handler in handlers.items():  # Ray has put its own there, which ends the process
-                signal.signal(signum, handler)
     try:
         yield _with_desk(ray, engine)
     finally:
         ray.shutdown()
-
-
-def require_alike(cluster: Cluster, store: Store) -> None:
-    """Raise unless every node runs the same programs, and sees what this one writes to the store.
-
-    `DeviceError` names nodes of other versions, `StorageError` those that do not see the store.
-    """
-    nodes = cluster.nodes()
-    if len(nodes) == 1:
-        return
-    probe = write_probe(store)
-    try:
-        found = _look_everywhere(cluster, nodes, store.url, probe)
-    finally:
-        store.delete(probe)
-    own = _versions(trainer.__version__, cluster.ray.__version__)
-    others = {node: each["versions"] for node, each in found.items() if each["versions"] != own}
-    if others:
-        told = "; ".join(f"{node} has {_tell(versions)}" for node, versions in others.items())
-        raise DeviceError(f"the cluster's nodes differ: this one has {_tell(own)}, but {told}; install the same on all of them")
-    blind = {node: each["problem"] for node, each in found.items() if each["problem"]}
-    if blind:
-        raise StorageError(
-            f"the store {store.url} is not shared: {'; '.join(f'{node} {problem}' for node, problem in blind.items())}, which "
-            "this machine has written there; name a folder or a bucket that all nodes of the cluster see under the same name"
-        )
 
 
 def node_name(node: dict[str, Any]) -> str:
@@ -113,44 +113,22 @@ def node_name(node: dict[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']}:{node['NodeManagerPort']})"
 
 
-def _look_everywhere(cluster: Cluster, nodes: list[dict[str, Any]], url: str, probe: str) -> dict[str, dict[str, Any]]:
-    """What each node says of its versions and of the store, by its name."""
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+def in_thread(work: Callable[[], T], name: str) -> "Future[T]":
+    """What is done in a thread that the process does not wait for at its end."""
+    outcome: Future[T] = Future()
 
-    folder, environment = cluster.surroundings
-
-    def look() -> dict[str, Any]:  # sent as it stands: the node may have no `trainer` to find it in
-        import os
-        import platform
-
-        import ray
-
+    def settle() -> None:
         try:
-            import trainer
-            from trainer.store.storage import Store
-        except ImportError as error:
-            return {"versions": {"headrace": f"none ({error})"}, "problem": None}
-        versions = {"python": platform.python_version(), "ray": ray.__version__, "headrace": trainer.__version__}
-        try:
-            if os.path.isdir(folder):
-                os.chdir(folder)
-            elif "://" not in url and not os.path.isabs(url):
-                return {"versions": versions, "problem": f"has no folder {folder}, and cannot see {probe}"}
-            os.environ.update(environment)
-            seen = Store(url).exists(probe)
-        except Exception as error:
-            return {"versions": versions, "problem": f"({type(error).__name__}: {error}) cannot see {probe}"}
-        return {"versions": versions, "problem": None if seen else f"cannot see {probe}"}
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
 
-    task = cluster.ray.remote(num_cpus=0, max_retries=0)(look)
-    asked = {
-        node_name(node): task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote()
-        for node in nodes
-    }
-    return dict(zip(asked, cluster.ray.get(list(asked.values()), timeout=LOOK_SECONDS), strict=True))
+    threading.Thread(target=settle, name=name, daemon=True).start()
+    return outcome
 
 
 def _ray() -> Any:
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a thread that outlives the joining must not begin a cluster of its own
     try:
         import ray
     except ImportError as error:
@@ -195,17 +173,10 @@ def _refusal(engine: RayEngine, error: Exception) -> DeviceError:
 def _with_desk(ray: Any, engine: RayEngine) -> Cluster:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    head = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
-    group = group_name(head, uuid.uuid4().hex)
+    first = next((node["NodeID"] for node in ray.nodes() if "node:__internal_head__" in node["Resources"]), "")
+    group = group_name(first, uuid.uuid4().hex)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     desk = ray.remote(num_cpus=0)(Desk).options(name=group, scheduling_strategy=here).remote()
     environment = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
-    return Cluster(engine, ray, desk, group, Surroundings(os.getcwd(), environment))
-
-
-def _versions(headrace: str, ray: str) -> dict[str, str]:
-    return {"python": platform.python_version(), "ray": ray, "headrace": headrace}
-
-
-def _tell(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+    head = Head(ray.get_runtime_context().gcs_address)
+    return Cluster(engine, ray, head, desk, group, Surroundings(os.getcwd(), environment))

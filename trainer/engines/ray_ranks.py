@@ -9,17 +9,17 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import redirect_stderr, redirect_stdout
+from concurrent.futures import Future, wait
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from typing import Any, TextIO
 
-from trainer.common.errors import DeviceError, brief
-from trainer.common.stopping import heeding_requests, on_stop
+from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
+from trainer.common.stopping import StopRequested, heeding_requests, on_stop, stop_requested
 from trainer.config.engines import RayEngine
 from trainer.engines.desk import Saying
 from trainer.engines.groups import enter_group
-from trainer.engines.ray_cluster import Cluster, Surroundings, joined
-from trainer.engines.room import has_gpus
+from trainer.engines.ray_cluster import Cluster, Surroundings, in_thread, joined
+from trainer.engines.room import has_gpus, waiting_for_room
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,11 @@ SETTINGS = {
 }
 """Of Ray Train, which takes them from the environment."""
 
-CRASHED = 1
-"""The status of a rank that met what is nobody's to put right: as when another one is lost."""
+GONE_SECONDS = 15.0
+"""Without a sign of life of any rank, while a stop is asked for: there is none that would save."""
+
+WAITING_SECONDS = 60.0
+"""The same, until it is told what the ranks may be waiting for; they take some twenty to begin."""
 
 STARTED = "ranks start: "
 ERROR = '{"event": "error"'
@@ -48,27 +51,33 @@ ERROR = '{"event": "error"'
 def carry_ranks(engine: RayEngine, device: str, most: int, work: Callable[[], int], out: TextIO) -> list[int]:
     """Have `work` done by as many ranks as there is room for, `most` at most; returns their statuses.
 
-    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows.
+    Raises `DeviceError` if ranks were lost more often than `engine.max_failures` allows, or what they report to was, and
+    `StopRequested` if none is there that could be asked to stop.
     """
-    with joined(engine) as cluster, ThreadPoolExecutor(1, "ray-train") as pool:
-        training = pool.submit(_fit, cluster, has_gpus(cluster, device), most, work)
+    # A folder for checkpoints of Ray's own, of which there are none.
+    with tempfile.TemporaryDirectory(prefix="headrace-") as kept, joined(engine) as cluster:
+        gpus = has_gpus(cluster, device)
+        training = in_thread(lambda: _fit(cluster, gpus, most, work, kept), "ray-train")
         with on_stop(lambda: cluster.desk.ask_to_stop.remote()):
             errors = _pass_on(cluster, training, out)
         statuses: list[int] = cluster.ray.get(cluster.desk.statuses.remote())
-        out.writelines(f"{line}\n" for line in errors)
+        _write(out, errors)
         try:
             training.result()
         except Exception as failure:
             if any(statuses) or errors:
-                return statuses or [CRASHED]
+                return statuses or [EXIT_CRASHED]
             raise DeviceError(
                 f"ranks were lost, and started again {engine.max_failures} times: {brief(failure)}", passes=True
             ) from failure
         return statuses
 
 
-def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> None:
-    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own."""
+def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int], kept: str) -> None:
+    """Run Ray Train to its end. In a thread: in the main one it would install a handler of its own.
+
+    What is left of it when this process leaves the cluster ends with its next call: it must not join another cluster.
+    """
     os.environ.update(SETTINGS)
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -80,17 +89,16 @@ def _fit(cluster: Cluster, gpus: bool, most: int, work: Callable[[], int]) -> No
         return as_rank(work, surroundings, desk, group)
 
     fewest = min(engine.min_workers or most, most)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as kept:  # for checkpoints of Ray's own, of which there are none
-        TorchTrainer(
-            worker,
-            scaling_config=ScalingConfig(
-                num_workers=most if fewest == most else (fewest, most),
-                use_gpu=gpus,
-                resources_per_worker={"CPU": engine.cpus_per_worker, **({"GPU": 1} if gpus else {})},
-                elastic_resize_monitor_interval_s=engine.resize_seconds,
-            ),
-            run_config=RunConfig(name="headrace", storage_path=kept, failure_config=FailureConfig(engine.max_failures)),
-        ).fit()
+    TorchTrainer(
+        worker,
+        scaling_config=ScalingConfig(
+            num_workers=most if fewest == most else (fewest, most),
+            use_gpu=gpus,
+            resources_per_worker={"CPU": engine.cpus_per_worker, **({"GPU": 1} if gpus else {})},
+            elastic_resize_monitor_interval_s=engine.resize_seconds,
+        ),
+        run_config=RunConfig(name="headrace", storage_path=kept, failure_config=FailureConfig(engine.max_failures)),
+    ).fit()
 
 
 def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[str]:
@@ -99,22 +107,49 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
     What has ended an earlier start, like the connection to a lost rank, was not the end.
     """
     errors: list[str] = []
+    told = False
     while True:
         ended = not wait([training], TAKE_SECONDS).not_done
-        for line in cluster.ray.get(cluster.desk.take.remote()):
+        cluster.head.check()
+        lines, silent = _news(cluster)
+        if silent > GONE_SECONDS and stop_requested():
+            raise StopRequested
+        if silent > WAITING_SECONDS and not told:
+            log.warning("%s", waiting_for_room(cluster))
+        told = silent > WAITING_SECONDS
+        passed = []
+        for line in lines:
             if line.startswith(STARTED):
                 for earlier in errors:
-                    told = json.loads(earlier)
-                    log.warning("[rank %d] %s: %s", told["rank"], told["kind"], told["message"])
+                    error = json.loads(earlier)
+                    log.warning("[rank %d] %s: %s", error["rank"], error["kind"], error["message"])
                 errors = []
                 log.info("%s", line.removeprefix(STARTED))
             elif line.startswith(ERROR):
                 errors.append(line)
             else:
-                out.write(f"{line}\n")
-        out.flush()
+                passed.append(line)
+        _write(out, passed)
         if ended:
             return errors
+
+
+def _write(out: TextIO, lines: list[str]) -> None:
+    """Write lines for whoever waits for the stage. Where nobody does any more, the ranks are asked to stop, and may save."""
+    with suppress(BrokenPipeError):
+        out.writelines(f"{line}\n" for line in lines)
+        out.flush()
+
+
+def _news(cluster: Cluster) -> tuple[list[str], float]:
+    """What the desk has. Raises `DeviceError` if it is lost: then nobody could tell the ranks to stop, or hear of them."""
+    from ray.exceptions import RayError
+
+    try:
+        found: tuple[list[str], float] = cluster.ray.get(cluster.desk.take.remote())
+    except RayError as error:
+        raise DeviceError(f"the process of the cluster that ranks report to was lost: {brief(error)}", passes=True) from error
+    return found
 
 
 def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, group: str) -> int:
@@ -138,7 +173,7 @@ def as_rank(work: Callable[[], int], surroundings: Surroundings, desk: Any, grou
         said.write(f"{STARTED}{ranks} of the cluster's workers begin\n")
     with redirect_stdout(said), redirect_stderr(said), heeding_requests(lambda: bool(ray.get(desk.is_stopping.remote()))):
         status = work()
-    if status == CRASHED:
+    if status == EXIT_CRASHED:
         raise RuntimeError(f"rank {rank} of {ranks} ended by an error of its own, or as another one was lost")
     ray.get(desk.end.remote(start, rank, status))
     latest = time.monotonic() + OTHERS_SECONDS

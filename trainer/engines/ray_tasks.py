@@ -8,13 +8,15 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from trainer.common.errors import PipelineError
+from trainer.common.errors import DeviceError
 from trainer.common.process import return_large_buffers
 from trainer.common.stopping import check_stop
 from trainer.config.engines import RayEngine
+from trainer.engines.alike import Likeness, nodes_alike, require_alike
 from trainer.engines.carriers import Advance
 from trainer.engines.desk import Count
-from trainer.engines.ray_cluster import Cluster, Surroundings, joined, require_alike
+from trainer.engines.ray_cluster import Cluster, Surroundings, joined
+from trainer.engines.room import require_cores
 from trainer.store.storage import Store
 
 T = TypeVar("T")
@@ -33,8 +35,8 @@ BREAKING_OFF = 10.0
 class RayTasks:
     """A `Carrier`. Ray starts as many tasks at a time as the cluster has cores, or `most`."""
 
-    def __init__(self, cluster: Cluster, most: int | None) -> None:
-        self._cluster, self.most = cluster, most
+    def __init__(self, cluster: Cluster, likeness: Likeness, most: int | None) -> None:
+        self._cluster, self._likeness, self.most = cluster, likeness, most
         self._running: dict[Any, Future[Any]] = {}
         self._units = 0
         # Far from each other: what they read and write goes through each node's own network and disk.
@@ -49,12 +51,14 @@ class RayTasks:
 
     @property
     def done(self) -> int:
+        self._cluster.head.check()
         found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
         return found
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         self._units += 1
-        ref = self._task.remote(work, arguments, self._cluster.surroundings, self._cluster.desk, self._units)
+        cluster = self._cluster
+        ref = self._task.remote(work, arguments, cluster.surroundings, self._likeness, cluster.desk, self._units)
         outcome: Future[Any] = Future()
         self._running[ref] = outcome
 
@@ -64,8 +68,7 @@ class RayTasks:
             if error is None:
                 outcome.set_result(ended.result())
             else:
-                cause = getattr(error, "cause", None)  # ours says what to do; any other comes with where it was raised
-                outcome.set_exception(cause if isinstance(cause, PipelineError) else error)
+                outcome.set_exception(_own_error(error))
 
         ref.future().add_done_callback(settle)
         return outcome
@@ -82,6 +85,7 @@ class RayTasks:
                 return
             while not wait([pending[0]], LOOK_SECONDS).done:
                 check_stop()
+                self._cluster.head.check()
             yield from pending.popleft().result()
 
     def break_off(self) -> None:
@@ -100,11 +104,11 @@ def ray_tasks(
     """Join a cluster for the length of a block, to have tasks done; those that are not finished at its end are broken off.
 
     Processes are started at once, as many as the cluster has cores, or `most`, and `load` what tasks will need.
-    Raises as `joined` and `require_alike` do.
+    Raises as `joined` and `nodes_alike` do, and `DeviceError` if no node has a core for tasks.
     """
-    with joined(engine) as cluster:
-        require_alike(cluster, store)
-        tasks = RayTasks(cluster, most)
+    with joined(engine) as cluster, nodes_alike(cluster, store) as likeness:
+        require_cores(cluster)
+        tasks = RayTasks(cluster, likeness, most)
         try:
             for _ in range(min(tasks.cores, most or tasks.cores) if load else 0):
                 tasks.submit(_load, load)
@@ -121,8 +125,20 @@ def _each(work: Callable[[T], R], items: list[T], advance: Advance) -> list[R]:
     return [work(item) for item in items]
 
 
-def _carry(work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, desk: Any, unit: int) -> Any:
+def _own_error(error: BaseException) -> Exception:
+    """The error that a task ended with, as it would be without a cluster; one of Ray's own tells of lost nodes or processes."""
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception):
+        cause.__cause__ = error  # which tells where on the cluster it was raised
+        return cause
+    return DeviceError(f"what runs on the cluster was lost, and cannot be done again: {error}", passes=True)
+
+
+def _carry(
+    work: Callable[..., Any], arguments: tuple[Any, ...], surroundings: Surroundings, likeness: Likeness, desk: Any, unit: int
+) -> Any:
     surroundings.enter()
+    require_alike(likeness)  # this node may have joined since the others were looked at
     return_large_buffers()
     count = Count(desk, unit)
     result = work(*arguments, count.advance)

@@ -37,10 +37,28 @@ def plan_ranks(cluster: Cluster, processes: int | None, device: str, precision: 
     return fewest, most
 
 
+def require_cores(cluster: Cluster) -> None:
+    """Raise `DeviceError` if no node has a core: tasks would wait for one without end."""
+    if not any(node["Resources"].get("CPU", 0) >= 1 for node in cluster.nodes()):
+        raise DeviceError(
+            f"the cluster has no core for tasks; it has {describe(cluster)}; add nodes (`ray start` without --num-cpus 0)"
+        )
+
+
 def count_places(cluster: Cluster, gpus: bool) -> int:
     """The ranks that there is room for at the same time."""
     wanted = {"CPU": cluster.engine.cpus_per_worker, **({"GPU": 1} if gpus else {})}
     return sum(min(int(node["Resources"].get(name, 0) // each) for name, each in wanted.items()) for node in cluster.nodes())
+
+
+def waiting_for_room(cluster: Cluster) -> str:
+    """What is told where ranks have not begun for a while."""
+    free = cluster.ray.available_resources()
+    cores, gpus = (int(free.get(what, 0)) for what in ("CPU", "GPU"))
+    return (
+        f"no rank has begun, or shown life, for a while; the cluster has {describe(cluster)}, of which "
+        f"{plural(cores, 'core')} and {plural(gpus, 'GPU')} are free now; they begin when there is room"
+    )
 
 
 def describe(cluster: Cluster) -> str:

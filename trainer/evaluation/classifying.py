@@ -55,6 +55,7 @@ from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured
 from trainer.training.runtime import start_runtime
 from trainer.training.sharding import sharding_group
@@ -85,6 +86,7 @@ def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring,
     return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
 
 
+@explaining_lost_ranks()
 def _score(
     store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, progress: Progress
 ) -> FinetuneEvaluation:

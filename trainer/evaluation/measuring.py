@@ -24,6 +24,7 @@ from trainer.records.seals import write_sealed
 from trainer.runs.clean import clean_of
 from trainer.runs.references import run_at
 from trainer.store.storage import Store
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured
 from trainer.training.runtime import start_runtime
 from trainer.training.sharding import sharding_group
@@ -40,6 +41,7 @@ def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneE
     return score_checkpoint(store, job, scoring, progress)
 
 
+@explaining_lost_ranks()
 def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
 

@@ -29,12 +29,14 @@ from trainer.pretrained.weights import check_weights
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import publish_folder
 from trainer.store.storage import Store
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.runtime import Runtime, check_devices, start_runtime
 
 BLOCK_TEXTS, BLOCK_CHARACTERS = 4096, 2**22
 """Texts that are read and encoded at a time: enough of them that batches of one length are to be had."""
 
 
+@explaining_lost_ranks()
 def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     """Publish a model's predictions of new texts, or find them published and intact. Called by every rank.
 

@@ -114,11 +114,11 @@ def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
     """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
     training = job.training
     if isinstance(job.engine, RayEngine):
-        from trainer.engines.ray_cluster import joined, require_alike
+        from trainer.engines.alike import nodes_alike
+        from trainer.engines.ray_cluster import joined
         from trainer.engines.room import plan_ranks
 
-        with joined(job.engine) as cluster:
-            require_alike(cluster, Store(job.store))
+        with joined(job.engine) as cluster, nodes_alike(cluster, Store(job.store)):
             return plan_ranks(cluster, training.processes, training.device, training.precision)
     check_devices(training.precision, training.processes, training.device)
     ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
+from trainer.common.versions import versions
 from trainer.pretrained.finding import digest_files
 from trainer.records.fields import tell_changes
 from trainer.runs.run import TrainingJob
-from trainer.training.environment import versions
 from trainer.training.runtime import Runtime
 
 

@@ -2,14 +2,11 @@
 
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 
-PACKAGES = [
-    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "safetensors", "numpy", "fsspec", "prefect",
-]  # fmt: skip
+from trainer.common.versions import versions
 
 
 def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
@@ -23,16 +20,3 @@ def describe_environment(device: torch.device, ranks: int, precision: str) -> di
         "ranks": ranks,
         "precision": precision,
     }
-
-
-def versions() -> dict[str, str]:
-    """The versions of those packages that are installed."""
-    return {name: found for name in PACKAGES if (found := _version(name)) is not None}
-
-
-def _version(package: str) -> str | None:
-    """A package's version; None where it is not installed, as Prefect need not be on a machine that only trains."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

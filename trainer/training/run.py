@@ -33,6 +33,7 @@ from trainer.training.environment import describe_environment
 from trainer.training.loop import Measured, Session, ended_epoch, run_loop
 from trainer.training.mending import find_best, mend_finished, mend_plan
 from trainer.training.part_saver import PartSaver
+from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_model
 from trainer.training.recovery import find_fork, fork_weights, roll_back
 from trainer.training.restoring import restore
@@ -48,6 +49,7 @@ from trainer.training.workload import TrainingKind, Workload
 log = logging.getLogger(__name__)
 
 
+@explaining_lost_ranks()
 def train(
     job: TrainingJob,
     kind: TrainingKind,

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
-from trainer.common.errors import ConfigError, DeviceError, FirstRankFailed, StorageError
-from trainer.common.outages import AT_THE_START, passes, patiently
+from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, StorageError
+from trainer.common.outages import AT_THE_START, exit_status, patiently
 from trainer.common.process import cores_per_rank, threads_asked_for, usable_cores
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.order.permutation import stable_key
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store
+from trainer.training.peers import leave_peers, watch_peers
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +63,7 @@ class Runtime:
         """
         if self.ranks == 1:
             return patiently(work, most=most)
-        told: list[Any] = [None, None, False]
+        told: list[Any] = [None, None, 0]
         failure: BaseException | None = None
         if self.rank == 0:
             try:
@@ -69,7 +71,7 @@ class Runtime:
             except StopRequested as stop:
                 failure, told[1] = stop, ""
             except Exception as error:
-                failure, told[1:] = error, [f"{type(error).__name__}: {error}", passes(error)]
+                failure, told[1:] = error, [f"{type(error).__name__}: {error}", exit_status(error)]
         dist.broadcast_object_list(told, src=0, group=self.control)
         if failure is not None:
             raise failure
@@ -85,13 +87,14 @@ class Runtime:
         refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the other ranks
         raise `FirstRankFailed`.
         """
-        told: tuple[Any, str | None, bool, bool] = (None, None, True, True)
+        told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
         try:
-            told = (patiently(work, tell), None, True, True)
+            told = (patiently(work, tell), None, 0, True)
         except Exception as error:
             failure = error
-            told = (None, f"rank {self.rank} ended with {error}", passes(error), isinstance(error, StorageError))
+            where = f"rank {self.rank} ({socket.gethostname()})"
+            told = (None, f"{where} ended with {error}", exit_status(error), isinstance(error, StorageError))
         found: list[Any] = [told]
         if self.ranks > 1:
             found = [None] * self.ranks
@@ -99,10 +102,10 @@ class Runtime:
         failed = [each for each in found if each[1] is not None]
         if not failed:
             return [each[0] for each in found]
-        message, pass_by = "; ".join(each[1] for each in failed), all(each[2] for each in failed)
+        message, statuses = "; ".join(each[1] for each in failed), {each[2] for each in failed}
         if all(each[3] for each in failed):
-            raise StorageError(message, pass_by) from failure
-        raise failure or FirstRankFailed(message, pass_by)
+            raise StorageError(message, statuses == {EXIT_PREEMPTED}) from failure
+        raise failure or FirstRankFailed(message, min(statuses))
 
     def with_own_group(self) -> "Runtime":
         """The same ranks, who talk over a process group of their own: for a thread that works beside the training."""
@@ -190,8 +193,11 @@ def start_runtime(precision: str, device: str = "auto", deterministic: bool = Fa
     kinds = {DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU}
     if accelerator.distributed_type not in kinds:
         raise ConfigError(f"accelerate's configuration asks for {accelerator.distributed_type.value}; only DDP is supported")
-    control = dist.new_group(backend="gloo", timeout=LONG_WAIT) if accelerator.num_processes > 1 else None
-    return Runtime(accelerator, control)
+    if accelerator.num_processes == 1:
+        return Runtime(accelerator, None)
+    runtime = Runtime(accelerator, dist.new_group(backend="gloo", timeout=LONG_WAIT))
+    watch_peers(runtime.rank, runtime.ranks, runtime.control)
+    return runtime
 
 
 def choose_algorithms(deterministic: bool) -> None:
@@ -278,5 +284,6 @@ def _sees(store: Store, key: str) -> bool:
 
 def leave_group() -> None:
     """Leave the other ranks, if there are any."""
+    leave_peers()
     if dist.is_initialized():
         dist.destroy_process_group()

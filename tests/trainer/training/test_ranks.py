@@ -4,6 +4,7 @@ import json
 import math
 import shutil
 import signal
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from tests.depth import once
-from tests.processes import Ended, start_module, start_ranks, start_warm, wait_until
+from tests.processes import Ended, free_port, start_module, start_ranks, start_warm, wait_until
 from tests.support import (
     NO_DROPOUT,
     SMALL_MODEL,
@@ -27,6 +28,7 @@ from tests.support import (
     steps_recorded,
     write_config,
 )
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
@@ -201,3 +203,41 @@ def test_ranks_that_are_asked_to_stop_save_once_at_the_same_step(stocked: Path, 
     assert [rank.status for rank in ended] == [75, 75], ended
     (saved,) = records(stocked, "checkpoint")
     assert all(f"saved at step {saved['step']} of 400" in rank.stderr for rank in ended)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path, tmp_path: Path) -> None:
+    running = start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=4000")
+    wait_until(lambda: steps_recorded(stocked) >= 2 or any(rank.status() is not None for rank in running))
+    running[1].send(signal.SIGKILL)
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [EXIT_PREEMPTED, -signal.SIGKILL], ended
+    assert f"[rank 0] RankLost: rank 1 of 2 ({socket.gethostname()}) is lost: the process was killed, or" in ended[0].stderr
+    assert "Traceback" not in ended[0].stderr
+
+
+@pytest.mark.slow
+def test_an_error_of_one_rank_is_told_by_the_others_who_end_as_it_does(stocked: Path, config: Path, tmp_path: Path) -> None:
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    running = [
+        start_warm(
+            tmp_path / str(rank), "trainer.__main__", config, f"store={stocked}",
+            env={**common, "OMP_NUM_THREADS": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "HEADRACE_PATIENCE": patience},
+        )
+        for rank, patience in enumerate(["60", "sixty"])
+    ]  # fmt: skip
+    ended = [rank.wait() for rank in running]
+    assert [rank.status for rank in ended] == [EXIT_BAD_INPUT] * 2, ended
+    assert "[rank 1] ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[1].stderr
+    assert "rank 1 of 2" in ended[0].stderr and "ended with ConfigError: HEADRACE_PATIENCE is 'sixty'" in ended[0].stderr
+    assert "Traceback" not in ended[0].stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "status"), [("by a mistake in a program", 1), ("by bad input", EXIT_BAD_INPUT), ("by what passes", EXIT_PREEMPTED)]
+)
+def test_where_the_first_rank_fails_the_others_end_as_it_does(how: str, status: int, tmp_path: Path) -> None:
+    ended = [rank.wait() for rank in start_ranks(tmp_path, 2, "tests.trainer.training.failing_first", how)]
+    assert [rank.status for rank in ended] == [status] * 2, ended
+    assert ended[1].stderr == "", "the first tells why"

@@ -1,0 +1,33 @@
+"""A bucket as the store of a cluster whose nodes have no credentials: those of the stage go with its work."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.nodes import Nodes, prepare, run
+from tests.s3 import S3Server, s3_server
+from tests.support import final_bytes, small_values
+from trainer.store.places import FINAL
+from trainer.store.storage import Store
+
+SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__save_every": 4, "training__processes": 2}
+
+
+@pytest.fixture
+def server(nodes: Nodes, tmp_path: Path) -> Iterator[S3Server]:
+    """A server that was started after the nodes, whose environment does not know it."""
+    with s3_server(tmp_path) as server:
+        yield server
+
+
+def test_a_run_in_a_bucket_is_that_in_a_folder(
+    nodes: Nodes, server: S3Server, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    here = small_values(raw, tmp_path / "here", **SETTINGS)
+    run("train", {"job": here, "data": prepare(here)}, ranks=2)
+    there = {**small_values(raw, server.new_store(), **SETTINGS), "engine": nodes.engine()}
+    made, _ = run("train", {"job": there, "data": prepare(there)}, ranks=2, on=nodes.engine())
+    assert Store(there["store"]).read_bytes(f"{made['key']}/{FINAL}/model.safetensors") == final_bytes(tmp_path / "here")
