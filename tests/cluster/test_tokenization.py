@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import Nodes, content, prepare, run, start
-from tests.processes import wait_until
+from tests.processes import alive, stages, wait_until
 from tests.support import small_values
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import DeviceError, RecordError
@@ -105,8 +105,10 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     arguments = corpus_stage(store, library, nodes.engine())
     running = start(tmp_path / "asked", "corpus", arguments)
     wait_until(lambda: running.status() is not None or finished(store) >= 2)
+    (stage,) = stages(running.pid)
     running.send(signal.SIGTERM)
     assert running.wait(30.0).status != 0
+    wait_until(lambda: not alive(stage), 30.0)
     kept = finished(store)
     assert 2 <= kept < 8
     _, seen = run("corpus", arguments)
