@@ -32,7 +32,7 @@ DETAILS: dict[str, dict[str, Any]] = {
     },
     "decisions": {
         "curation": {}, "recipe": {}, "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
-        "table": {}, "kept_out": None, "measures": [],
+        "table": {}, "kept_out": None, "functions": {}, "piece_bytes": 1, "measures": [],
     },
     "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
     "model": {"run": "0" * 16},

@@ -23,7 +23,7 @@ from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, star
 from trainer.curation.measures import Digest, Measure, Overlap, Signature, Size
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbered, Numbering, number
-from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, make_plan, measures_of, reasons_of
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, functions_of, make_plan, measures_of, reasons_of
 from trainer.curation.rules import Test, columns_of
 from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
@@ -165,6 +165,8 @@ class Deciding:
             "documents": self.numbering.total,
             "table": table,
             "kept_out": kept_out,
+            "functions": functions_of(self.plan.tests),
+            "piece_bytes": self.job.data.shards.piece_bytes,
             "measures": sorted({each.unit.folder_for(by) for each in self.numbering.units for by in self.measures}),
         }
 

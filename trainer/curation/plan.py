@@ -55,6 +55,11 @@ def make_plan(
     return Plan(name, key, corpora, evaluation, tests)
 
 
+def functions_of(tests: Sequence[Test]) -> dict[str, str]:
+    """The functions of the user's that documents are put to, each with the digest of the file that it is in."""
+    return {test.measure.function: test.measure.source for test in tests if isinstance(test.measure, Function)}
+
+
 def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:
     """Why documents go, in the order in which it is tried."""
     ends = {CONTAMINATED: options.decontaminate, EXACT: options.exact, NEAR: options.near}

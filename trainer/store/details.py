@@ -101,7 +101,7 @@ class ReasonDetails(Details):
 class DecisionsDetails(Details):
     """What was decided of raw text; `table` has, by corpus, a line for each reason.
 
-    `measures` are the folders of what was measured for it.
+    `functions` are the user's, each with the digest of the file that it is in, `measures` the folders of what was measured.
     """
 
     curation: dict[str, Any]
@@ -111,6 +111,8 @@ class DecisionsDetails(Details):
     documents: Count
     table: dict[str, list[ReasonDetails]]
     kept_out: KeptOutDetails | None
+    functions: dict[str, str]
+    piece_bytes: Count
     measures: list[Key]
 
 
