@@ -17,7 +17,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.shard_workers import Workers
-from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.sources import forgetting_changed, reading_options
 from trainer.curation.contamination import describe, find_overlap
 from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, start_pass
 from trainer.curation.measures import Digest, Measure, Overlap, Signature, Size
@@ -159,6 +159,7 @@ class Deciding:
         return {
             "recipe": decisions_recipe(self.job.data),
             "curation": self.options.model_dump(mode="json"),
+            "reading": {corpus.name: reading_options(corpus) for corpus, _ in self.plan.corpora},
             "reasons": self.names,
             "corpora": [corpus.model_dump(mode="json") for corpus, _ in self.plan.corpora],
             "first_documents": self.numbering.firsts,

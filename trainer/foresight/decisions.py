@@ -1,11 +1,10 @@
 """Why it is to be decided anew which documents stay."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer.config.corpora import CorpusConfig, DataConfig
-from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
+from trainer.config.corpora import DataConfig
+from trainer.corpus.decisions import KIND, decisions_recipe, read_pieces
 from trainer.corpus.sources import reading_options
 from trainer.curation.contamination import describe
 from trainer.curation.plan import Plan, functions_of
@@ -18,20 +17,21 @@ from trainer.foresight.likeness import (
     find_similar,
 )
 from trainer.records.origins import by_file
-from trainer.store.manifest import Manifest, read_made
+from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 
 
 def explain_decisions(store: Store, data: DataConfig, plan: Plan) -> list[str]:
     """What differs from the most similar decisions: options, functions of the user's, raw files, evaluation sets."""
-    wanted, functions = _options(decisions_recipe(data), data.corpora, data.shards.piece_bytes), functions_of(plan.tests)
+    reading = {corpus.name: reading_options(corpus) for corpus in data.corpora}
+    wanted, functions = _options(decisions_recipe(data), reading, data.shards.piece_bytes), functions_of(plan.tests)
     pieces = by_file(vars(piece) for _, pieces in plan.corpora for piece in pieces)
     kept_out = _digests(describe(plan.evaluation))
 
     def compare(other: Manifest) -> list[str]:
-        told, corpora = other.details, [CorpusConfig(**each) for each in other.details["corpora"]]
+        told = other.details
         changed = [name for name in functions if told["functions"].get(name, functions[name]) != functions[name]]
-        options = compare_options(_options(told["recipe"], corpora, told["piece_bytes"]), wanted)
+        options = compare_options(_options(told["recipe"], told["reading"], told["piece_bytes"]), wanted)
         return options + [f"the file that {name} is in has changed" for name in changed]
 
     def files(other: Likeness) -> list[str]:
@@ -43,10 +43,9 @@ def explain_decisions(store: Store, data: DataConfig, plan: Plan) -> list[str]:
     return explain_likeness(find_similar(store, plan.key, KIND, compare), files)
 
 
-def _options(recipe: Mapping[str, Any], corpora: list[CorpusConfig], piece_bytes: int) -> dict[str, Any]:
+def _options(recipe: Mapping[str, Any], reading: Mapping[str, Any], piece_bytes: int) -> dict[str, Any]:
     """What decisions depend on, by its places in a configuration."""
-    read = {corpus.name: reading_options(corpus) for corpus in corpora}
-    return {**recipe, "data.corpora": read, "data.shards.piece_bytes": piece_bytes}
+    return {**recipe, "data.corpora": reading, "data.shards.piece_bytes": piece_bytes}
 
 
 def _digests(files: list[dict[str, str]]) -> dict[str, str]:
@@ -56,6 +55,5 @@ def _digests(files: list[dict[str, str]]) -> dict[str, str]:
 
 def _read_pieces(store: Store, other: Likeness) -> dict[str, Any]:
     """The pieces of raw files that were decided about. Raises `ArtifactError` if their list is damaged."""
-    (record,) = [file for file in other.manifest.files if file.name == PIECES]
-    listed = json.loads(read_made(store, other.key, record))
-    return by_file(piece for pieces in listed.values() for piece in pieces)
+    listed = read_pieces(store, other.key, other.manifest)
+    return by_file(vars(piece) for pieces in listed.values() for piece in pieces)
