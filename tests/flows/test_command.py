@@ -143,6 +143,18 @@ def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, 
     assert (found["about_steps"], found["plan"]) == (SETTINGS["training__max_steps"], None)
 
 
+def test_a_dry_run_of_a_job_with_curation_decides_nothing(raw: Path, tmp_path: Path) -> None:
+    (tmp_path / "kept-out.txt").write_text("what is measured on must not be trained on\n")
+    curation = {"near": {}, "decontaminate": {"files": [{"paths": [str(tmp_path / "kept-out.txt")]}]}}
+    values = small_values(raw, tmp_path / "store", **SETTINGS, data__curation=curation)
+    config = write_config(tmp_path / "curated.yaml", values)
+    statuses, _, printed, said = run_each(["prepare", config, "--dry-run"], ["run", config, "--dry-run"])
+    assert statuses == [0, 0], said
+    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed)
+    assert re.search(rf"steps +about {SETTINGS['training__max_steps']} on 1 rank", printed)
+    assert not (tmp_path / "store" / "decisions").exists() and not (tmp_path / "store" / "measures").exists()
+
+
 def test_a_look_at_a_local_store_loads_no_prefect(config: Path, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     commands = [[command, tmp_path / "store"] for command in ("list", "gc", "pin", "leftovers")]

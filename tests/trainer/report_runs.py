@@ -31,8 +31,9 @@ DETAILS: dict[str, dict[str, Any]] = {
         "vocab_size": 300, "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
     },
     "decisions": {
-        "curation": {}, "recipe": {}, "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
-        "table": {}, "kept_out": None, "measures": [],
+        "curation": {"near": None, "transform": None}, "recipe": {}, "reading": {},
+        "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
+        "table": {}, "kept_out": None, "functions": {}, "piece_bytes": 1, "measures": [],
     },
     "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
     "model": {"run": "0" * 16},

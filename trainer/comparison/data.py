@@ -162,8 +162,9 @@ def _why(run: ComparedRun, key: str, other: ComparedRun, other_key: str) -> str:
         "tokenizer_sha256": "another tokenizer",
         "num_shards": "another number of shards",
         "validation_fraction": "another share held out",
+        "decisions": "other decisions about its documents",
     }
-    found = [reason for field, reason in reasons.items() if first.details[field] != second.details[field]]
+    found = [reason for field, reason in reasons.items() if first.details.get(field) != second.details.get(field)]
     return ", ".join(found) or "read otherwise (see the configuration)"
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import NOTHING, count
+from trainer.comparison.curation import compare_curation
 from trainer.comparison.data import DIGITS, compare_corpora
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
 from trainer.config.jobs import TEXT_FIGURES
@@ -55,7 +56,7 @@ PRETRAINING = ComparedKind(
     unit=lambda run: UNIT,
     tokenizer=_tokenizer,
     base=_base,
-    compare_data=compare_corpora,
+    compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],
     measure=lambda run, evaluation: _measure(evaluation),
     metrics=lambda runs: [],
 )

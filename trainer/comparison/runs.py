@@ -10,6 +10,7 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.comparison.listing import state_of
+from trainer.corpus.decisions import decisions_behind
 from trainer.records.kinds import RunKind, run_kind
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed
@@ -34,7 +35,8 @@ NAMED = 5
 class ComparedRun:
     """A run, under the letter that stands for it. What it has not made yet is empty or None.
 
-    `sources` are the manifests of what it was made from, by key; of what is gone from the store, None.
+    `sources` are the manifests of what it was made from, and of the decisions about its text, by key; of what is gone from the
+    store, None.
     """
 
     letter: str
@@ -148,8 +150,15 @@ def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, co
         evaluation=read_evaluation(store, key, config),
         model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
-        sources={key: _manifest(store, key, artifact_kind(key)) for key in recorded.made_from(config["data"])},
+        sources=_read_sources(store, recorded.made_from(config["data"])),
     )
+
+
+def _read_sources(store: Store, keys: list[str]) -> dict[str, Manifest | None]:
+    """The manifests of what a run names, and of the decisions that this names."""
+    named = {key: _manifest(store, key, artifact_kind(key)) for key in keys}
+    decisions = {key for manifest in named.values() if manifest for key in decisions_behind(manifest)}
+    return {**named, **{key: _manifest(store, key, artifact_kind(key)) for key in sorted(decisions)}}
 
 
 def _last_checkpoint(store: Store, key: str) -> tuple[str, Manifest | None]:

@@ -10,7 +10,6 @@ A document that is read in parts is decided about part by part.
 """
 
 import io
-import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,15 +17,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
-from trainer.common.errors import ArtifactError
+from trainer.common.errors import ArtifactError, in_one_line
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import TRANSFORM_FORMAT, Decided, read_curated
 from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.sources import reading_options
-from trainer.store.manifest import Manifest, fingerprint, read_made, read_manifest
+from trainer.store.manifest import MANIFEST, REPAIR, Manifest, fingerprint, read_made, read_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -34,13 +34,15 @@ log = logging.getLogger(__name__)
 KIND = "decisions"
 FORMAT = 1
 PIECES = "pieces.json"
+LISTED = TypeAdapter(dict[str, list[Piece]])
 
 CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
 
 
 class CorpusDecisions(NamedTuple):
-    """What was decided of one corpus; `first` is the number of its first document over all corpora."""
+    """What was decided of one corpus; `first` is the number of its first document over all corpora, `place` for messages."""
 
+    place: str
     pieces: list[Piece]
     first: int
     counts: NDArray[np.int64]
@@ -57,8 +59,8 @@ class CorpusDecisions(NamedTuple):
         """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
         if identities(self.pieces) != identities(pieces):
             raise ArtifactError(
-                "the decisions are of other raw files than those that are there now; start the command again, which decides "
-                "anew"
+                f"the decisions in {self.place} are of other raw files than those that are there now; start the command again, "
+                "which decides anew, and if it says the same, delete them"
             )
         kept, starts = self.reasons == 0, self.starts
         found = {}
@@ -159,20 +161,34 @@ def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
 
 def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
     """How a corpus is read, and how much of it stays; None if it is not decided about."""
-    read = [CorpusConfig(**each) for each in manifest.details["corpora"] if each["name"] == corpus]
-    kept = manifest.details["table"].get(corpus)
-    return [manifest.details["recipe"]["transformations"], reading_options(read[0]), kept[0]] if read and kept else None
+    told = manifest.details
+    if corpus not in told["table"]:
+        return None
+    return [told["curation"]["transform"], told["reading"].get(corpus), told["table"][corpus][:1]]
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
     """What was decided of one corpus. Raises `ArtifactError` if that is missing or damaged, or nothing was decided of it."""
     manifest = read_decisions(store, key)
     firsts: Mapping[str, int] = manifest.details["first_documents"]
-    if corpus not in firsts:
+    pieces = read_pieces(store, key, manifest)
+    if corpus not in firsts or corpus not in pieces:
         raise ArtifactError(f"{store.path(key)} decides about {', '.join(firsts)}, not about {corpus}")
-    records = {record.name: record for record in manifest.files}
-    pieces = [Piece(**piece) for piece in json.loads(read_made(store, key, records[PIECES]))[corpus]]
-    with np.load(io.BytesIO(read_made(store, key, records[f"{corpus}.npz"]))) as arrays:
-        return CorpusDecisions(
-            pieces, firsts[corpus], *(arrays[name] for name in ("counts", "reasons", "duplicates", "originals"))
-        )
+    with np.load(io.BytesIO(_read_file(store, key, manifest, f"{corpus}.npz"))) as arrays:
+        found = (arrays[name] for name in ("counts", "reasons", "duplicates", "originals"))
+        return CorpusDecisions(store.path(key), pieces[corpus], firsts[corpus], *found)
+
+
+def read_pieces(store: Store, key: str, manifest: Manifest) -> dict[str, list[Piece]]:
+    """The pieces that were decided about, by corpus. Raises `ArtifactError` if their list is missing or damaged."""
+    try:
+        return LISTED.validate_json(_read_file(store, key, manifest, PIECES))
+    except ValidationError as error:
+        raise ArtifactError(f"{store.path(key)}/{PIECES} is damaged: {in_one_line(error)}{REPAIR}") from error
+
+
+def _read_file(store: Store, key: str, manifest: Manifest, name: str) -> bytes:
+    record = next((record for record in manifest.files if record.name == name), None)
+    if record is None:
+        raise ArtifactError(f"{store.path(key)}/{MANIFEST} lists no {name}{REPAIR}")
+    return read_made(store, key, record)

@@ -1,6 +1,7 @@
 """Files of arrays in the store, of what can be found out again: NumPy's .npz, with a checksum of the rest at its end.
 
-The checksum stands where zip files have their comment, so that NumPy reads them as any other.
+The checksum stands where zip files have their comment, so that NumPy reads them as any other. It is of the file's key too: a
+file in another one's place is not taken for that.
 """
 
 import hashlib
@@ -32,7 +33,7 @@ def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
     with zipfile.ZipFile(packed, "a") as archive:
         archive.comment = bytes(CHECKSUM_BYTES)
     raw = packed.getvalue()[:-CHECKSUM_BYTES]
-    store.write_bytes(key, raw + _checksum(raw))
+    store.write_bytes(key, raw + _checksum(key, raw))
 
 
 def is_intact(store: Store, key: str) -> bool:
@@ -41,15 +42,16 @@ def is_intact(store: Store, key: str) -> bool:
         raw = store.read_bytes(key)
     except FileNotFoundError:
         return False
-    if intact := raw[-CHECKSUM_BYTES:] == _checksum(raw[:-CHECKSUM_BYTES]):
+    if intact := raw[-CHECKSUM_BYTES:] == _checksum(key, raw[:-CHECKSUM_BYTES]):
         return intact
     log.warning("%s does not match its checksum: it is made anew", store.path(key))
     store.delete(key)  # a copy that was fetched of it counts no more either
     return False
 
 
-def _checksum(raw: bytes) -> bytes:
-    return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES).digest()
+def _checksum(key: str, raw: bytes) -> bytes:
+    place = hashlib.sha256(key.encode()).digest()
+    return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES, key=place).digest()
 
 
 def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:

@@ -17,7 +17,7 @@ from trainer.config.jobs import PrepareJob
 from trainer.corpus.carrying import carried, carrier_of
 from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.shard_workers import Workers
-from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.sources import forgetting_changed, reading_options
 from trainer.curation.contamination import describe, find_overlap
 from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, start_pass
 from trainer.curation.keys import Digest, Signature
@@ -25,7 +25,7 @@ from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbered, Numbering, number
 from trainer.curation.overlaps import Overlap
-from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, make_plan, measures_of, reasons_of
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, functions_of, make_plan, measures_of, reasons_of
 from trainer.curation.rules import Test, columns_of
 from trainer.curation.text_measures import Size
 from trainer.engines.carriers import Carrier
@@ -164,12 +164,15 @@ class Deciding:
         return {
             "recipe": decisions_recipe(self.job.data),
             "curation": self.options.model_dump(mode="json"),
+            "reading": {corpus.name: reading_options(corpus) for corpus, _ in self.plan.corpora},
             "reasons": self.names,
             "corpora": [corpus.model_dump(mode="json") for corpus, _ in self.plan.corpora],
             "first_documents": self.numbering.firsts,
             "documents": self.numbering.total,
             "table": table,
             "kept_out": kept_out,
+            "functions": functions_of(self.plan.tests),
+            "piece_bytes": self.job.data.shards.piece_bytes,
             "measures": sorted({each.unit.folder_for(by) for each in self.numbering.units for by in self.measures}),
         }
 

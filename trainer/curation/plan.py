@@ -13,7 +13,7 @@ from trainer.curation.contamination import Found, find_evaluation, name_evaluati
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, tests_of
-from trainer.curation.text_measures import Size
+from trainer.curation.text_measures import Function, Size
 from trainer.store.storage import Store
 
 MOST_REASONS = 250
@@ -55,6 +55,11 @@ def make_plan(
     ]
     name, key = name_decisions(data, corpora, outside)
     return Plan(name, key, corpora, evaluation, tests)
+
+
+def functions_of(tests: Sequence[Test]) -> dict[str, str]:
+    """The functions of the user's that documents are put to, each with the digest of the file that it is in."""
+    return {test.measure.function: test.measure.source for test in tests if isinstance(test.measure, Function)}
 
 
 def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:

@@ -5,8 +5,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
@@ -17,7 +18,7 @@ from trainer.curation.overlaps import Overlap, overlaps
 from trainer.curation.plan import CONTAMINATED
 from trainer.curation.rules import columns_of, tests_of
 from trainer.curation.texts import Texts, shingles
-from trainer.store.manifest import Manifest
+from trainer.store.manifest import MANIFEST, Manifest
 from trainer.store.storage import Store
 
 KEPT = "kept"
@@ -50,9 +51,13 @@ class Decided:
         self.store, self.key = store, key or newest(store)
         self.manifest: Manifest = read_decisions(store, self.key)
         details = self.manifest.details
-        self.options = CurationConfig(**details["curation"])
         self.reasons: list[str] = [KEPT, *details["reasons"]]
-        self.corpora = [CorpusConfig(**corpus) for corpus in details["corpora"]]
+        try:
+            self.options = CurationConfig(**details["curation"])
+            self.corpora = [CorpusConfig(**corpus) for corpus in details["corpora"]]
+        except ValidationError as error:
+            place = f"{store.path(self.key)}/{MANIFEST}"
+            raise ArtifactError(f"{place} is damaged or of another version of headrace: {in_one_line(error)}") from error
         self._opened: dict[str, CorpusDecisions] = {}
 
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:

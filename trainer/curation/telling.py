@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.formats import plural, size
-from trainer.config.curation import CurationConfig
+from trainer.config.curation import NearConfig
 
 
 def decision_rows(details: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -26,9 +26,9 @@ def describe_decisions(details: Mapping[str, Any]) -> str:
         f"{sum(line['documents'] for line in kept):,} of {plural(details['documents'], 'document')} stay, "
         f"{size(sum(line['bytes'] for line in kept))} of {size(sum(line['bytes'] for line in lines))}"
     )
-    near = CurationConfig(**details["curation"]).near
-    if near is None:
+    if (options := details["curation"]["near"]) is None:
         return told
+    near = NearConfig.model_construct(**options)
     return (
         f"{told}; near duplicates: {near.ngram}-grams, {near.bands} bands of {near.rows} minima, around a similarity of "
         f"{near.threshold:.2f} (found: {near.found(0.7):.0%} of pairs at 0.7, {near.found(0.8):.0%} at 0.8, "

@@ -8,7 +8,6 @@ from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.decisions import KIND as DECISIONS
-from trainer.corpus.decisions import decisions_recipe
 from trainer.corpus.preparation import SOURCES, STARTED, PreparedData, corpus_recipe, locate_corpus
 from trainer.corpus.shard_building import ShardWork
 from trainer.corpus.shard_reuse import find_finished
@@ -18,9 +17,10 @@ from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import name_tokenizer, tokenizer_recipe
 from trainer.curation.plan import make_plan
+from trainer.foresight.decisions import explain_decisions
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
-from trainer.records.origins import Pieces, by_file
+from trainer.foresight.likeness import Likeness, compare_options, compare_pieces, explain_likeness, find_similar, look
+from trainer.records.origins import by_file
 from trainer.records.seals import read_listed
 from trainer.store.manifest import ArtifactRef, Manifest, read_manifest
 from trainer.store.storage import Store
@@ -58,9 +58,7 @@ def foresee_decisions(store: Store, data: DataConfig) -> Foreseen:
     manifest, problems = look(store, plan.key, DECISIONS)
     if manifest is not None:
         return Foreseen("the decisions", "reused", plan.key, created=manifest.created)
-    wanted = decisions_recipe(data)
-    similar = find_similar(store, plan.key, DECISIONS, lambda other: compare_options(other.details["recipe"], wanted))
-    reasons = problems or explain_likeness(similar, lambda other: ["the raw files or the evaluation sets differ"])
+    reasons = problems or explain_decisions(store, data, plan)
     return Foreseen("the decisions", "made", plan.key, tuple(reasons), f"about {size(plan.raw_bytes)} of raw text")
 
 
@@ -127,9 +125,8 @@ def _explain(
 
     def files(other: Likeness) -> list[str]:
         before = by_file(read_listed(store, f"{other.key}/{SOURCES}", other.manifest.digests().get(SOURCES)) or [])
-        if other.manifest.details.get("recipe", {}).get("piece_bytes") != recipe["piece_bytes"]:
-            before = {name: _despite_cuts(each, pieces.get(name)) for name, each in before.items()}
-        return compare_files(before, pieces)
+        recut = other.manifest.details.get("recipe", {}).get("piece_bytes") != recipe["piece_bytes"]
+        return compare_pieces(before, pieces, recut)
 
     return explain_likeness(find_similar(store, key, SHARDS, compare), files)
 
@@ -153,9 +150,3 @@ def _tell_tokenizers(store: Store, old: str, new: str) -> str:
         reasons = ["it was made anew"]
     why = f" ({'; '.join(reasons)})" if reasons else ""
     return f"the tokenizer: {old} -> {new}{why}"
-
-
-def _despite_cuts(old: Pieces, new: Pieces | None) -> Pieces:
-    """A file's pieces as they are now if all that is known to differ is where it is cut."""
-    recut = new is not None and [each[:2] for each in old] != [each[:2] for each in new] and old[-1][1] == new[-1][1]
-    return new if recut and new is not None else old

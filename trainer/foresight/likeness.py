@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.common.formats import count
-from trainer.records.fields import tell_changes
+from trainer.records.fields import names_in, tell_changes
+from trainer.records.origins import Pieces
 from trainer.store.manifest import Manifest, find_damage, read_manifest
 from trainer.store.storage import Store
 
@@ -79,6 +80,17 @@ def compare_files(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     )
 
 
+def compare_pieces(old: Mapping[str, Pieces], new: Mapping[str, Pieces], recut: bool) -> list[str]:
+    """The same of raw files by their pieces. With `recut` they were cut by another rule, which alone changes no file."""
+    return compare_files({name: _despite_cuts(each, new.get(name)) for name, each in old.items()} if recut else old, new)
+
+
+def _despite_cuts(old: Pieces, new: Pieces | None) -> Pieces:
+    """A file's pieces as they are now if all that is known to differ is where it is cut."""
+    recut = new is not None and [each[:2] for each in old] != [each[:2] for each in new] and old[-1][1] == new[-1][1]
+    return new if recut and new is not None else old
+
+
 def describe_files(differing: Sequence[str]) -> list[str]:
     """Files that differ in one line, counted, the first few named; none if there are none."""
     parts = []
@@ -92,6 +104,7 @@ def describe_files(differing: Sequence[str]) -> list[str]:
 
 def _by_name(value: Any) -> Any:
     """Lists of what has names as mappings, so that what differs can be told by its path."""
-    if isinstance(value, list) and value and all(isinstance(each, dict) and "name" in each for each in value):
-        return {each["name"]: {key: part for key, part in each.items() if key != "name"} for each in value}
+    if names := names_in(value):
+        parts = ({key: part for key, part in each.items() if key != "name"} for each in value)
+        return dict(zip(names, parts, strict=True))
     return {key: _by_name(part) for key, part in value.items()} if isinstance(value, dict) else value

@@ -48,7 +48,7 @@ def flatten(value: dict[str, Any], path: str = "") -> dict[str, Any]:
         here = f"{path}{key}"
         if isinstance(each, dict):
             flat |= flatten(each, f"{here}.")
-        elif names := _names(each):
+        elif names := names_in(each):
             flat[here] = names
             flat |= flatten({name: {**one, "name": ABSENT} for name, one in zip(names, each, strict=True)}, f"{here}.")
         else:
@@ -73,9 +73,9 @@ def printable(text: str) -> str:
     return text if text.isprintable() else json.dumps(text)
 
 
-def _names(value: Any) -> list[str]:
-    """The names of a list of named things; of any other list, none."""
-    if not isinstance(value, list) or not all(isinstance(each, dict) and "name" in each for each in value):
+def names_in(value: Any) -> list[str]:
+    """The names of a list of named things, or of things of different kinds; of any other value, none."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) and each.keys() & {"name", "kind"} for each in value):
         return []
-    names = [each["name"] for each in value]
+    names = [each["name"] if "name" in each else each["kind"] for each in value]
     return names if len(set(names)) == len(names) else []

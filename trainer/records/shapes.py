@@ -13,7 +13,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 from trainer.common.errors import in_one_line
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.kinds import evaluation_type, plan_type
-from trainer.store.details import KeptOutDetails, ReasonDetails
+from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, fingerprint
 from trainer.store.plain_names import Count, Digest, Figure, Key, RunKey
 
@@ -163,7 +163,7 @@ class ShardsMade(MadeFrom):
 
 
 class DecisionsMade(MadeFrom):
-    curation: dict[str, Any]
+    curation: CurationDetails
     documents: Count
     table: dict[str, list[ReasonDetails]]
     kept_out: KeptOutDetails | None

@@ -6,7 +6,7 @@ A checksum says that a manifest is the one that was written there, not that whoe
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
 
 from trainer.store.plain_names import Count, Digest, Key
 
@@ -98,19 +98,37 @@ class ReasonDetails(Details):
     bytes: Count
 
 
-class DecisionsDetails(Details):
-    """What was decided of raw text; `table` has, by corpus, a line for each reason.
+class NearDetails(Details):
+    """The parameters of the look for near duplicates."""
 
-    `measures` are the folders of what was measured for it.
+    ngram: Count
+    bands: PositiveInt
+    rows: PositiveInt
+
+
+class CurationDetails(Details):
+    """The options of curation, as far as they are told."""
+
+    near: NearDetails | None
+    transform: dict[str, Any] | None
+
+
+class DecisionsDetails(Details):
+    """What was decided of raw text; `table` has, by corpus, a line for each reason, and `reading` how its files are read.
+
+    `functions` are the user's, each with the digest of the file that it is in, `measures` the folders of what was measured.
     """
 
-    curation: dict[str, Any]
+    curation: CurationDetails
     recipe: dict[str, Any]
+    reading: dict[str, dict[str, Any]]
     reasons: list[str]
     first_documents: dict[str, Count]
     documents: Count
     table: dict[str, list[ReasonDetails]]
     kept_out: KeptOutDetails | None
+    functions: dict[str, str]
+    piece_bytes: Count
     measures: list[Key]
 
 

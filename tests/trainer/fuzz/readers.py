@@ -12,6 +12,7 @@ from trainer.comparison.listing import find_runs
 from trainer.config.jobs import EvaluateJob, EvaluationConfig, GarbageJob
 from trainer.corpus.preparation import STARTED, PreparedData
 from trainer.curation.preparing import prepare
+from trainer.curation.showing import Decided
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
@@ -88,6 +89,19 @@ def prepare_data(world: World, verify: bool = False) -> Any:
 def verify_data(world: World) -> Any:
     """Prepare, and read all that is prepared already."""
     return prepare_data(world, verify=True)
+
+
+def decide_anew(world: World) -> Any:
+    """Decide again, of what was measured before, which documents stay."""
+    store = world.open
+    for name in store.names("decisions"):
+        store.delete(f"decisions/{name}")
+    return prepare_data(world), show_decisions(world)
+
+
+def show_decisions(world: World) -> Any:
+    decided = Decided(world.open, None)
+    return decided.manifest.details["table"], [list(decided.examples(reason, None, 2)) for reason in decided.reasons]
 
 
 def train_anew(world: World) -> Any:
@@ -186,12 +200,13 @@ def draw(world: World) -> Any:
 
 READERS: dict[str, Reader] = {
     "list": list_runs, "compare": compare_runs, "garbage": find_garbage, "gate": gate, "explain": explain, "lineage": lineage,
-    "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "take": take, "finish": finish, "go_on": go_on,
+    "prepare": prepare_data, "verify": verify_data, "interrupted": complete, "decide": decide_anew,
+    "decisions": show_decisions, "take": take, "finish": finish, "go_on": go_on,
     "again": train_anew, "tune": tune,
     "evaluate": evaluate, "measure": measure_anew, "score": score, "score_anew": score_anew, "report": report, "draw": draw,
 }  # fmt: skip
 
-TELLING = frozenset(("list", "compare", "garbage", "explain", "lineage", "report", "draw"))
+TELLING = frozenset(("list", "compare", "garbage", "explain", "lineage", "report", "draw", "decisions"))
 """Readers that people read: their outcome may differ if it says of the damaged file that it is damaged, or left out."""
 
 SHOWING = TELLING | {"gate", "evaluate", "score"}

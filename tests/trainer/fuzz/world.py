@@ -54,7 +54,7 @@ class World(NamedTuple):
         return Store(str(self.store))
 
     def pretraining(self, run: str, **training: object) -> PipelineJob:
-        """The job of a run: two corpora, a GPT-2 of one layer, four steps."""
+        """The job of a run: two curated corpora, a GPT-2 of one layer, four steps."""
         values = {
             "store": str(self.store), "name": "fuzz", "run": run.removeprefix("runs/"),
             "data": {
@@ -64,6 +64,10 @@ class World(NamedTuple):
                 ],
                 "tokenizer": {"vocab_size": 280, "engine": "tokenizers"}, "shards": {"num_shards": 2, "piece_bytes": 1024},
                 "validation_fraction": 0.3, "workers": 1,
+                "curation": {
+                    "filters": [{"kind": "length", "least_bytes": 30}],
+                    "decontaminate": {"ngram": 5, "files": [{"paths": [f"{self.raw}/kept-out.txt"]}]},
+                },
             },
             "model": {"config": {"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1, "n_positions": 16}},
             "training": {
@@ -99,7 +103,9 @@ def write_raw(folder: Path) -> None:
         words = [WORDS[(number * 7 + place * place) % len(WORDS)] for place in range(40 + number)]
         (folder / "prose" / f"{number}.txt").write_text(" ".join(words) + "\n")
     lines = [" ".join(WORDS[(number + place * 3) % len(WORDS)] for place in range(12)) for number in range(16)]
+    lines += [lines[3], "few words"]
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    (folder / "kept-out.txt").write_text(f"{lines[5]}\n")
     for split, count in {"train": 12, "validation": 6, "test": 4}.items():
         rows = [
             {"text": " ".join(WORDS[n % 5 : n % 5 + 2 + 4 * (n % 2)]), "label": ("short", "long")[n % 2]} for n in range(count)

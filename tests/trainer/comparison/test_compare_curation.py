@@ -1,0 +1,74 @@
+"""Runs on the same raw text of which other documents were decided against, side by side."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.conftest import Finished
+from tests.trainer.curated_runs import curated_run, run_through
+from trainer.common.formats import size
+from trainer.compare import compare
+from trainer.corpus.decisions import decisions_behind, read_decisions
+from trainer.records.seals import require_sealed
+from trainer.store.manifest import read_manifest
+from trainer.store.storage import Store
+
+LONGER = {"filters": [{"kind": "length", "least_bytes": 1000}, {"kind": "language", "languages": ["en"]}]}
+
+
+@pytest.fixture(scope="module")
+def store(raw: Path, curated: Finished, tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """The curated run, one that drops other documents, and one on all text."""
+    place = Path(shutil.copytree(curated.store, tmp_path_factory.mktemp("compare") / "store"))
+    run_through(curated_run(raw, place, LONGER, run="longer"))
+    whole = curated_run(raw, place, run="whole")
+    run_through(whole.model_copy(update={"data": whole.data.model_copy(update={"curation": None})}))
+    return Store(str(place))
+
+
+def row(text: str, *begin: str) -> list[str]:
+    """The cells after those that a row begins with."""
+    found = re.search(rf"^ +{'  +'.join(map(re.escape, begin))}  +(.*)$", text, re.MULTILINE)
+    assert found, text
+    return re.split(r"  +", found[1])
+
+
+def kept(store: Store, run: str, corpus: str, reason: str) -> str:
+    """How many documents, and bytes, of a corpus there are for a reason."""
+    keys = [ref["key"] for ref in require_sealed(store, f"{run}/config.json")["data"]["shards"]]
+    (shards,) = [key for key in keys if key.startswith(f"shards/{corpus}-")]
+    manifest = read_manifest(store, shards, "shards")
+    assert manifest is not None
+    (decisions,) = decisions_behind(manifest)
+    (line,) = [line for line in read_decisions(store, decisions).details["table"][corpus] if line["reason"] == reason]
+    return f"{line['documents']:,} ({size(line['bytes'])})"
+
+
+def test_options_and_counts_by_reason_that_differ_are_shown(store: Store, curated: Finished) -> None:
+    text = compare(store, [curated.run, "longer"])
+    assert row(text, "data.curation.filters.length.least_bytes") == ["700", "1000"]
+    assert row(text, "data.curation.filters.language.languages") == ["–", '["en"]']
+    runs = curated.run, "runs/longer"
+    assert row(text, "docs", "kept") == [kept(store, run, "docs", "kept") for run in runs]
+    short = "length: bytes too low"
+    assert row(text, "docs", short) == [kept(store, run, "docs", short) for run in runs]
+    assert row(text, "docs", "contaminated") == [kept(store, runs[0], "docs", "contaminated"), "–"]
+    assert "docs, B against A: the same 1 file, but other decisions about its documents" in text
+
+
+def test_text_about_which_nothing_was_decided_has_no_counts(store: Store, curated: Finished) -> None:
+    assert row(compare(store, [curated.run, "whole"]), "docs", "kept")[1] == "–"
+
+
+def test_the_same_decisions_are_not_shown(store: Store, curated: Finished) -> None:
+    assert "Documents and bytes" not in compare(store, [curated.run, curated.run])
+
+
+def test_decisions_that_are_gone_are_named(store: Store, curated: Finished, tmp_path: Path) -> None:
+    own = Store(str(shutil.copytree(store.url, tmp_path / "own")))
+    own.delete("decisions")
+    text = compare(own, [curated.run, "longer"])
+    assert "Gone from the store or damaged, so only the name is compared: decisions/" in text
+    assert "Documents and bytes" not in text
