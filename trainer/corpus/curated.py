@@ -3,6 +3,7 @@
 What is decided of a piece is a bit for each of its documents, in the order in which they are read.
 """
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -21,14 +22,33 @@ from trainer.corpus.readers import Columns, Document, OnBad, read_documents
 TRANSFORM_FORMAT = 1
 """Raised when a transformation gives other text, so that what was made of the old is not taken for what would be made now."""
 
-EMAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+"""It begins where such a run of characters does: else each of them would be tried as a beginning."""
+
 NUMBER = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
-GROUP = r"[0-9A-Fa-f]{1,4}"
-IP = re.compile(
-    rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)"
-    rf"|(?<![\w:])(?=[A-Fa-f:]*\d)(?:(?:{GROUP}:){{7}}{GROUP}|(?:{GROUP}:){{1,6}}(?::{GROUP}){{1,6}})(?![\w:])"
-)
-MASKS = {"email": (EMAIL, "<email>"), "ip": (IP, "<ip>")}
+IP4 = re.compile(rf"(?<![\w.])(?:{NUMBER}\.){{3}}{NUMBER}(?![\w]|\.\d)")
+IP6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f]{1,4}:[0-9A-Fa-f:]{4,34}(?![\w:])")
+
+
+def mask_email(text: str) -> str:
+    return EMAIL.sub("<email>", text)
+
+
+def mask_ip(text: str) -> str:
+    return IP6.sub(_mask_ip6, IP4.sub("<ip>", text))
+
+
+def _mask_ip6(found: re.Match[str]) -> str:
+    """What stands for a number of IP version 6; what may as well be a slice or a name of a program, such as 1::2, stays."""
+    groups = [group for group in found[0].split(":") if group]
+    try:
+        ipaddress.IPv6Address(found[0])
+    except ValueError:
+        return found[0]
+    return "<ip>" if len(groups) > 2 or len(groups[0]) == 4 else found[0]
+
+
+MASKS = {"email": mask_email, "ip": mask_ip}
 
 
 @dataclass(frozen=True)
@@ -78,8 +98,7 @@ def transformed(transform: TransformConfig, document: Document) -> Document:
     if transform.unicode:
         text = unicodedata.normalize(transform.unicode, text)
     for name in transform.mask:
-        pattern, instead = MASKS[name]
-        text = pattern.sub(instead, text)
+        text = MASKS[name](text)
     return document._replace(text=text.encode())
 
 

@@ -23,7 +23,7 @@ from trainer.common.errors import ArtifactError, in_one_line
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import TRANSFORM_FORMAT, Decided, read_curated
-from trainer.corpus.pieces import Piece
+from trainer.corpus.pieces import Piece, is_cut_within_documents
 from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.sources import reading_options
 from trainer.store.manifest import MANIFEST, REPAIR, Manifest, fingerprint, read_made, read_manifest
@@ -55,7 +55,7 @@ class CorpusDecisions(NamedTuple):
         """Where each piece's documents begin, and where the last's end."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
-    def of_pieces(self, pieces: Sequence[Piece]) -> dict[tuple[str, int], Decided]:
+    def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, Decided]:
         """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
         if identities(self.pieces) != identities(pieces):
             raise ArtifactError(
@@ -66,9 +66,9 @@ class CorpusDecisions(NamedTuple):
         found = {}
         for number, piece in enumerate(pieces):
             own = kept[starts[number] : starts[number + 1]]
-            follows = piece.last or starts[number + 1] == len(kept) or bool(kept[starts[number + 1]])
-            if (decided := Decided.of(own, follows)) is not None:
-                found[piece.key, piece.index] = decided
+            goes_on = not piece.last and is_cut_within_documents(corpus) and self.counts[number + 1] > 0
+            if (decided := Decided.of(own, not goes_on or bool(kept[starts[number + 1]]))) is not None:
+                found[piece] = decided
         return found
 
 
@@ -78,13 +78,13 @@ class Reader:
 
     corpus: CorpusConfig
     transform: TransformConfig | None
-    decided: Mapping[tuple[str, int], Decided]
+    decided: Mapping[Piece, Decided]
     decisions: str | None = None
     """The key of what was decided."""
 
     def of_piece(self, piece: Piece) -> Decided | None:
         """What was decided of a piece; None if all of it stays."""
-        return self.decided.get((piece.key, piece.index))
+        return self.decided.get(piece)
 
     def read(self, piece: Piece, on_bad: OnBad) -> Iterator[Document]:
         """The documents of a piece. Raises as `read_curated`."""
@@ -94,7 +94,7 @@ class Reader:
 def open_reader(store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Sequence[Piece], key: str | None) -> Reader:
     """How a corpus is read, by the decisions of that key; without one all documents stay."""
     transform = data.curation.transform if data.curation else None
-    decided = open_decisions(store, key, corpus.name).of_pieces(pieces) if key is not None else {}
+    decided = open_decisions(store, key, corpus.name).of_pieces(pieces, corpus) if key is not None else {}
     return Reader(corpus, transform, decided, key)
 
 

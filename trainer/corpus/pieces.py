@@ -74,13 +74,18 @@ def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int)
     return [Stretch(start, end, end - start, digest) for (start, end), digest in zip(pairwise(bounds), digests, strict=True)]
 
 
+def is_cut_within_documents(corpus: CorpusConfig) -> bool:
+    """Whether a piece may end within a document: where a file is one, rather than records."""
+    return corpus.format in ("text", "source") and corpus.separator is None
+
+
 def boundary(corpus: CorpusConfig) -> Cuts:
     """Where a stream of this format may be cut.
 
     A text that is one document is cut between a letter and a line end, where byte-level pre-tokenizers also cut, so its
     tokens are those of the whole.
     """
-    if corpus.format in ("text", "source") and corpus.separator is None:
+    if is_cut_within_documents(corpus):
         return text_cuts
     before = b"" if corpus.separator is None else rb"(?=" + re.escape(corpus.separator.encode()) + rb"\r?\n)"
     pattern = re.compile(rb"\n" + before)

@@ -27,6 +27,7 @@ from trainer.corpus.decisions import Reader, open_reader, transform_options
 from trainer.corpus.engine_choice import settle_engine
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_files import is_compressed
+from trainer.corpus.readers import ignore
 from trainer.corpus.shard_building import Recipe, ShardWork, build, load_encoder
 from trainer.corpus.shard_reuse import finished_shards
 from trainer.corpus.shard_workers import Workers
@@ -35,7 +36,7 @@ from trainer.corpus.sources import find_pieces, forgetting_changed, reading_opti
 from trainer.corpus.suspects import clear, is_suspect
 from trainer.corpus.token_bytes import add_digests
 from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
-from trainer.corpus.tokenizer_making import find_tokenizer, ignore, make_tokenizer, spread
+from trainer.corpus.tokenizer_making import find_tokenizer, make_tokenizer, spread
 from trainer.corpus.tokenizer_repair import find_lost, require_same_tokenizer, restore_tokenizer
 from trainer.records.holds import hold_reused
 from trainer.store.block_sums import BLOCK_BYTES

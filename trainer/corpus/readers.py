@@ -43,6 +43,10 @@ Columns = Sequence[str]
 """What is read beside the text, where a format has more than text."""
 
 
+def ignore(error: RecordError) -> None:
+    """Pass over a bad record: the tokenization proper reports it."""
+
+
 def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = ()) -> Iterator[Document]:
     """The documents of a piece, in the file's order; empty ones are left out. Of records, numbers in `columns` are read too.
 
@@ -269,7 +273,7 @@ def _numbers(record: Mapping[str, Any], columns: Columns) -> dict[str, float]:
     """The numbers in some columns of a record; what is none is left out."""
     found = {}
     for name in columns:
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, OverflowError):
             found[name] = float(record.get(name))  # type: ignore[arg-type]
     return found
 

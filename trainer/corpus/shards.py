@@ -220,14 +220,14 @@ class _SideWriter:
         write_sums(tokens, sums)
 
 
-def batches(documents: Iterator[Document], batch_bytes: int) -> Iterator[list[Document]]:
-    """Documents, some at a time: as many as have at least so many bytes together."""
+def batches(documents: Iterator[Document], batch_bytes: int, most: int | None = None) -> Iterator[list[Document]]:
+    """Documents, some at a time: as many as have at least so many bytes together, or the `most`."""
     batch: list[Document] = []
     size = 0
     for document in documents:
         batch.append(document)
         size += len(document.text)
-        if size >= batch_bytes:
+        if size >= batch_bytes or len(batch) == most:
             yield batch
             batch, size = [], 0
     if batch:

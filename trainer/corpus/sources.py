@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import PurePosixPath
 from typing import Any
 
 import fsspec
@@ -91,6 +92,11 @@ def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
     if corpus.format != "csv":
         return {**options, "quoting": True}  # which says nothing of other formats, and was the default once
     return {**options, "csv": CSV_READING}
+
+
+def named_reading(path: str) -> str:
+    """What of a file's name says how it is read: its endings, which tell the compression, and what divides columns."""
+    return "".join(PurePosixPath(path).suffixes[-2:]).lower()
 
 
 def forget_source(store: Store, path: str) -> None:

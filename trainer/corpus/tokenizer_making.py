@@ -14,11 +14,12 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from trainer.common.errors import ArtifactError, RecordError, TokenizerError
+from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.config.corpora import DataConfig, TokenizerConfig
 from trainer.corpus.decisions import Reader
 from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.raw_bytes import require_same
+from trainer.corpus.readers import ignore
 from trainer.corpus.sources import reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
@@ -163,10 +164,6 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
 def spread(pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces in an order that visits the whole list at ever finer steps, so that a sample is not only its beginning."""
     return sorted(pieces, key=lambda piece: fingerprint([piece.key, piece.index]))
-
-
-def ignore(error: RecordError) -> None:
-    """Pass over a bad record: the tokenization proper reports it."""
 
 
 def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ older file of the unit, so that a changed file is measured alone.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import CorpusError
+from trainer.common.errors import CorpusError, RecordError, how_to_skip
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import read_curated
@@ -23,8 +24,7 @@ from trainer.corpus.decisions import transform_options
 from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import Document
 from trainer.corpus.shards import batches
-from trainer.corpus.sources import reading_options
-from trainer.corpus.tokenizer_making import ignore
+from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, names_of, read_arrays, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.engines.carriers import Advance
@@ -34,8 +34,9 @@ from trainer.store.storage import Store
 FORMAT = 1
 UNIT_BYTES = 16 * 2**20
 MOST_UNITS = 4096
-BATCH_BYTES = 2**20
+BATCH_BYTES, BATCH_DOCUMENTS = 2**20, 2048
 PIECES, COUNTS = "pieces", "counts"
+OF_A_UNIT = re.compile(r"(\d{5})-(\d{5})-[0-9a-f]{16}\.npz")
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Unit:
     @property
     def digests(self) -> NDArray[np.bytes_]:
         """What each piece's documents depend on besides how they are read."""
-        return np.array([fingerprint([piece.sha256, piece.index, piece.last]) for piece in self.pieces], "S16")
+        found = ([piece.sha256, piece.index, piece.last, named_reading(piece.path)] for piece in self.pieces)
+        return np.array(list(map(fingerprint, found)), "S16")
 
     def folder_for(self, measure: Measure) -> str:
         """Where what a measure finds in this unit, and in others of its corpus, is kept."""
@@ -117,7 +119,9 @@ def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]
     wanted = set(unit.digests.tolist())
     known: dict[bytes, Rows] = {}
     for name in store.names(folder):
-        number, count = (int(part) for part in name.split("-")[:2])
+        if not (match := OF_A_UNIT.fullmatch(name)):
+            continue
+        number, count = int(match[1]), int(match[2])
         if wanted <= known.keys() or name == own or unit.number % count != number or not is_intact(store, f"{folder}/{name}"):
             continue
         names = names_of(store, f"{folder}/{name}")
@@ -137,14 +141,21 @@ def _measure_pieces(
     places: list[str] = []
     counts = np.zeros(len(pieces), np.int64)
 
+    bad: list[RecordError] = []
+
+    def on_bad(error: RecordError) -> None:
+        bad.append(error)
+        if len(bad) > unit.corpus.max_bad_records:
+            raise RecordError(f"{error}{how_to_skip(unit.corpus.max_bad_records)}") from error
+
     def documents() -> Iterator[Document]:
         for number, piece in enumerate(pieces):
-            for document in read_curated(piece, unit.corpus, ignore, unit.transform, columns=unit.columns):
+            for document in read_curated(piece, unit.corpus, on_bad, unit.transform, columns=unit.columns):
                 counts[number] += 1
                 places.append(f"{piece.path}: document {counts[number]} of piece {piece.index}")
                 yield document
 
-    for batch in map(Batch, batches(documents(), BATCH_BYTES)):
+    for batch in map(Batch, batches(documents(), BATCH_BYTES, BATCH_DOCUMENTS)):
         for each in measures:
             try:
                 found[each].append(each(batch))

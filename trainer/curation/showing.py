@@ -12,7 +12,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
-from trainer.corpus.tokenizer_making import ignore
+from trainer.corpus.readers import ignore
 from trainer.curation.measures import Batch
 from trainer.curation.overlaps import Overlap, overlaps
 from trainer.curation.plan import CONTAMINATED

@@ -8,9 +8,9 @@ import numpy as np
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.corpus.curated import read_curated
-from trainer.corpus.readers import Document
+from trainer.corpus.readers import Document, ignore
 from trainer.corpus.shards import batches
-from trainer.corpus.tokenizer_making import ignore, spread
+from trainer.corpus.tokenizer_making import spread
 from trainer.curation.measures import Batch, unique
 from trainer.curation.plan import Plan, make_plan
 from trainer.curation.rules import Test, columns_of
