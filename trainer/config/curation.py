@@ -1,12 +1,14 @@
 """The schemas of curation: how raw text is read, which documents stay, and what is kept out of training."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainer.config.schema import Name, Schema
 
+LANGUAGE = r"^[a-z]{2,3}$"
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 
 
@@ -22,6 +24,18 @@ class Rule(Schema):
     """One filter: the corpora that it is for, and its bounds, in the order in which they are tried."""
 
     corpora: list[Name] | None = Field(default=None, min_length=1, description="names of the corpora; default: all")
+
+    @property
+    def label(self) -> str:
+        """What its reasons begin with."""
+        return str(self.kind)  # type: ignore[attr-defined]
+
+    @model_validator(mode="after")
+    def _bounds_something(self) -> Self:
+        if not any(True for _ in self.bounds()) and not isinstance(self, LanguageRule):
+            names = [name for name in type(self).model_fields if name.startswith(("least_", "most_"))]
+            raise ValueError(f"it has no bound, so nothing would go: set {' or '.join(names)}")
+        return self
 
     def bounds(self) -> Iterator[Bound]:
         """The bounds that are set; a field that is named `least_X` or `most_X` bounds X."""
@@ -88,7 +102,7 @@ class LanguageRule(Rule):
     """The languages that stay, as py3langid tells them."""
 
     kind: Literal["language"]
-    languages: list[str] = Field(min_length=1, description="ISO 639-1 codes, such as en")
+    languages: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(min_length=1, description="ISO 639 codes, such as en")
     least_language_probability: float = Field(default=0.0, ge=0, le=1, description="of the most likely language")
 
 
@@ -101,6 +115,19 @@ class PatternRule(Rule):
     least_matches: int | None = Field(default=None, ge=1, description="fewer are dropped")
     most_matches: int | None = Field(default=None, ge=0, description="more are dropped")
 
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @field_validator("pattern")
+    @classmethod
+    def _compiles(cls, pattern: str) -> str:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return pattern
+
 
 class ScoreRule(Rule):
     """A number that the data has beside the text."""
@@ -110,6 +137,10 @@ class ScoreRule(Rule):
     least_score: float | None = Field(default=None, description="documents below it, or without a number, are dropped")
     most_score: float | None = Field(default=None, description="documents above it, or without a number, are dropped")
 
+    @property
+    def label(self) -> str:
+        return f"score {self.column}"
+
 
 class FunctionRule(Rule):
     """A function of one's own: it takes a document's text, and returns whether it stays, or a number to bound."""
@@ -118,6 +149,10 @@ class FunctionRule(Rule):
     function: str = Field(pattern=FUNCTION, description="module:function, where Python finds it")
     least_value: float | None = Field(default=None, description="of what it returns; true counts 1 and false 0; default 1")
     most_value: float | None = Field(default=None, description="of what it returns")
+
+    @property
+    def label(self) -> str:
+        return self.function
 
     def bounds(self) -> Iterator[Bound]:
         if self.least_value is None and self.most_value is None:

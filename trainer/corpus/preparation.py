@@ -49,6 +49,7 @@ from trainer.store.manifest import (
     fingerprint,
     make_manifest,
     read_manifest,
+    recall_manifest,
     write_manifest,
 )
 from trainer.store.storage import Store
@@ -144,7 +145,7 @@ def find_prepared(job: PrepareJob, decisions_key: str | None) -> PreparedData | 
     shards = []
     for corpus in job.data.corpora:
         key, _ = locate_corpus(store, job.data, corpus, info, silent(), decisions_key)
-        manifest = _manifest(store, key)
+        manifest = recall_manifest(store, key, KIND)
         if manifest is None or not hold_reused(store, key, manifest.created):
             return None
         shards.append(ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size(), reused=True))
@@ -220,21 +221,12 @@ def corpus_recipe(data: DataConfig, corpus: CorpusConfig) -> dict[str, Any]:
     return {"format": FORMAT, "corpus": reading_options(corpus), "piece_bytes": data.shards.piece_bytes}
 
 
-def _manifest(store: Store, key: str) -> Manifest | None:
-    """The set's manifest; a damaged one counts as none, because a set can always be made anew."""
-    try:
-        return read_manifest(store, key, KIND)
-    except ArtifactError as error:
-        log.warning("%s: it is to be made anew", error)
-        return None
-
-
 def _intact_manifest(store: Store, key: str, read_all: bool) -> Manifest | None:
     """The set's manifest if all its files are as it says; a damaged set loses its manifest, to be completed anew.
 
     Unless all are to be read, files are only looked for, with their sizes: whoever reads them compares each block.
     """
-    manifest = _manifest(store, key)
+    manifest = recall_manifest(store, key, KIND)
     if manifest is None:
         return None
     damage = find_damage(store, key, manifest, content=read_all)

@@ -47,6 +47,11 @@ def ignore(error: RecordError) -> None:
     """Pass over a bad record: the tokenization proper reports it."""
 
 
+def refuse(error: RecordError) -> None:
+    """Raise the error of a bad record."""
+    raise error
+
+
 def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = ()) -> Iterator[Document]:
     """The documents of a piece, in the file's order; empty ones are left out. Of records, numbers in `columns` are read too.
 

@@ -8,6 +8,7 @@ import hashlib
 import io
 import logging
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def _checksum(key: str, raw: bytes) -> bytes:
 def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
     """Some arrays of a file that was there a moment ago. Raises `StorageError` if it is not, or is damaged."""
     try:
-        with np.load(store.fetch(key)) as arrays:
+        with np.load(_source(store, key)) as arrays:
             return [arrays[name] for name in names]
     except (FileNotFoundError, *DAMAGED) as error:
         raise StorageError(
@@ -67,5 +68,10 @@ def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
 
 def names_of(store: Store, key: str) -> list[str]:
     """The names of the arrays of a file that is intact."""
-    with np.load(store.fetch(key)) as arrays:
+    with np.load(_source(store, key)) as arrays:
         return list(arrays.files)
+
+
+def _source(store: Store, key: str) -> Path | io.BytesIO:
+    """Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is kept."""
+    return store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))

@@ -1,29 +1,32 @@
 """Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C)."""
 
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.corpora import CorpusConfig
-from trainer.config.curation import DecontaminateConfig, EvaluationText
+from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import load_job
 from trainer.config.finetuning import FinetuneJob
+from trainer.corpus.curated import read_curated
+from trainer.corpus.decisions import transform_options
 from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import read_documents
-from trainer.corpus.sources import find_pieces
+from trainer.corpus.readers import refuse
+from trainer.corpus.shards import batches
+from trainer.corpus.sources import find_pieces, named_reading, reading_options
 from trainer.curation.arrays import is_intact, write_arrays
 from trainer.curation.characters import UNICODE
+from trainer.curation.measures import composed
 from trainer.curation.overlaps import Overlap
 from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 FORMAT = 1
-TOGETHER = 4096
+BATCH_BYTES, TOGETHER = 2**20, 4096
 
 Found = list[tuple[CorpusConfig, list[Piece]]]
 
@@ -63,20 +66,33 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> Found:
     return found
 
 
-def name_evaluation(options: DecontaminateConfig, found: Found) -> str:
-    """The fingerprint of what is kept out: of the evaluation sets' content, wherever their files are."""
-    texts = [[corpus.format, corpus.text_field, sorted({piece.sha256 for piece in pieces})] for corpus, pieces in found]
-    return fingerprint([FORMAT, UNICODE, options.ngram, options.least_words, texts])
+def name_evaluation(options: DecontaminateConfig, transform: TransformConfig | None, found: Found) -> str:
+    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files are."""
+    texts = [
+        [reading_options(corpus), sorted({(piece.sha256, named_reading(piece.path)) for piece in pieces})]
+        for corpus, pieces in found
+    ]
+    return fingerprint([FORMAT, UNICODE, options.ngram, options.least_words, transform_options(transform), texts])
 
 
-def find_overlap(store: Store, options: DecontaminateConfig, found: Found) -> Overlap:
-    """The measure of what documents share with evaluation sets, whose hashes are written unless they are in the store."""
-    key = f"measures/overlaps/{name_evaluation(options, found)}.npz"
+def find_overlap(store: Store, options: DecontaminateConfig, transform: TransformConfig | None, found: Found) -> Overlap:
+    """The measure of what documents share with evaluation sets, whose hashes are written unless they are in the store.
+
+    Raises `CorpusError` for an evaluation set in which there is nothing to look for.
+    """
+    key = f"measures/overlaps/{name_evaluation(options, transform, found)}.npz"
     if not is_intact(store, key):
         hashes: dict[int, list[NDArray[np.uint64]]] = {}
-        for texts in _batches(found):
-            for length, some in hashes_of(texts, options).items():
-                hashes.setdefault(length, []).append(some)
+        for corpus, pieces in found:
+            before = sum(map(len, hashes.values()))
+            for texts in _batches(corpus, pieces, transform):
+                for length, some in hashes_of(texts, options).items():
+                    hashes.setdefault(length, []).append(some)
+            if sum(map(len, hashes.values())) == before:
+                raise CorpusError(
+                    f"data.curation.decontaminate: no text in {', '.join(corpus.paths)} has {options.least_words} words or "
+                    "more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
+                )
         write_arrays(store, key, {str(length): np.unique(np.concatenate(parts)) for length, parts in sorted(hashes.items())})
     return Overlap(store.url, key)
 
@@ -89,21 +105,10 @@ def hashes_of(texts: Texts, options: DecontaminateConfig) -> dict[int, NDArray[n
     return {int(length): hashes[of == length] for length in np.unique(of) if length >= options.least_words}
 
 
-def _batches(found: Found) -> Iterator[Texts]:
-    batch: list[bytes] = []
-    for corpus, pieces in found:
-        for piece in pieces:
-            for document in read_documents(piece, corpus, on_bad=_refuse):
-                batch.append(document.text)
-                if len(batch) == TOGETHER:
-                    yield Texts(batch)
-                    batch = []
-    if batch:
-        yield Texts(batch)
-
-
-def _refuse(error: Any) -> None:
-    raise error
+def _batches(corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None) -> Iterator[Texts]:
+    """The texts of an evaluation set as documents are compared with them."""
+    documents = (document for piece in pieces for document in read_curated(piece, corpus, refuse, transform))
+    return (composed(Texts([document.text for document in batch])) for batch in batches(documents, BATCH_BYTES, TOGETHER))
 
 
 def describe(found: Found) -> list[dict[str, str]]:

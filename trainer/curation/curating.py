@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,14 @@ from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, star
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
-from trainer.curation.numbering import Numbered, Numbering, number
+from trainer.curation.numbering import Numbering, number
 from trainer.curation.overlaps import Overlap
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, functions_of, make_plan, measures_of, reasons_of
-from trainer.curation.rules import Test, columns_of
+from trainer.curation.rules import columns_of, of_corpus
 from trainer.curation.text_measures import Size
 from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
-from trainer.store.manifest import ArtifactRef, Manifest, find_damage, publish_folder, read_manifest
+from trainer.store.manifest import ArtifactRef, Manifest, find_damage, publish_folder, recall_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
 
 def find_decisions(store: Store, key: str) -> Manifest | None:
     """The manifest of decisions that are published and intact; a damaged one counts as none."""
-    manifest = read_manifest(store, key, KIND)
+    manifest = recall_manifest(store, key, KIND)
     if manifest is None:
         return None
     for file, problem in (damage := find_damage(store, key, manifest)).items():
@@ -74,18 +75,21 @@ class Deciding:
         self.store, self.job, self.plan, self.carrier, self.progress = store, job, plan, carrier, progress
         self.options = job.data.curation
         self.names = reasons_of(self.options, plan.tests)
-        overlap = find_overlap(store, self.options.decontaminate, plan.evaluation) if self.options.decontaminate else None
-        self.overlap: Overlap | None = overlap
-        self.measures = measures_of(self.options, plan.tests, overlap)
+        wanted, transform = self.options.decontaminate, self.options.transform
+        self.overlap: Overlap | None = find_overlap(store, wanted, transform, plan.evaluation) if wanted else None
+        self.tests = {corpus.name: of_corpus(plan.tests, corpus.name) for corpus, _ in plan.corpora}
+        self.measures = {name: measures_of(self.options, tests, self.overlap) for name, tests in self.tests.items()}
         self.size: Measure = Size()
 
     def measure(self) -> None:
         """Have every document measured, and number them."""
-        columns = columns_of(self.plan.tests)
-        units = [divide(corpus, pieces, self.options.transform, columns) for corpus, pieces in self.plan.corpora]
+        units = [
+            divide(corpus, pieces, self.options.transform, columns_of(self.tests[corpus.name]))
+            for corpus, pieces in self.plan.corpora
+        ]
         flat = sorted((unit for each in units for unit in each), key=lambda unit: unit.raw_bytes, reverse=True)
         with self.progress.bar("measure documents", self.plan.raw_bytes, "B") as bar:
-            self._carry(measure, ((self.job.store, unit, self.measures) for unit in flat), bar)
+            self._carry(measure, ((self.job.store, unit, self.measures[unit.corpus.name]) for unit in flat), bar)
         texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
         self.numbering: Numbering = number(self.store, texts, self.size)
         self.reasons = np.zeros(self.numbering.total, np.uint8)
@@ -96,9 +100,10 @@ class Deciding:
         for each in self.numbering.units:
             check_stop()
             broken = np.zeros(int(each.counts.sum()), np.uint8)
-            for reason, test in enumerate(self.plan.tests, 1):
-                if test.is_for(each.unit.corpus.name):
-                    broken[(broken == 0) & self._breaks(each, test)] = reason
+            for by, tests in groupby(self.tests[each.unit.corpus.name], key=lambda test: test.measure):
+                bounds = list(tests)
+                for test, values in zip(bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True):
+                    broken[(broken == 0) & test.breaks(values)] = self.plan.tests.index(test) + 1
             if self.overlap is not None:
                 (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
                 broken[(broken == 0) & (shared > 0)] = self._number(CONTAMINATED)
@@ -112,10 +117,10 @@ class Deciding:
             passes.append((EXACT, Digest.of(self.options.exact), 1))
         if self.options.near is not None:
             passes.append((NEAR, Signature.of(self.options.near), self.options.near.bands))
-        for reason, by, bands in passes:
+        for reason, by, keys in passes:
             alive = self.reasons == 0
             started = start_pass(self.store, self.numbering.units, by, alive)
-            wanted = slices(by, bands, self.numbering.total)
+            wanted = slices(keys * self.numbering.total)
             with self.progress.bar(f"find {reason}s", len(wanted), "slices") as bar:
                 self._carry(pair, ((self.job.store, started, each) for each in wanted), bar)
                 for each in wanted:
@@ -173,7 +178,9 @@ class Deciding:
             "kept_out": kept_out,
             "functions": functions_of(self.plan.tests),
             "piece_bytes": self.job.data.shards.piece_bytes,
-            "measures": sorted({each.unit.folder_for(by) for each in self.numbering.units for by in self.measures}),
+            "measures": sorted(
+                {each.unit.folder_for(by) for each in self.numbering.units for by in self.measures[each.unit.corpus.name]}
+            ),
         }
 
     def _of_corpus(self, name: str) -> dict[str, NDArray[Any]]:
@@ -189,11 +196,13 @@ class Deciding:
     def _require_some(self, corpus: str, table: list[dict[str, Any]]) -> None:
         if table[0]["documents"]:
             return
+        if not any(line["documents"] for line in table):
+            raise CorpusError(f"corpus {corpus!r} has no document: its files are empty, or hold none that can be read")
         largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
         told = "; ".join(f"{line['documents']} for {line['reason']!r}" for line in largest)
         raise CorpusError(
             f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents through: "
-            f"{told}; loosen those bounds, or leave the rule out"
+            f"{told}; loosen what drops them, or leave it out"
         )
 
     def _documents(self, corpus: str) -> slice:
@@ -202,10 +211,6 @@ class Deciding:
 
     def _number(self, reason: str) -> int:
         return self.names.index(reason) + 1
-
-    def _breaks(self, each: Numbered, test: Test) -> NDArray[np.bool_]:
-        (values,) = each.unit.read(self.store, test.measure, test.bound.field)
-        return test.breaks(values)
 
     def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:
         for _ in carried(self.carrier, bar, work, calls):

@@ -1,7 +1,7 @@
 """Duplicates: documents that share a key, and what is linked through others that do.
 
 The keys are looked through in slices, each with the keys of one stretch of the numbers of 64 bits, so that no more than
-`SLICE_DOCUMENTS` are in memory at a time. A slice's pairs are kept in the store: a pass that is broken off goes on from them.
+about `SLICE_KEYS` are in memory at a time. A slice's pairs are kept in the store: a pass that is broken off goes on from them.
 """
 
 import hashlib
@@ -23,27 +23,25 @@ from trainer.store.storage import Store
 FORMAT = 1
 LOOKED_AT = "looked-at.npz"
 ALIVE, FILES, PIECES, FIRSTS, COUNTS, PAIRS = "alive", "files", "pieces", "firsts", "counts", "pairs"
-SLICE_DOCUMENTS = 2**22
+SLICE_KEYS = 2**22
 """With its document's number a key takes 16 to 24 bytes, and sorting takes some more copies of them."""
 
 
 class Slice(NamedTuple):
-    """The documents whose key of one band lies in one of so many equal stretches of all keys."""
+    """The keys that lie in one of so many equal stretches of all numbers of 64 bits."""
 
-    measure: Measure
-    band: int
     number: int
-    slices: int
+    of: int
 
     @property
     def file(self) -> str:
-        return f"{self.measure.name}-{self.band:03d}-{self.number:05d}-{self.slices:05d}.npz"
+        return f"pairs-{self.number:05d}-{self.of:05d}.npz"
 
 
-def slices(measure: Measure, bands: int, documents: int) -> list[Slice]:
-    """All slices of a measure's keys."""
-    count = max(1, -(-documents // SLICE_DOCUMENTS))
-    return [Slice(measure, band, number, count) for band in range(bands) for number in range(count)]
+def slices(keys: int) -> list[Slice]:
+    """All slices of so many keys."""
+    count = max(1, -(-keys // SLICE_KEYS))
+    return [Slice(number, count) for number in range(count)]
 
 
 def start_pass(store: Store, units: Sequence[Numbered], by: Measure, alive: NDArray[np.bool_]) -> str:
@@ -81,11 +79,12 @@ def _rows(store: Store, folder: str, of: Slice) -> Iterator[NDArray[np.uint64]]:
     alive, files, pieces, firsts, counts = read_arrays(store, f"{folder}/{LOOKED_AT}", ALIVE, FILES, PIECES, FIRSTS, COUNTS)
     ends = np.cumsum(pieces)
     for file, start, end in zip(files.tolist(), ends - pieces, ends, strict=True):
-        (keys,) = read_arrays(store, file, KEYS.format(of.band))
+        (keys,) = read_arrays(store, file, KEYS)  # of shape [documents, keys, columns]
         documents = numbers_of(firsts[start:end], counts[start:end])
         looked_at = (alive[documents >> 3] >> (7 - (documents & 7)).astype(np.uint8)) & 1 == 1
-        chosen = looked_at & (keys[:, 0] != NO_KEY) & (_stretch(keys[:, 0], of.slices) == of.number)
-        yield np.column_stack([keys[chosen], documents[chosen].astype(np.uint64)])
+        first = keys[:, :, 0]
+        row, column = np.nonzero(looked_at[:, None] & (first != NO_KEY) & (_stretch(first, of.of) == of.number))
+        yield np.column_stack([keys[row, column], documents[row].astype(np.uint64)])
 
 
 def _stretch(keys: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:

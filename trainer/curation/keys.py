@@ -1,9 +1,10 @@
 """Keys: what documents have in common that are duplicates of each other."""
 
 import hashlib
-import re
+import sys
 import unicodedata
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,8 +14,11 @@ from trainer.config.curation import ExactConfig, NearConfig
 from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import shingles
 
-KEYS = "keys-{:03d}"
-"""Names of arrays, uint64 with some columns, of which documents share a row that are duplicates of each other."""
+KEYS = "keys"
+"""The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in common."""
+
+MINIMA_AT_ONCE = 2**19
+"""They come as numbers of Python, of 36 bytes each."""
 
 NO_KEY = np.uint64(0)
 """Of what is no duplicate of anything."""
@@ -34,7 +38,7 @@ class Digest(Measure):
     def __call__(self, batch: Batch) -> Rows:
         texts = (self.normalised(text).encode() for text in batch.texts.strings)
         found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
-        return {KEYS.format(0): np.frombuffer(found, "<u8").reshape(-1, 2)}
+        return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
 
     def normalised(self, text: str) -> str:
         """A text without what does not count."""
@@ -43,8 +47,14 @@ class Digest(Measure):
         if "case" in self.normalise:
             text = text.casefold()
         if "punctuation" in self.normalise:
-            text = re.sub(r"[^\w\s]", "", text)
+            text = text.translate(punctuation())
         return " ".join(text.split()) if "space" in self.normalise else text
+
+
+@cache
+def punctuation() -> dict[int, None]:
+    """What `str.translate` needs to leave punctuation out, which symbols such as + are not."""
+    return {point: None for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point)).startswith("P")}
 
 
 @dataclass(frozen=True)
@@ -67,23 +77,30 @@ class Signature(Measure):
         return cls(options.ngram, options.bands, options.rows, options.seed)
 
     def __call__(self, batch: Batch) -> Rows:
-        hashes, starts = shingles(batch.texts, self.ngram)
+        hashes, starts = shingles(batch.composed, self.ngram)
         minima = self.minima(hashes, starts).reshape(len(starts) - 1, self.bands, self.rows)
         some = np.diff(starts) > 0  # a text without a word resembles nothing
-        return {KEYS.format(band): np.where(some, _mixed(minima[:, band]), NO_KEY)[:, None] for band in range(self.bands)}
+        bands = [np.where(some, _mixed(minima[:, band], band), NO_KEY) for band in range(self.bands)]
+        return {KEYS: np.stack(bands, axis=1)[:, :, None]}
 
     def minima(self, hashes: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The minima, `bands * rows` a text, of the hashes of its n-grams."""
         from rensa import RMinHash
 
-        offsets, minima = starts.astype(np.uint64), self.bands * self.rows
-        found = RMinHash.digest_matrix_from_flat_token_hashes(hashes, offsets, minima, self.seed)
-        return np.array(found.to_rows(), np.uint64)
+        width, offsets = self.bands * self.rows, starts.astype(np.uint64)
+        found = np.empty((len(starts) - 1, width), np.uint64)
+        some = max(1, MINIMA_AT_ONCE // width)
+        for first in range(0, len(found), some):
+            own = offsets[first : first + some + 1]
+            part = hashes[int(own[0]) : int(own[-1])]
+            matrix = RMinHash.digest_matrix_from_flat_token_hashes(part, own - own[0], width, self.seed)
+            found[first : first + some] = matrix.to_rows()
+        return found
 
 
-def _mixed(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One number for each row of numbers, other ones for other rows but for one pair in 2**64, and never 0."""
-    mixed = np.full(len(rows), 0x9E3779B97F4A7C15, np.uint64)
+def _mixed(rows: NDArray[np.uint64], band: int) -> NDArray[np.uint64]:
+    """One number for each row of a band, other ones for other rows and bands but for one pair in 2**64, and never 0."""
+    mixed = np.full(len(rows), 0x9E3779B97F4A7C15 + band, np.uint64)
     for column in rows.T:
         mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
         mixed ^= mixed >> np.uint64(31)

@@ -56,6 +56,11 @@ def language(texts: Texts) -> NDArray[np.void]:
     return measured
 
 
+def languages() -> set[str]:
+    """The codes of the languages that the model knows."""
+    return {code.decode() for code in _load_model()[1].tolist()}
+
+
 def _letters(text: str) -> bytes:
     """The bytes that the model is made for."""
     return unicodedata.normalize("NFC", text.lower() if text.isupper() else text).encode()

@@ -4,8 +4,10 @@ A measure takes a batch of texts and gives arrays with a row for each. What it g
 new one is one class in text_measures.py, and one line where its rule asks for it.
 """
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from numpy.typing import NDArray
@@ -26,6 +28,18 @@ class Batch:
     def __init__(self, documents: Sequence[Document]) -> None:
         self.documents = documents
         self.texts = Texts([document.text for document in documents])
+
+    @cached_property
+    def composed(self) -> Texts:
+        """The texts with each character written in one way (NFC), where it matters what they have in common."""
+        return composed(self.texts)
+
+
+def composed(texts: Texts) -> Texts:
+    """Texts in the normal form NFC."""
+    if all(unicodedata.is_normalized("NFC", text) for text in texts.strings):
+        return texts
+    return Texts([unicodedata.normalize("NFC", text).encode() for text in texts.strings])
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Overlap(Measure):
     def __call__(self, batch: Batch) -> Rows:
         found = np.zeros(len(batch.documents), np.int32)
         for ngram, wanted in overlaps(self).items():
-            hashes, starts = shingles(batch.texts, ngram)
+            hashes, starts = shingles(batch.composed, ngram)
             shared = np.concatenate([[0], np.cumsum(np.isin(hashes, wanted))])
             found += (shared[starts[1:]] - shared[starts[:-1]]).astype(np.int32)
         return {"ngrams": found}

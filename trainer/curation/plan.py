@@ -12,7 +12,7 @@ from trainer.corpus.sources import find_pieces
 from trainer.curation.contamination import Found, find_evaluation, name_evaluation
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure, unique
-from trainer.curation.rules import Test, tests_of
+from trainer.curation.rules import Test, all_tests
 from trainer.curation.text_measures import Function, Size
 from trainer.store.storage import Store
 
@@ -44,13 +44,13 @@ def make_plan(
     """Look at the raw files and the evaluation sets. Raises `CorpusError` and `ConfigError` for what cannot be used."""
     options = data.curation
     assert options is not None
-    tests = [test for rule in options.filters for test in tests_of(rule)]
+    tests = all_tests(options.filters)
     if len(tests) > MOST_REASONS:
         raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
-    corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
+    corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     outside = [
-        name_evaluation(options.decontaminate, evaluation) if options.decontaminate else None,
+        name_evaluation(options.decontaminate, options.transform, evaluation) if options.decontaminate else None,
         [measure.folder for measure in measures_of(options, tests, None)],
     ]
     name, key = name_decisions(data, corpora, outside)

@@ -26,7 +26,7 @@ MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {
     RepetitionRule: lambda rule: measures.Repetition(),
     C4Rule: lambda rule: measures.C4(),
     LengthRule: lambda rule: measures.Size(),
-    LanguageRule: lambda rule: measures.Language(),
+    LanguageRule: lambda rule: measures.Language.of(rule.languages),
     PatternRule: lambda rule: measures.Pattern(rule.pattern),
     ScoreRule: lambda rule: measures.Score(rule.column),
     FunctionRule: lambda rule: measures.Function.of(rule.function),
@@ -56,7 +56,10 @@ class Test(NamedTuple):
 
     def show(self, value: Any) -> str:
         """A document's value, in words."""
-        return value.decode() if isinstance(value, bytes) else f"{value:g}"
+        if isinstance(value, bytes):
+            return value.decode()
+        bound = self.bound.least if self.bound.least is not None else self.bound.most
+        return f"{value:g}" if f"{value:g}" != f"{bound:g}" or value == bound else f"{float(value):.9g}"
 
     def describe(self) -> str:
         """What stays, in words."""
@@ -65,16 +68,30 @@ class Test(NamedTuple):
         return f"at least {self.bound.least:g}" if self.bound.least is not None else f"at most {self.bound.most:g}"
 
 
-def tests_of(rule: Rule) -> Iterator[Test]:
-    """A rule's bounds in their order. Raises `ConfigError` if a function of its is not there."""
+def all_tests(rules: Sequence[Rule]) -> list[Test]:
+    """The bounds of all rules in their order, each with a reason of its own. Raises `ConfigError` as `tests_of`."""
+    labels = [rule.label for rule in rules]
+    tests: list[Test] = []
+    for number, rule in enumerate(rules):
+        before = labels[:number].count(rule.label)
+        tests += tests_of(rule, f"{rule.label} ({before + 1})" if before else rule.label)
+    return tests
+
+
+def tests_of(rule: Rule, label: str) -> Iterator[Test]:
+    """A rule's bounds in their order. Raises `ConfigError` if a function or a language of its is not known."""
     measure = MEASURES[type(rule)](rule)
-    name = getattr(rule, "name", None) or rule.kind  # type: ignore[attr-defined]
     corpora = tuple(rule.corpora) if rule.corpora is not None else None
     if isinstance(rule, LanguageRule):
-        yield Test(f"{name}: language", measure, Bound("language"), corpora, tuple(rule.languages))
+        yield Test(f"{label}: language", measure, Bound("language"), corpora, tuple(rule.languages))
     for bound in rule.bounds():
         side = "low" if bound.least is not None else "high"
-        yield Test(f"{name}: {bound.field} too {side}", measure, bound, corpora)
+        yield Test(f"{label}: {bound.field} too {side}", measure, bound, corpora)
+
+
+def of_corpus(tests: Sequence[Test], corpus: str) -> list[Test]:
+    """Those that a corpus's documents are put to."""
+    return [test for test in tests if test.is_for(corpus)]
 
 
 def columns_of(tests: Sequence[Test]) -> list[str]:

@@ -16,9 +16,9 @@ from trainer.corpus.readers import ignore
 from trainer.curation.measures import Batch
 from trainer.curation.overlaps import Overlap, overlaps
 from trainer.curation.plan import CONTAMINATED
-from trainer.curation.rules import columns_of, tests_of
+from trainer.curation.rules import all_tests, columns_of
 from trainer.curation.texts import Texts, shingles
-from trainer.store.manifest import MANIFEST, Manifest
+from trainer.store.manifest import MANIFEST, Manifest, recall_manifest
 from trainer.store.storage import Store
 
 KEPT = "kept"
@@ -58,12 +58,15 @@ class Decided:
         except ValidationError as error:
             place = f"{store.path(self.key)}/{MANIFEST}"
             raise ArtifactError(f"{place} is damaged or of another version of headrace: {in_one_line(error)}") from error
+        self.tests = all_tests(self.options.filters)
         self._opened: dict[str, CorpusDecisions] = {}
 
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
         """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown reason."""
         if reason not in self.reasons:
             raise ConfigError(f"{self.key} knows no reason {reason!r}; it has {', '.join(map(repr, self.reasons))}")
+        if corpus is not None and corpus not in (names := [each.name for each in self.corpora]):
+            raise ConfigError(f"{self.key} knows no corpus {corpus!r}; it has {', '.join(names)}")
         for each in self.corpora:
             if corpus in (None, each.name):
                 found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
@@ -74,7 +77,10 @@ class Decided:
         """What was decided of a file's document. Raises `ConfigError` if there is no such file or document."""
         for corpus in self.corpora:
             own = self.of(corpus.name)
-            places = [place for place, piece in enumerate(own.pieces) if path in (piece.path, piece.key)]
+            named = [piece.path for piece in own.pieces if path in (piece.path, piece.key)]
+            if len(set(named)) > 1:
+                raise ConfigError(f"{path!r} is the name of several files: {', '.join(sorted(set(named)))}; name one of these")
+            places = [place for place, piece in enumerate(own.pieces) if piece.path in named]
             if places:
                 first, end = own.starts[places[0]], own.starts[places[-1] + 1]
                 if not 1 <= number <= end - first:
@@ -95,13 +101,15 @@ class Decided:
         return Shown(self._place(corpus, number), reason, self._why(own, number, reason, batch), batch.texts.strings[0])
 
     def _why(self, own: CorpusDecisions, number: int, reason: str, batch: Batch) -> str:
-        for test in (test for rule in self.options.filters for test in tests_of(rule)):
-            if test.reason == reason:
-                (value,) = test.measure(batch)[test.bound.field]
-                return f"{test.bound.field} {test.show(value)}, {test.describe()} stays"
+        if 0 < own.reasons[number] <= len(self.tests):
+            test = self.tests[own.reasons[number] - 1]
+            (value,) = test.measure(batch)[test.bound.field]
+            return f"{test.bound.field} {test.show(value)}, {test.describe()} stays"
         if reason == CONTAMINATED:
             kept_out = self.manifest.details["kept_out"]
-            return f"it shares {shared_words(batch.texts, Overlap(self.store.url, kept_out['key']))!r} with an evaluation set"
+            return (
+                f"it shares {shared_words(batch.composed, Overlap(self.store.url, kept_out['key']))!r} with an evaluation set"
+            )
         if number in (at := own.duplicates):
             original = int(own.originals[np.searchsorted(at, number)])
             corpus = self._corpus_of(original)
@@ -130,8 +138,7 @@ class Decided:
     def _read(self, corpus: CorpusConfig, number: int) -> Batch:
         own = self.of(corpus.name)
         at = int(np.searchsorted(own.starts, number, side="right")) - 1
-        columns = columns_of([test for rule in self.options.filters for test in tests_of(rule)])
-        documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns)
+        documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests))
         found = list(islice(documents, number - int(own.starts[at]), number - int(own.starts[at]) + 1))
         if not found:
             raise ArtifactError(f"{own.pieces[at].path} has other documents than were decided about; start the command again")
@@ -152,7 +159,8 @@ def shared_words(texts: Texts, overlap: Overlap) -> str:
 
 def newest(store: Store) -> str:
     """The key of the newest decisions of a store. Raises `ArtifactError` if it has none."""
-    found = [(read_decisions(store, f"{KIND}/{name}").created, f"{KIND}/{name}") for name in store.names(KIND)]
+    read = {key: recall_manifest(store, key, KIND) for key in (f"{KIND}/{name}" for name in store.names(KIND))}
+    found = [(manifest.created, key) for key, manifest in read.items() if manifest is not None]
     if not found:
         raise ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
     return max(found)[1]

@@ -5,9 +5,11 @@ import importlib
 import importlib.util
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -70,6 +72,16 @@ class Language(Measure):
 
     name: ClassVar[str] = "language"
 
+    @classmethod
+    def of(cls, wanted: Sequence[str]) -> "Language":
+        """Raises `ConfigError` for a language that the model does not know."""
+        from trainer.curation.language import languages
+
+        if unknown := [name for name in wanted if name not in languages()]:
+            known = ", ".join(sorted(languages()))
+            raise ConfigError(f"data.curation.filters: py3langid knows no language {unknown[0]!r}; it knows {known}")
+        return cls()
+
     def made_by(self) -> list[Any]:
         return [version("py3langid")]
 
@@ -104,7 +116,7 @@ class Score(Measure):
 
 @dataclass(frozen=True)
 class Function(Measure):
-    """What a function of the user's returns; `source` is the digest of the file that it is in."""
+    """What a function of the user's returns; `source` is the digest of its file, and of what that imports beside it."""
 
     function: str
     source: str
@@ -113,20 +125,23 @@ class Function(Measure):
     @classmethod
     def of(cls, function: str) -> "Function":
         """Raises `ConfigError` if there is no such function."""
-        module = function.partition(":")[0]
-        _load(function)
-        spec = importlib.util.find_spec(module)
-        source = Path(spec.origin).read_bytes() if spec and spec.origin and Path(spec.origin).is_file() else b""
-        return cls(function, hashlib.sha256(source).hexdigest())
+        if not callable(_load(function)):
+            raise ConfigError(f"data.curation.filters: {function!r} is no function")
+        spec = importlib.util.find_spec(function.partition(":")[0])
+        found = sorted(_sources(Path(spec.origin))) if spec and spec.origin and Path(spec.origin).is_file() else []
+        return cls(function, hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest())
 
     def __call__(self, batch: Batch) -> Rows:
         function = _load(self.function)
         values = np.empty(len(batch.documents), np.float64)
         for number, text in enumerate(batch.texts.strings):
             try:
-                values[number] = float(function(text))
+                value = function(text)
             except Exception as error:
                 raise DocumentError(number, f"{self.function} raised {type(error).__name__}: {error}") from error
+            if not isinstance(value, (bool, int, float, np.bool_, np.number)):
+                raise DocumentError(number, f"{self.function} returned {value!r}, expected true, false or a number")
+            values[number] = value
         return {"value": values}
 
 
@@ -143,5 +158,14 @@ def _load(function: str) -> Any:
         sys.path.append("")  # functions beside one's configuration, which a console script does not see
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"data.curation.filters: there is no function {function!r}: {error}") from error
+    except Exception as error:  # the module is the user's, and may raise anything
+        problem = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"data.curation.filters: there is no function {function!r}: {problem}") from error
+
+
+def _sources(path: Path) -> set[Path]:
+    """A file of Python, and those of its folder that it imports, directly or not."""
+    finder = ModuleFinder([str(path.parent)])
+    finder.run_script(str(path))  # reads them, and runs nothing
+    files = (getattr(module, "__file__", None) for module in finder.modules.values())
+    return {path, *(Path(file) for file in files if file)}

@@ -5,15 +5,16 @@ from itertools import islice
 
 import numpy as np
 
+from trainer.common.errors import CorpusError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.corpus.curated import read_curated
-from trainer.corpus.readers import Document, ignore
+from trainer.corpus.readers import Document, ignore, read_documents, refuse
 from trainer.corpus.shards import batches
 from trainer.corpus.tokenizer_making import spread
-from trainer.curation.measures import Batch, unique
+from trainer.curation.measures import Batch, DocumentError, unique
 from trainer.curation.plan import Plan, make_plan
-from trainer.curation.rules import Test, columns_of
+from trainer.curation.rules import Test, columns_of, of_corpus
 from trainer.records.results import RuleShare
 from trainer.store.storage import Store
 
@@ -28,15 +29,21 @@ def preview_curation(store: Store, data: DataConfig) -> list[RuleShare]:
     Raises `CorpusError` and `ConfigError` for raw text, evaluation sets and functions that cannot be used.
     """
     plan = make_plan(store, data)
+    for evaluated, pieces in plan.evaluation:  # whether it can be read
+        next((text for piece in pieces for text in read_documents(piece, evaluated, refuse)), None)
     shares = []
     for corpus in data.corpora:
-        tests = [test for test in plan.tests if test.is_for(corpus.name)]
+        tests = of_corpus(plan.tests, corpus.name)
         dropped, total = dict.fromkeys((test.reason for test in tests), 0), 0
         if tests:
             for documents in batches(_sample(plan, data, corpus.name), BATCH_BYTES):
                 check_stop()
                 total += len(documents)
-                for reason, count in _try(Batch(documents), tests).items():
+                try:
+                    found = _try(Batch(documents), tests)
+                except DocumentError as error:
+                    raise CorpusError(f"corpus {corpus.name!r}: {error}") from error
+                for reason, count in found.items():
                     dropped[reason] += count
         shares += [RuleShare(corpus=corpus.name, reason=reason, dropped=count, of=total) for reason, count in dropped.items()]
     return shares
@@ -58,10 +65,11 @@ def _sample(plan: Plan, data: DataConfig, corpus: str) -> Iterator[Document]:
     assert data.curation is not None
     ((options, pieces),) = [each for each in plan.corpora if each[0].name == corpus]
     wanted = max(1, SAMPLED_DOCUMENTS * sum(piece.size for piece in pieces) // max(1, plan.raw_bytes))
-    columns = columns_of(plan.tests)
+    of_each = max(FROM_A_PIECE, -(-wanted // max(1, len(pieces))))
+    columns = columns_of(of_corpus(plan.tests, corpus))
     found = (
         document
         for piece in spread(pieces)
-        for document in islice(read_curated(piece, options, ignore, data.curation.transform, columns=columns), FROM_A_PIECE)
+        for document in islice(read_curated(piece, options, ignore, data.curation.transform, columns=columns), of_each)
     )
     return islice(found, wanted)

@@ -5,6 +5,7 @@ A folder without its manifest does not exist. Fingerprints name what an artifact
 
 import hashlib
 import json
+import logging
 import posixpath
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ from trainer.store.digests import digest_stream
 from trainer.store.places import CARD, CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.plain_names import Count, Digest, FileName, Key
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 REPAIR = "; prepare the data again: it is made anew from the raw files"
@@ -182,6 +185,15 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
     with _told(store, key):
         require_details(kind, manifest.details)
     return manifest
+
+
+def recall_manifest(store: Store, key: str, kind: str) -> Manifest | None:
+    """The manifest of what can always be made anew: a damaged one counts as none, with a warning."""
+    try:
+        return read_manifest(store, key, kind)
+    except ArtifactError as error:
+        log.warning("%s: it is to be made anew", error)
+        return None
 
 
 @contextmanager

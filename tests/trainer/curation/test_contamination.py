@@ -99,3 +99,51 @@ def test_a_missing_evaluation_file_is_an_error_before_anything_is_measured(tmp_p
     with pytest.raises(CorpusError, match=r"data.curation.decontaminate: .*no file matches '.*none.txt'"):
         decide(job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "none.txt")]}]))
     assert not (tmp_path / "store" / "measures").exists()
+
+
+@pytest.mark.parametrize(("document", "example"), [("e\u0301", "\u00e9"), ("\u00e9", "e\u0301")])
+def test_characters_that_are_written_otherwise_are_the_same(tmp_path: Path, document: str, example: str) -> None:
+    words = prose(5, 20)
+    raw = write_documents(tmp_path / "a.jsonl", [" ".join([*words, document, "last"]), "something else"])
+    (tmp_path / "eval.txt").write_text(" ".join([*words, example, "last"]) + "\n")
+    job = job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "eval.txt")]}], ngram=21)
+    assert reasons_of(job, decide(job).key, "one") == ["contaminated", "kept"]
+
+
+def test_an_evaluation_set_is_compared_as_documents_are_made(tmp_path: Path) -> None:
+    line = " ".join([*prose(5, 6), "someone@example.org", *prose(6, 6)])
+    raw = write_documents(tmp_path / "a.jsonl", [line, "something else"])
+    (tmp_path / "eval.txt").write_text(line + "\n")
+    options = {
+        "exact": None,
+        "transform": {"mask": ["email"]},
+        "decontaminate": {"files": [{"paths": [str(tmp_path / "eval.txt")]}]},
+    }
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, options)
+    assert reasons_of(job, decide(job).key, "one") == ["contaminated", "kept"]
+
+
+def test_how_an_evaluation_set_is_read_names_what_is_looked_for(tmp_path: Path, raw: Path) -> None:
+    path = tmp_path / "eval.csv"
+    path.write_text(f"text;other\n{EVALUATION[0]};{EVALUATION[3]}\n")
+    one = {"paths": [str(path)], "format": "csv", "delimiter": ";"}
+    job = job_of(tmp_path, raw, files=[one])
+    assert reasons_of(job, decide(job).key, "one")[8] == "contaminated"
+    path.write_text(f"text,other\n{EVALUATION[0]},{EVALUATION[3]}\n")
+    job = job_of(tmp_path, raw, files=[{**one, "delimiter": ","}])
+    assert reasons_of(job, decide(job).key, "one")[8] == "contaminated"
+    path.write_text("text;other,text\n" + f"short;{EVALUATION[3]},{EVALUATION[0]}\n")
+    found = [
+        [reason == "contaminated" for reason in reasons_of(job, decide(job).key, "one")]
+        for job in (
+            job_of(tmp_path, raw, files=[{**one, "delimiter": mark, "fields": [field]}])
+            for mark, field in ((",", "text"), (";", "other,text"))
+        )
+    ]
+    assert found[0][8] and found[1][2]
+
+
+def test_an_evaluation_set_of_which_nothing_is_looked_for_is_refused(tmp_path: Path, raw: Path) -> None:
+    (tmp_path / "eval.txt").write_text("too short\nthis too\n")
+    with pytest.raises(CorpusError, match=r"no text in .*eval.txt has 5 words or more, so nothing of it would be kept out"):
+        decide(job_of(tmp_path, raw, files=[{"paths": [str(tmp_path / "eval.txt")]}]))

@@ -101,7 +101,7 @@ def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.duplicates.SLICE_DOCUMENTS", 9)
+    monkeypatch.setattr("trainer.curation.duplicates.SLICE_KEYS", 90)
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
     assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2
@@ -291,7 +291,7 @@ def test_decisions_about_other_raw_files_are_refused(raw: Path, tmp_path: Path) 
     store = Store(job.store)
     decided = open_decisions(store, made.key, "one")
     with pytest.raises(ArtifactError, match=r"decisions/text-\w+ are of other raw files than those that are there now"):
-        decided.of_pieces(find_pieces(store, job.data.corpora[1], 4096))
+        decided.of_pieces(find_pieces(store, job.data.corpora[1], 4096), job.data.corpora[1])
 
 
 def test_thresholds_that_nothing_passes_are_an_error_with_the_largest_reasons(raw: Path, tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_function_decides_and_another_text_of_it_decides_anew(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "choosing:choose"}]})
     made = decide(job)
-    assert reasons_of(job, made.key, "two")[-1] == "function: value too low"
+    assert reasons_of(job, made.key, "two")[-1] == "choosing:choose: value too low"
     (tmp_path / "choosing.py").write_text("def choose(text):\n    return True\n")
     assert decide(job).key != made.key
 
@@ -334,7 +334,7 @@ def test_a_score_beside_the_text_is_compared(tmp_path: Path) -> None:
     job = curated_job(
         tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "score", "least_score": 2}]}
     )
-    low = "score: score too low"
+    low = "score score: score too low"
     assert reasons_of(job, decide(job).key, "one") == [low, "kept", "kept", low, low, low]
 
 
@@ -358,3 +358,21 @@ def test_on_a_bucket_the_same_is_decided(raw: Path, tmp_path: Path, s3: S3Server
     assert [ref.fingerprint for ref in prepare(there, silent()).shards] == [
         ref.fingerprint for ref in prepare(here, silent()).shards
     ]
+
+
+@pytest.mark.parametrize("content", [b"", b"{half", b"{}"])
+def test_a_damaged_manifest_of_decisions_is_made_anew(raw: Path, tmp_path: Path, content: bytes) -> None:
+    job = job_of(raw, tmp_path / "store")
+    path = tmp_path / "store" / decide(job).key / "manifest.json"
+    path.write_bytes(content)
+    assert not decide(job).reused
+    assert decide(job).reused
+
+
+def test_an_odd_name_beside_measures_is_passed_over(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    decide(job)
+    for folder in (tmp_path / "store" / "measures").glob("*/*"):
+        (folder / ".nfs0001").write_bytes(b"x") if folder.is_dir() else None
+    write_documents(raw / "two" / "d.jsonl", [text(77)])
+    assert reasons_of(job, decide(job).key, "two")[-1] == "kept"

@@ -79,6 +79,7 @@ def test_everything_about_one_document_is_told(store: str, tmp_path: Path, capsy
         ({"document": "one.jsonl"}, "expected PATH#N"),
         ({"document": "one.jsonl#99"}, "has 9 documents, counted from 1; there is no 99"),
         ({"reason": "boredom"}, "knows no reason 'boredom'; it has 'kept', "),
+        ({"reason": "kept", "corpus": "none"}, "knows no corpus 'none'; it has one, two"),
         ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
     ],
 )
@@ -86,3 +87,10 @@ def test_what_is_not_there_is_said(store: str, words: dict[str, str], says: str,
     given = {"reason": None, "document": None, "corpus": None, "key": None, "examples": 5, "as_json": False, **words}
     assert tell(store, **given) == EXIT_BAD_INPUT
     assert says in capsys.readouterr().err
+
+
+def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+    unfinished = Path(store) / "decisions" / "text-0123456789abcdef"
+    unfinished.mkdir()
+    (unfinished / "pieces.json").write_text("{}")
+    assert "documents stay" in shown(store, capsys)

@@ -35,10 +35,17 @@ def made_of(text: str, **options: object) -> str:
         ("version 1.2.3.4.5, 256.1.1.1, 1.2.3", "version 1.2.3.4.5, 256.1.1.1, 1.2.3"),
         ("2001:db8:0:0:0:0:0:1 and 2001:db8::1", "<ip> and <ip>"),
         ("a::b, std::vector, 12:30:45", "a::b, std::vector, 12:30:45"),
+        ("x[1::2] = a[0::2], A::B1, c[::1]", "x[1::2] = a[0::2], A::B1, c[::1]"),
+        ("fe80::1, 1:2:3:4:5:6:7:8, 12:34:56:78:9a:bc", "<ip>, <ip>, 12:34:56:78:9a:bc"),
     ],
 )
 def test_addresses_are_masked_and_what_only_looks_like_one_is_not(text: str, expected: str) -> None:
     assert made_of(text, mask=["email", "ip"]) == expected
+
+
+@pytest.mark.parametrize("character", ["a", "1", "f", "a.", "1:", "@", "a@"])
+def test_a_line_without_end_is_looked_through_once(character: str) -> None:
+    assert len(made_of(character * (10**6 // len(character)), mask=["email", "ip"])) > 1000
 
 
 def test_characters_are_written_in_one_way() -> None:

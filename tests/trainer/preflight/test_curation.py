@@ -31,7 +31,8 @@ def raw(tmp_path: Path) -> Path:
 def job_of(raw: Path, store: Path, **options: Any) -> PipelineJob:
     corpora = [{"name": "docs", "paths": [f"{raw}/*.jsonl"], "format": "jsonl"}]
     filters = [{"kind": "length", "least_bytes": 50}, {"kind": "gopher_repetition"}]
-    return small_job(raw, store, data__corpora=corpora, data__curation={"filters": filters, **options})
+    shards = {"data__shards": options.pop("data__shards")} if "data__shards" in options else {}
+    return small_job(raw, store, data__corpora=corpora, data__curation={"filters": filters, **options}, **shards)
 
 
 def test_it_tells_what_share_of_a_sample_each_bound_drops(raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +49,14 @@ def test_of_many_documents_a_thousand_are_looked_at(raw: Path, tmp_path: Path) -
     for number in range(150):
         write_documents(raw / f"more-{number}.jsonl", [f"document {number} {each}" for each in range(20)])
     (share, *_) = preflight(job_of(raw, tmp_path / "store"), silent()).curation
+    assert share.of == 1000
+
+
+def test_one_file_is_sampled_as_many_are(tmp_path: Path) -> None:
+    write_documents(tmp_path / "raw" / "a.jsonl", [f"document {number}" for number in range(3000)])
+    (share, *_) = preflight(
+        job_of(tmp_path / "raw", tmp_path / "store", data__shards={"piece_bytes": 2**20}), silent()
+    ).curation
     assert share.of == 1000
 
 

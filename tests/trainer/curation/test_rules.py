@@ -1,0 +1,97 @@
+"""Rules as they are configured: each with bounds and reasons of its own, and for the corpora that it names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from trainer.common.errors import ConfigError
+from trainer.config.curation import CurationConfig
+from trainer.config.jobs import PrepareJob
+from trainer.curation.rules import all_tests
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+
+
+def job_of(tmp_path: Path, *filters: dict[str, Any]) -> PrepareJob:
+    paths = {}
+    for name, start in (("one", 0), ("two", 10)):
+        path = write_documents(tmp_path / f"{name}.jsonl", [" ".join(prose(start + number, 40)) for number in range(4)])
+        paths[name] = str(path)
+    return curated_job(tmp_path / "store", paths, {"exact": None, "filters": filters})
+
+
+@pytest.mark.parametrize(
+    ("rule", "says"),
+    [
+        ({"kind": "length"}, "it has no bound, so nothing would go: set least_bytes or most_bytes"),
+        ({"kind": "pattern", "name": "x", "pattern": "a"}, "set least_matches or most_matches"),
+        ({"kind": "score", "column": "q"}, "set least_score or most_score"),
+        ({"kind": "pattern", "name": "x", "pattern": "(", "most_matches": 0}, "not a regular expression"),
+        ({"kind": "language", "languages": ["english"]}, "String should match pattern"),
+        ({"kind": "length", "least_bytes": 1, "corpora": ["none"]}, "is for the corpus 'none'; there are one, two"),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(tmp_path: Path, rule: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        job_of(tmp_path, rule)
+
+
+def test_a_language_that_is_not_known_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="py3langid knows no language 'xx'; it knows ace, af, "):
+        decide(job_of(tmp_path, {"kind": "language", "languages": ["en", "xx"]}))
+
+
+def test_two_rules_of_a_kind_have_reasons_of_their_own(tmp_path: Path) -> None:
+    rules = [{"kind": "length", "least_bytes": 10**6, "corpora": ["one"]}, {"kind": "length", "most_bytes": 10**6}]
+    tests = all_tests(CurationConfig.model_validate({"filters": [*rules, rules[0]]}).filters)
+    assert [test.reason for test in tests] == [
+        "length: bytes too low", "length (2): bytes too high", "length (3): bytes too low",
+    ]  # fmt: skip
+
+
+def test_a_function_is_asked_about_the_corpora_that_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = " ".join(prose(0, 40))
+    (tmp_path / "particular.py").write_text(f"def judge(text):\n    assert text != {first!r}\n    return False\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rule = {"kind": "function", "function": "particular:judge", "corpora": ["two"]}
+    with pytest.raises(Exception, match="corpus 'two': data.curation lets none".replace(".", r"\.")):
+        decide(job_of(tmp_path, rule))
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("def judge(text): return None", "returned None, expected true, false or a number"),
+        ("def judge(text): return 'yes'", "returned 'yes', expected"),
+        ("judge = 3", "is no function"),
+        ("def judge(text: return", "SyntaxError"),
+        ("raise RuntimeError('not now')", "RuntimeError: not now"),
+    ],
+)
+def test_a_function_that_is_none_is_told(
+    tmp_path: Path, source: str, says: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    module = f"judging_{abs(hash(source))}"
+    (tmp_path / f"{module}.py").write_text(source + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(Exception, match=says) as raised:
+        decide(job_of(tmp_path, {"kind": "function", "function": f"{module}:judge"}))
+    assert type(raised.value).__name__ in ("ConfigError", "CorpusError")
+
+
+@pytest.mark.workers
+def test_what_a_functions_file_imports_beside_it_names_its_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asking.py").write_text("import asked\n\n\ndef judge(text):\n    return len(text) > asked.LEAST\n")
+    (tmp_path / "asked.py").write_text("LEAST = 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    job = job_of(tmp_path, {"kind": "function", "function": "asking:judge"})
+    made = decide(job)
+    assert reasons_of(job, made.key, "one") == ["kept"] * 4
+    (tmp_path / "asked.py").write_text("LEAST = 6\n")
+    assert decide(job).key != made.key
