@@ -36,6 +36,7 @@ def limit() -> Iterator[str]:
         yield name
 
 
+@pytest.mark.deep
 def test_the_second_waits_until_the_first_is_done(limit: str) -> None:
     first_has_it, seen = threading.Event(), []
 

@@ -210,6 +210,9 @@ def test_a_machine_whose_disk_is_too_small_for_a_checkpoint_is_refused(
     ended = wait_all(start_all(server, tmp_path, [values, values], disks=["1G", "256k"]))
     assert [each.status for each in ended] == [EXIT_BAD_INPUT] * 2, ended
     for each in ended:
-        assert "StorageError: rank 1 (machine-1) ended with a checkpoint of this model takes about" in each.stderr
+        assert (
+            "StorageError: rank 1 of 2 (machine-1) ended with StorageError: a checkpoint of this model takes about"
+            in each.stderr
+        )
         assert "Traceback" not in each.stderr
     assert not Store(values["store"]).names("shards"), "it is seen before long work"

@@ -56,6 +56,7 @@ def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tm
     assert list((tmp_path / "temporary").iterdir()) == []
 
 
+@pytest.mark.deep
 def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path, tmp_path: Path) -> None:
     text = (raw / "docs.jsonl").read_bytes()
     for number in range(4):

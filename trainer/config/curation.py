@@ -49,7 +49,7 @@ class Rule(Schema):
 class QualityRule(Rule):
     """The quality rules of Gopher (Rae et al. 2021, A1.1), with its thresholds."""
 
-    kind: Literal["gopher_quality"]
+    kind: Literal["gopher_quality"] = Field(description="the quality rules of Gopher")
     least_words: int | None = Field(default=50, ge=0, description="words, symbols not counted")
     most_words: int | None = Field(default=100_000, ge=1, description="words, symbols not counted")
     least_mean_word_length: float | None = Field(default=3.0, ge=0, description="letters a word on average")
@@ -65,7 +65,7 @@ class QualityRule(Rule):
 class RepetitionRule(Rule):
     """The repetition rules of Gopher (Rae et al. 2021, table A1), with its thresholds: shares that repeat themselves."""
 
-    kind: Literal["gopher_repetition"]
+    kind: Literal["gopher_repetition"] = Field(description="the repetition rules of Gopher")
     most_duplicate_lines: float | None = Field(default=0.3, ge=0, le=1, description="share of lines")
     most_duplicate_paragraphs: float | None = Field(default=0.3, ge=0, le=1, description="share of paragraphs")
     most_duplicate_line_characters: float | None = Field(default=0.2, ge=0, le=1, description="share of characters")
@@ -84,7 +84,7 @@ class RepetitionRule(Rule):
 class C4Rule(Rule):
     """The rules of C4 over whole documents (Raffel et al. 2020, 2.2)."""
 
-    kind: Literal["c4"]
+    kind: Literal["c4"] = Field(description="the rules of C4")
     least_sentences: int | None = Field(default=5, ge=0, description="sentences on lines that end as sentences do")
     most_lorem_ipsum_lines: int | None = Field(default=0, ge=0, description="lines with these words")
     most_curly_bracket_lines: int | None = Field(default=0, ge=0, description="lines with one")
@@ -93,7 +93,7 @@ class C4Rule(Rule):
 class LengthRule(Rule):
     """Bounds on a document's length."""
 
-    kind: Literal["length"]
+    kind: Literal["length"] = Field(description="bounds on the length")
     least_bytes: int | None = Field(default=None, ge=0, description="bytes of UTF-8")
     most_bytes: int | None = Field(default=None, ge=1, description="bytes of UTF-8")
 
@@ -101,7 +101,7 @@ class LengthRule(Rule):
 class LanguageRule(Rule):
     """The languages that stay, as py3langid tells them."""
 
-    kind: Literal["language"]
+    kind: Literal["language"] = Field(description="the language that py3langid tells")
     languages: list[Annotated[str, Field(pattern=LANGUAGE)]] = Field(min_length=1, description="ISO 639 codes, such as en")
     least_language_probability: float = Field(default=0.0, ge=0, le=1, description="of the most likely language")
 
@@ -109,7 +109,7 @@ class LanguageRule(Rule):
 class PatternRule(Rule):
     """A regular expression that documents must not, or must, contain."""
 
-    kind: Literal["pattern"]
+    kind: Literal["pattern"] = Field(description="a regular expression")
     name: Name = Field(description="what the reason is called")
     pattern: str = Field(min_length=1, description="a regular expression of Python, searched for everywhere")
     least_matches: int | None = Field(default=None, ge=1, description="fewer are dropped")
@@ -132,7 +132,7 @@ class PatternRule(Rule):
 class ScoreRule(Rule):
     """A number that the data has beside the text."""
 
-    kind: Literal["score"]
+    kind: Literal["score"] = Field(description="a number beside the text")
     column: str = Field(min_length=1, description="jsonl, csv, parquet: the field or column that holds the number")
     least_score: float | None = Field(default=None, description="documents below it, or without a number, are dropped")
     most_score: float | None = Field(default=None, description="documents above it, or without a number, are dropped")
@@ -145,7 +145,7 @@ class ScoreRule(Rule):
 class FunctionRule(Rule):
     """A function of one's own: it takes a document's text, and returns whether it stays, or a number to bound."""
 
-    kind: Literal["function"]
+    kind: Literal["function"] = Field(description="a function of one's own")
     function: str = Field(pattern=FUNCTION, description="module:function, where Python finds it")
     least_value: float | None = Field(default=None, description="of what it returns; true counts 1 and false 0; default 1")
     most_value: float | None = Field(default=None, description="of what it returns")

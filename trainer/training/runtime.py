@@ -16,7 +16,7 @@ import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
-from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, StorageError
+from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
 from trainer.common.outages import AT_THE_START, exit_status, patiently
 from trainer.common.process import cores_per_rank, threads_asked_for, usable_cores
 from trainer.common.stopping import StopRequested, stop_requested
@@ -85,7 +85,7 @@ class Runtime:
 
         What passes by itself is waited for on each, which tells of it, as the others know nothing of that. Where the store
         refuses it, on one rank or more, every rank raises the same `StorageError`. Where it fails otherwise, the other ranks
-        raise `FirstRankFailed`.
+        raise `RankLost`, which tells of it.
         """
         told: tuple[Any, str | None, int, bool] = (None, None, 0, True)
         failure: Exception | None = None
@@ -93,8 +93,9 @@ class Runtime:
             told = (patiently(work, tell), None, 0, True)
         except Exception as error:
             failure = error
-            where = f"rank {self.rank} ({socket.gethostname()})"
-            told = (None, f"{where} ended with {error}", exit_status(error), isinstance(error, StorageError))
+            where = f"rank {self.rank} of {self.ranks} ({socket.gethostname()})"
+            why = f"{where} ended with {type(error).__name__}: {error}"
+            told = (None, why, exit_status(error), isinstance(error, StorageError))
         found: list[Any] = [told]
         if self.ranks > 1:
             found = [None] * self.ranks
@@ -105,7 +106,7 @@ class Runtime:
         message, statuses = "; ".join(each[1] for each in failed), {each[2] for each in failed}
         if all(each[3] for each in failed):
             raise StorageError(message, statuses == {EXIT_PREEMPTED}) from failure
-        raise failure or FirstRankFailed(message, min(statuses))
+        raise failure or RankLost(message, min(statuses))
 
     def with_own_group(self) -> "Runtime":
         """The same ranks, who talk over a process group of their own: for a thread that works beside the training."""

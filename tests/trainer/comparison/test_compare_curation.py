@@ -46,6 +46,7 @@ def kept(store: Store, run: str, corpus: str, reason: str) -> str:
     return f"{line['documents']:,} ({size(line['bytes'])})"
 
 
+@pytest.mark.deep
 def test_options_and_counts_by_reason_that_differ_are_shown(store: Store, curated: Finished) -> None:
     text = compare(store, [curated.run, "longer"])
     assert row(text, "data.curation.filters.length.least_bytes") == ["700", "1000"]

@@ -119,6 +119,7 @@ def looked_at(clean: Path, code: Path, tmp_path: Path) -> PrepareJob:
     return job
 
 
+@pytest.mark.deep
 def test_a_file_that_changed_between_look_and_build_becomes_no_shard_and_the_next_run_is_right(
     looked_at: PrepareJob, tmp_path: Path
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_killed_preparation_is_completed_to_the_same_bytes(
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.deep
 def test_a_store_that_was_killed_twice_is_completed_to_the_same_bytes(
     code: Path, expected: dict[str, object], tmp_path: Path
 ) -> None:

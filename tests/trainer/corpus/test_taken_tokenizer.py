@@ -185,6 +185,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
         name_tokenizer(data_of(tmp_path))
 
 
+@pytest.mark.deep
 def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     (given := tmp_path / "given").mkdir()
     plain(given)

@@ -42,6 +42,7 @@ def test_processes_that_begin_at_once_compile_the_same_and_later_ones_nothing(to
     assert ended(start(tmp_path)) == (f"{told} 1", "")
 
 
+@pytest.mark.deep
 def test_code_that_was_lost_or_left_empty_is_compiled_anew(told: str, tmp_path: Path) -> None:
     ended(start(tmp_path))
     files = sorted(tmp_path.rglob("*.nb?"))
@@ -58,6 +59,7 @@ def test_without_a_folder_that_can_be_written_every_process_compiles(told: str, 
     assert found == f"{told} 0" and "HEADRACE_CACHE" in errors and "Not a directory" in errors
 
 
+@pytest.mark.deep
 def test_every_loop_is_compiled_once_whatever_the_texts() -> None:
     for documents in ([], [b""], encoded(texts())):
         batch = of_texts.Texts(documents)

@@ -348,6 +348,7 @@ def test_a_pattern_drops_what_matches_or_what_does_not(tmp_path: Path) -> None:
     assert reasons_of(job, decide(job).key, "one") == ["kept", "letters: matches too low", "secrets: matches too high"]
 
 
+@pytest.mark.deep
 def test_on_a_bucket_the_same_is_decided(raw: Path, tmp_path: Path, s3: S3Server) -> None:
     here, there = job_of(raw, tmp_path / "store"), job_of(raw, Path("unset")).model_copy(update={"store": s3.new_store()})
     made = decide(here)

@@ -77,6 +77,7 @@ def further(raw: Path, store: Store, base: str, curation: dict[str, Any]) -> str
     return run_through(curated_run(raw, Path(store.url), curation, name="further", **model))
 
 
+@pytest.mark.deep
 def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, curated: Finished, tmp_path: Path) -> None:
     kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
     assert paths(store, further(raw, store, final, decontaminated(kept))) == [str(kept)]
@@ -88,6 +89,7 @@ def test_the_text_of_a_base_model_must_be_clean_too(raw: Path, store: Store, cur
     assert paths(store, further(raw, store, store.path(f"{dirty}/final"), decontaminated(kept))) is None
 
 
+@pytest.mark.deep
 def test_of_several_runs_only_what_all_kept_out_is_told(raw: Path, store: Store, curated: Finished, tmp_path: Path) -> None:
     other = write_other(tmp_path)
     kept, final = curated.store.parent / KEPT_OUT, store.path(f"{curated.run}/final")
@@ -123,6 +125,7 @@ def write_other(folder: Path) -> Path:
 LABELLED = {"train": 0, "validation": 20, "test": 30}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kept_out", [True, False])
 def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path, kept_out: bool) -> None:
     for split, first in LABELLED.items():

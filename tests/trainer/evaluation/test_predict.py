@@ -233,6 +233,7 @@ def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_
         predict_texts(job, silent())  # what was passed over is not reused by who may pass over nothing
 
 
+@pytest.mark.deep
 def test_a_model_without_a_trained_head_is_refused(
     tuned: Finished, finished: Finished, bert: Path, tmp_path: Path, runtime: Runtime
 ) -> None:

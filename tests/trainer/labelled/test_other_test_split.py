@@ -144,6 +144,7 @@ def test_the_fresh_runs_are_trained_alike_and_fair_judges(fresh: dict[str, Place
     assert all("test_examples" not in read_sealed(place.open, f"runs/pairs/{PLAN}") for place in fresh.values())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("tests", [("first", "second"), ("first", "none"), ("none", "second")], ids="-".join)
 def test_a_finished_run_is_only_measured_anew(fresh: dict[str, Place], tests: tuple[str, str], tmp_path: Path) -> None:
     before, after = tests

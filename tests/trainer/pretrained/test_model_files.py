@@ -89,6 +89,7 @@ def test_a_tokenizer_that_needs_code_of_its_repository_is_refused_by_name(model:
         preview_tokenizer(DataConfig(corpora=corpora, tokenizer=TokenizerConfig(path=str(model))))
 
 
+@pytest.mark.deep
 def test_a_prompt_on_a_terminal_is_never_waited_for(model: Path) -> None:
     change(model / "config.json", auto_map={"AutoModelForCausalLM": "evil.Model"}, model_type="evil")
     program = f"from trainer.models.causal import load_model; load_model({str(model)!r})"

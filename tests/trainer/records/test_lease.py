@@ -196,6 +196,7 @@ def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
     assert not list(stocked.glob("runs/*/lease.json*"))
 
 
+@pytest.mark.deep
 def test_a_race_for_a_dead_lease_has_one_winner(atomic_store: Store) -> None:
     dead = {"id": "x", "since": "2026-01-01T00:00:00+00:00", "host": "far", "pid": 1, "machine": "m", "started": "5"}
     write_sealed(atomic_store, f"{RUN}/lease.json", {**dead, "beat": dead["since"]})

@@ -168,6 +168,7 @@ def test_accumulation_trains_as_the_whole_batch_does(
     assert_close_curves(stocked, alone)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_two_ranks_that_accumulate_train_as_one_does(stocked: Path, config: Path, alone: Path, tmp_path: Path) -> None:
     finish(stocked, config, 2, tmp_path / "said", "training.micro_batch=2")

@@ -143,6 +143,7 @@ def test_a_pretrained_folder_in_several_files_is_read_by_rows_and_trained_as_a_w
     assert apart(final_weights(stores[1]), final_weights(stores[0])) < ROUNDING
 
 
+@pytest.mark.deep
 def test_a_pretrained_folder_that_is_not_tied_as_it_says_is_trained_as_without_sharding(
     raw: Path, stocked: Path, tmp_path: Path
 ) -> None:

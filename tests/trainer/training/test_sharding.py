@@ -132,6 +132,7 @@ def test_a_sharded_checkpoint_is_measured_as_a_whole_one(sharded: Path, tmp_path
     assert held_out(store, LAST_STEP) == held_out(store, FINAL)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("precision", once("fp32", "bf16"))
 def test_what_ranks_measure_of_the_final_model_that_they_divide_is_what_one_finds_that_holds_it(
     config: Path, stocked: Path, tmp_path: Path, precision: str
@@ -174,6 +175,7 @@ def test_another_number_of_ranks_reads_the_parts_and_goes_on(
     assert_close(stocked, sharded, RANKS)
 
 
+@pytest.mark.deep
 def test_a_run_of_whole_models_goes_on_divided(config: Path, sharded: Path, whole: Path, tmp_path: Path) -> None:
     store = copied(whole, tmp_path / "store")
     cut_back(store)
@@ -222,6 +224,7 @@ def test_a_rank_killed_in_a_save_leaves_the_commit_before(
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
+@pytest.mark.deep
 def test_a_rank_that_waits_for_its_disk_in_a_save_says_so(config: Path, sharded: Path, tmp_path: Path) -> None:
     store = copied(sharded, tmp_path / "store")
     cut_back(store)
@@ -233,6 +236,7 @@ def test_a_rank_that_waits_for_its_disk_in_a_save_says_so(config: Path, sharded:
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("origin", "ranks", "killed", "when", "point"),
     once(
@@ -261,6 +265,7 @@ def test_a_rank_killed_while_a_step_is_saved_anew_leaves_a_whole_checkpoint_of_t
     assert apart(final_weights(store), final_weights(sharded)) < (ORDER if ranks == 2 else RANKS)
 
 
+@pytest.mark.deep
 def test_a_part_that_arrives_late_beside_a_commit_is_none_of_it(config: Path, sharded: Path, tmp_path: Path) -> None:
     store = copied(sharded, tmp_path / "store")
     run = store / only_run(store)

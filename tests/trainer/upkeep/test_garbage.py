@@ -153,6 +153,7 @@ def test_what_comes_to_be_needed_while_it_is_removed_stays_whole(
     assert {name: after.get(name) for name in before if name in after} == kept
 
 
+@pytest.mark.deep
 def test_bytes_that_sets_share_are_counted_when_the_last_of_them_goes(code: Path, tmp_path: Path) -> None:
     raw, store = tmp_path / "raw", Store(str(tmp_path / "store"))
     raw.mkdir()
