@@ -41,13 +41,13 @@ def message_of(ended: Ended) -> str:
 
 @pytest.mark.parametrize(
     ("flow", "schema"),
-    [
+    once(
         ("data_to_model", PipelineJob),
         ("prepare_data", PrepareJob),
         ("train_model", PipelineJob),
         ("evaluate_model", EvaluateJob),
         ("predict", PredictJob),
-    ],
+    ),
 )
 def test_help_names_the_command_and_explains_every_field(
     flow: str, schema: type[PrepareJob], server: dict[str, str], tmp_path: Path
@@ -78,7 +78,7 @@ def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "home").glob("*.db"))
 
 
-@pytest.mark.parametrize("flow", ["collect_garbage", "promote", "rollback"])
+@pytest.mark.parametrize("flow", once("collect_garbage", "promote", "rollback"))
 def test_a_dry_run_on_a_store_that_is_not_there_says_so(flow: str, server: dict[str, str], tmp_path: Path) -> None:
     values: dict[str, Any] = {"store": str(tmp_path / "none")}
     if flow != "collect_garbage":
@@ -101,12 +101,12 @@ def test_the_other_flows_have_dry_runs_too(flow: str, says: str, config: Path, s
 
 @pytest.mark.parametrize(
     ("flow", "word", "says"),
-    [
+    once(
         ("data_to_model", "training.lerning_rate=1", "training.lerning_rate: unknown key; did you mean 'learning_rate'?"),
         ("prepare_data", "data.tokenizer.vocab=1", "data.tokenizer.vocab: unknown key; did you mean 'vocab_size'?"),
         ("train_model", "training.max_steps", "'training.max_steps' is not key=value"),
         ("data_to_model", "data.corpora.5.name=x", "'data.corpora.5.name=x' cannot be set"),
-    ],
+    ),
 )
 def test_a_bad_word_is_refused_before_a_server_is_asked(
     flow: str, word: str, says: str, config: Path, server: dict[str, str], tmp_path: Path

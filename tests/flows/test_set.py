@@ -17,6 +17,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.flow_engine import run_flow
 
 from flows.train_model import train_model
+from tests.depth import once
 from tests.flows.conftest import Done
 from tests.processes import cores
 from tests.support import ROOT, only_run
@@ -85,12 +86,12 @@ def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Pat
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [
+    once(
         ("training.max_stps=3", "training.max_stps: unknown key; did you mean 'max_steps'?"),
         ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
         ("training.epochs=2", "training: give either epochs or max_steps"),
         ("data.corpora.7.name=x", "the list data.corpora has 2 entries, counted from 0; none of them is 7"),
-    ],
+    ),
 )
 def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
     server: dict[str, str], deployment: Path, word: str, said: str

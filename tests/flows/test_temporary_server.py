@@ -58,6 +58,7 @@ def test_a_command_that_is_told_of_a_server_starts_none(tmp_path: Path, server: 
     assert not (tmp_path / "prefect" / "prefect.db").exists()
 
 
+@pytest.mark.deep
 def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false").wait()
     assert ended.status != 0

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.depth import once
 from tests.support import ROOT
 from tests.trainer.preparing import (
     SHARDS,
@@ -105,7 +106,7 @@ def remove_one(raw: Path) -> None:
     (raw / "abc.py").unlink()
 
 
-@pytest.mark.parametrize("change", [change_one, add_one, remove_one])
+@pytest.mark.parametrize("change", once(change_one, add_one, remove_one))
 def test_one_changed_file_remakes_its_shard_only(change: Callable[[Path], None], code: Path, own: Path, tmp_path: Path) -> None:
     raw = Path(shutil.copytree(code, tmp_path / "code"))
     job = job_of(raw, own, shards={"num_shards": SHARDS})

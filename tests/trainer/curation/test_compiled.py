@@ -36,6 +36,7 @@ def told() -> str:
     return str(of_texts.Texts([b"one line"]).lines.hashes.tolist())
 
 
+@pytest.mark.deep
 def test_processes_that_begin_at_once_compile_the_same_and_later_ones_nothing(told: str, tmp_path: Path) -> None:
     for found, errors in map(ended, [start(tmp_path) for _ in range(3)]):
         assert found.startswith(told) and not errors

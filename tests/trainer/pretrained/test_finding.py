@@ -16,6 +16,7 @@ DETAILS = {"step": 1, "scores": None}
 PART, OTHER, MOMENTS = (part_name(stem, 0, 1, digit * 64) for stem, digit in ((MODEL, "0"), (MODEL, "1"), (OPTIMIZER, "2")))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("files", "needed"),
     [

@@ -130,7 +130,7 @@ def stop(ended: Ended, store: Path) -> int:
     return step
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("signum", once(signal.SIGTERM, signal.SIGINT))
 def test_a_run_that_is_asked_to_stop_saves_and_continues_exactly(
     values: dict[str, Any], stocked: Path, finished: Finished, signum: signal.Signals, tmp_path: Path
 ) -> None:
