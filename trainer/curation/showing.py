@@ -1,5 +1,6 @@
 """What was decided of single documents, with what it was decided by: read again, and measured again."""
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -18,8 +19,10 @@ from trainer.curation.overlaps import Overlap, overlaps
 from trainer.curation.plan import CONTAMINATED
 from trainer.curation.rules import all_tests, columns_of
 from trainer.curation.texts import Texts, shingles
-from trainer.store.manifest import MANIFEST, Manifest, recall_manifest
+from trainer.store.manifest import MANIFEST, Manifest, read_manifest
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 KEPT = "kept"
 
@@ -158,9 +161,20 @@ def shared_words(texts: Texts, overlap: Overlap) -> str:
 
 
 def newest(store: Store) -> str:
-    """The key of the newest decisions of a store. Raises `ArtifactError` if it has none."""
-    read = {key: recall_manifest(store, key, KIND) for key in (f"{KIND}/{name}" for name in store.names(KIND))}
-    found = [(manifest.created, key) for key, manifest in read.items() if manifest is not None]
+    """The key of the newest decisions of a store; what is not finished or damaged is passed over.
+
+    Raises `ArtifactError` if it has none, or none that is intact.
+    """
+    found: list[tuple[str, str]] = []
+    damaged: ArtifactError | None = None
+    for key in (f"{KIND}/{name}" for name in store.names(KIND)):
+        try:
+            manifest = read_manifest(store, key, KIND)
+        except ArtifactError as error:
+            log.warning("%s", error)
+            damaged = error
+        else:
+            found += [(manifest.created, key)] if manifest is not None else []
     if not found:
-        raise ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
+        raise damaged or ArtifactError(f"{store.url} holds no decisions; a job with data.curation makes them")
     return max(found)[1]
