@@ -2,7 +2,8 @@
 
     python -m benchmarks.curation [PYTHON]
 
-PYTHON is that of an environment of its own with `datatrove[io,processing]`, spaCy and orjson; without it that comparison is left out.
+PYTHON is that of an environment of its own with `datatrove[io,processing]`, spaCy and orjson; without it that comparison is
+left out.
 """
 
 import json
