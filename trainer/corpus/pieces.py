@@ -4,6 +4,7 @@ Where pieces begin depends on the file's bytes and `piece_bytes` alone.
 """
 
 import csv
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -56,6 +57,15 @@ def pieces_of(source: SourceFile, stretches: Sequence[Stretch]) -> list[Piece]:
         Piece(source.path, source.key, index, start, end, size, index == last, sha256, source.size)
         for index, (start, end, size, sha256) in enumerate(stretches)
     ]
+
+
+def dealt(pieces: Sequence[Piece], count: int) -> list[list[Piece]]:
+    """Pieces in so many hands, each by a hash of its name: a changed or an added one changes one hand only."""
+    hands: list[list[Piece]] = [[] for _ in range(count)]
+    for piece in pieces:
+        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
+        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
+    return hands
 
 
 def digest_stretches(source: SourceFile, corpus: CorpusConfig, piece_bytes: int) -> list[Stretch]:

@@ -5,7 +5,6 @@ an interrupted or an older set are found by their fingerprint and checked agains
 of a set that is published already are read only if the job says so (`verify`), or if damage was found in it.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -25,7 +24,7 @@ from trainer.corpus.carrying import carried, carrier_of
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import Reader, open_reader, transform_options
 from trainer.corpus.engine_choice import settle_engine
-from trainer.corpus.pieces import Piece
+from trainer.corpus.pieces import Piece, dealt
 from trainer.corpus.raw_files import is_compressed
 from trainer.corpus.readers import ignore
 from trainer.corpus.shard_building import Recipe, ShardWork, build, load_encoder
@@ -200,13 +199,9 @@ def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: T
     Of decisions it holds what is dropped of the shard's own pieces: other ones leave it as it is.
     """
     count = shard_count(data.shards, sum(piece.size for piece in pieces))
-    hands: list[list[Piece]] = [[] for _ in range(count)]
-    for piece in pieces:
-        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
-        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
     common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
     work = []
-    for number, hand in enumerate(hands):
+    for number, hand in enumerate(dealt(pieces, count)):
         decided = tuple(map(reader.of_piece, hand))
         made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
         if any(decided) or reader.transform is not None:

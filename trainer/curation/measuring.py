@@ -11,6 +11,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import transform_options
-from trainer.corpus.pieces import Piece
+from trainer.corpus.pieces import Piece, dealt
 from trainer.corpus.readers import Document
 from trainer.corpus.shards import batches
 from trainer.corpus.sources import named_reading, reading_options
@@ -59,7 +60,7 @@ class Unit:
     def raw_bytes(self) -> int:
         return sum(piece.size for piece in self.pieces)
 
-    @property
+    @cached_property
     def digests(self) -> NDArray[np.bytes_]:
         """What each piece's documents depend on besides how they are read."""
         found = ([piece.sha256, piece.index, piece.last, named_reading(piece.path)] for piece in self.pieces)
@@ -80,13 +81,11 @@ def divide(
     """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they were."""
     wanted = max(1, min(MOST_UNITS, sum(piece.size for piece in pieces) // UNIT_BYTES))
     count = 1 << (wanted - 1).bit_length()
-    hands: list[list[Piece]] = [[] for _ in range(count)]
-    for piece in pieces:
-        digest = hashlib.sha256(f"{piece.key}#{piece.index}".encode()).digest()
-        hands[int.from_bytes(digest[:8], "little") % count].append(piece)
     folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
     return [
-        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand)) for number, hand in enumerate(hands) if hand
+        Unit(corpus, transform, tuple(columns), folder, number, count, tuple(hand))
+        for number, hand in enumerate(dealt(pieces, count))
+        if hand
     ]
 
 
