@@ -16,7 +16,7 @@ LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
 """Set in the environment of what torchrun or `accelerate launch` has started."""
 
 PR_SET_PDEATHSIG = 1
-M_MMAP_THRESHOLD = -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 
 def die_with_parent(parent: int, signum: signal.Signals = signal.SIGTERM) -> None:
@@ -75,6 +75,17 @@ def return_large_buffers() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(M_MMAP_THRESHOLD, 128 * 1024)
+
+
+def keep_large_buffers() -> None:
+    """Have glibc keep freed buffers of up to 32 MiB for the next ones, for work that needs the same again and again.
+
+    A new one costs a page fault for each 4 KiB: a third of the time that the work itself takes.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_TRIM_THRESHOLD, 64 * 2**20)
 
 
 def usable_cores() -> int:

@@ -8,6 +8,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
+from trainer.common.process import QuickEnd
 from trainer.corpus.shard_building import begin, load_encoder, tell_parent
 
 EARLY_BYTES = 16 * 2**20
@@ -62,6 +63,11 @@ class _Worker(SpawnProcess):
     Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would load as
     well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
     """
+
+    def run(self) -> None:
+        end = QuickEnd()
+        super().run()
+        end(0)
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:

@@ -7,6 +7,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+Positions = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
 UNICODE = unicodedata.unidata_version
 """Another version knows more letters, so that words, and all that is measured of them, may differ."""
 

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.arrays import is_intact, read_arrays, write_arrays
-from trainer.curation.compiled import compiled
 from trainer.curation.keys import KEYS, NO_KEY
 from trainer.curation.measures import Measure
 from trainer.curation.numbering import Numbered, numbers_of
@@ -111,34 +110,23 @@ class Clusters:
 
     def link(self, pairs: NDArray[np.int64]) -> None:
         """Put the clusters of the documents of each pair together."""
-        _unite(self.parents, np.ascontiguousarray(pairs))
+        ones, others = pairs.T
+        while len(ones):
+            ones, others = self._roots(ones), self._roots(others)
+            apart = ones != others
+            ones, others = np.minimum(ones, others)[apart], np.maximum(ones, others)[apart]
+            np.minimum.at(self.parents, others, ones)  # of several that one root is linked to, the least; the rest goes on
 
     def firsts(self) -> NDArray[Any]:
         """The first document of each document's cluster. It is this object's own array."""
-        _flatten(self.parents)
+        while ((above := self.parents[self.parents]) != self.parents).any():
+            self.parents = above
         return self.parents
 
-
-@compiled
-def _first(parents: NDArray[Any], document: Any) -> Any:
-    while parents[document] != document:
-        parents[document] = parents[parents[document]]
-        document = parents[document]
-    return document
-
-
-@compiled
-def _unite(parents: NDArray[Any], pairs: NDArray[np.int64]) -> None:
-    """Union-find; the root of a cluster is its first document, whatever the order of the pairs."""
-    for row in range(len(pairs)):
-        one, other = _first(parents, pairs[row, 0]), _first(parents, pairs[row, 1])
-        if one < other:
-            parents[other] = one
-        else:
-            parents[one] = other
-
-
-@compiled
-def _flatten(parents: NDArray[Any]) -> None:
-    for document in range(len(parents)):
-        parents[document] = parents[parents[document]]  # a root is before all others, so the one before is flat already
+    def _roots(self, documents: NDArray[Any]) -> NDArray[Any]:
+        """The first document of each one's cluster, to which the documents are linked directly from now on."""
+        roots = self.parents[documents]
+        while ((above := self.parents[roots]) != roots).any():
+            roots = above
+        self.parents[documents] = roots
+        return roots

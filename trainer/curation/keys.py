@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trainer.config.curation import ExactConfig, NearConfig
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.texts import shingles
+from trainer.curation.texts import Texts, shingles
 
 KEYS = "keys"
 """The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in common."""
@@ -77,11 +77,14 @@ class Signature(Measure):
         return cls(options.ngram, options.bands, options.rows, options.seed)
 
     def __call__(self, batch: Batch) -> Rows:
-        hashes, starts = shingles(batch.composed, self.ngram)
+        return {KEYS: batch.composed(self._keys)}
+
+    def _keys(self, texts: Texts) -> NDArray[np.uint64]:
+        hashes, starts = shingles(texts, self.ngram)
         minima = self.minima(hashes, starts).reshape(len(starts) - 1, self.bands, self.rows)
         some = np.diff(starts) > 0  # a text without a word resembles nothing
         bands = [np.where(some, _mixed(minima[:, band], band), NO_KEY) for band in range(self.bands)]
-        return {KEYS: np.stack(bands, axis=1)[:, :, None]}
+        return np.stack(bands, axis=1)[:, :, None]
 
     def minima(self, hashes: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.uint64]:
         """The minima, `bands * rows` a text, of the hashes of its n-grams."""

@@ -5,11 +5,12 @@ new one is one class in text_measures.py, and one line where its rule asks for i
 """
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
@@ -29,10 +30,22 @@ class Batch:
         self.documents = documents
         self.texts = Texts([document.text for document in documents])
 
+    def composed(self, find: Callable[[Texts], NDArray[Any]]) -> NDArray[Any]:
+        """What is found in each text, with its characters written in one way (NFC), where it matters what texts have in common.
+
+        Most are written so: of the others alone words are looked for twice.
+        """
+        found = find(self.texts)
+        others, texts = self._others
+        if len(others):
+            found[others] = find(texts)
+        return found
+
     @cached_property
-    def composed(self) -> Texts:
-        """The texts with each character written in one way (NFC), where it matters what they have in common."""
-        return composed(self.texts)
+    def _others(self) -> tuple[NDArray[np.intp], Texts]:
+        """Which texts are not in that form, and they in it."""
+        others = [number for number, text in enumerate(self.texts.strings) if not unicodedata.is_normalized("NFC", text)]
+        return np.array(others, np.intp), composed(Texts([self.texts.documents[number] for number in others]))
 
 
 def composed(texts: Texts) -> Texts:

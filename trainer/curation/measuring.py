@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError, RecordError, how_to_skip
+from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import read_curated
@@ -91,6 +92,7 @@ def divide(
 
 def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance) -> None:
     """Measure a unit's documents, as far as that is not in the store. Raises `CorpusError` for what cannot be read."""
+    keep_large_buffers()
     store = Store(url)
     missing = [each for each in measures if not is_intact(store, unit.key(each))]
     digests = unit.digests.tolist()

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trainer.curation.arrays import names_of, read_arrays
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.texts import shingles
+from trainer.curation.texts import Texts, shingles
 from trainer.store.storage import Store
 
 
@@ -25,12 +25,15 @@ class Overlap(Measure):
         return {"key": self.key}  # wherever the store is
 
     def __call__(self, batch: Batch) -> Rows:
-        found = np.zeros(len(batch.documents), np.int32)
+        return {"ngrams": batch.composed(self._shared)}
+
+    def _shared(self, texts: Texts) -> NDArray[np.int32]:
+        found = np.zeros(len(texts), np.int32)
         for ngram, wanted in overlaps(self).items():
-            hashes, starts = shingles(batch.composed, ngram)
+            hashes, starts = shingles(texts, ngram)
             shared = np.concatenate([[0], np.cumsum(np.isin(hashes, wanted))])
             found += (shared[starts[1:]] - shared[starts[:-1]]).astype(np.int32)
-        return {"ngrams": found}
+        return found
 
 
 @cache

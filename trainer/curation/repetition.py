@@ -7,8 +7,10 @@ that it is made of; one of which a part occurs once occurs once itself, and need
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.curation.characters import Hashes, Positions
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import FACTOR, Hashes, Lines, Positions, Texts, Words, share
+from trainer.curation.loops import FACTOR
+from trainer.curation.texts import Lines, Texts, Words, share
 
 TOP_N, DUPLICATE_N = (2, 3, 4), (5, 6, 7, 8, 9, 10)
 SHORTEST, LONGEST, FIRST_DUPLICATE = 2, 10, 5

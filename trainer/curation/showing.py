@@ -14,7 +14,7 @@ from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
 from trainer.corpus.readers import ignore
-from trainer.curation.measures import Batch
+from trainer.curation.measures import Batch, composed
 from trainer.curation.overlaps import Overlap, overlaps
 from trainer.curation.plan import CONTAMINATED
 from trainer.curation.rules import all_tests, columns_of
@@ -110,9 +110,8 @@ class Decided:
             return f"{test.bound.field} {test.show(value)}, {test.describe()} stays"
         if reason == CONTAMINATED:
             kept_out = self.manifest.details["kept_out"]
-            return (
-                f"it shares {shared_words(batch.composed, Overlap(self.store.url, kept_out['key']))!r} with an evaluation set"
-            )
+            shared = shared_words(composed(batch.texts), Overlap(self.store.url, kept_out["key"]))
+            return f"it shares {shared!r} with an evaluation set"
         if number in (at := own.duplicates):
             original = int(own.originals[np.searchsorted(at, number)])
             corpus = self._corpus_of(original)
