@@ -125,7 +125,7 @@ class Clusters:
 
     def _roots(self, documents: NDArray[Any]) -> NDArray[Any]:
         """The first document of each one's cluster, to which the documents are linked directly from now on."""
-        roots = self.parents[documents]
+        roots: NDArray[Any] = self.parents[documents]
         while ((above := self.parents[roots]) != roots).any():
             roots = above
         self.parents[documents] = roots

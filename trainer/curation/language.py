@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
+from trainer.curation.characters import Positions
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import Positions, Texts, starts_of
+from trainer.curation.texts import Texts, starts_of
 
 LANGUAGE = np.dtype([
     ("language", "S3"),  # ISO 639, of two or three letters

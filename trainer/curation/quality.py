@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import LETTER, OTHER
+from trainer.curation.characters import LETTER, OTHER, Hashes
 from trainer.curation.compiled import compiled
-from trainer.curation.texts import Hashes, Lines, Texts, Words, share
+from trainer.curation.texts import Lines, Texts, Words, share
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 
