@@ -115,6 +115,7 @@ def test_a_bad_word_is_refused_before_a_server_is_asked(
     assert says in message_of(run(tmp_path, flow, config, word, env=nowhere))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_bad_text_is_refused_with_one_message(done: Done, config: Path, server: dict[str, str], tmp_path: Path) -> None:
     store = Path(shutil.copytree(done.store, tmp_path / "store"))
@@ -133,6 +134,7 @@ def test_a_missing_checkpoint_is_refused(done: Done, server: dict[str, str], tmp
     assert "ArtifactError: no checkpoint 'nobody'" in message_of(run(tmp_path, "evaluate_model", config, env=server))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "times", "group"), once((signal.SIGTERM, 1, True), (signal.SIGTERM, 2, False), (signal.SIGINT, 2, True))

@@ -65,6 +65,7 @@ def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
     assert "No Prefect API URL provided" in ended.stderr
 
 
+@pytest.mark.deep
 def test_a_server_that_cannot_start_is_told_in_one_message(tmp_path: Path) -> None:
     database = "sqlite+aiosqlite:////proc/none/prefect.db"
     ended = start_preparing(tmp_path, PREFECT_API_DATABASE_CONNECTION_URL=database).wait()

@@ -59,14 +59,17 @@ def test_options_and_counts_by_reason_that_differ_are_shown(store: Store, curate
     assert "docs, B against A: the same 1 file, but other decisions about its documents" in text
 
 
+@pytest.mark.deep
 def test_text_about_which_nothing_was_decided_has_no_counts(store: Store, curated: Finished) -> None:
     assert row(compare(store, [curated.run, "whole"]), "docs", "kept")[1] == "–"
 
 
+@pytest.mark.deep
 def test_the_same_decisions_are_not_shown(store: Store, curated: Finished) -> None:
     assert "Documents and bytes" not in compare(store, [curated.run, curated.run])
 
 
+@pytest.mark.deep
 def test_decisions_that_are_gone_are_named(store: Store, curated: Finished, tmp_path: Path) -> None:
     own = Store(str(shutil.copytree(store.url, tmp_path / "own")))
     own.delete("decisions")

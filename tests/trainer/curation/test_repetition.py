@@ -69,6 +69,7 @@ def test_every_field_is_that_of_the_plain_formula() -> None:
         assert found == pytest.approx(plain_repetition(text)), repr(text[:200])
 
 
+@pytest.mark.deep
 def test_the_first_of_equally_frequent_n_grams_counts() -> None:
     text = "one two . three hundred thousand . one two ! three hundred thousand !"
     assert repetition(Texts([text.encode()]))["top_2_gram_characters"][0] == pytest.approx(2 * len("one two") / len(text))

@@ -269,6 +269,7 @@ def config_of(tmp_path: Path, store: Path, classifier: Path, texts: int) -> Path
     return write_config(tmp_path / "job.yaml", {"store": str(store), "model": str(classifier), "data": data})
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("signum", once(signal.SIGKILL, signal.SIGTERM))
 def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_started_again(

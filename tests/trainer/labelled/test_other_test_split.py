@@ -161,6 +161,7 @@ def test_a_finished_run_is_only_measured_anew(fresh: dict[str, Place], tests: tu
     assert (trained(place), measured(place)) == (earlier, measured(fresh[before]))
 
 
+@pytest.mark.deep
 def test_a_run_without_a_name_is_the_same_run_too(labelled: Path, pretrained: Path, tmp_path: Path) -> None:
     place = Place(labelled, pretrained, tmp_path / "store")
     jobs = [place.job(test, run=None) for test in TESTS]
@@ -187,6 +188,7 @@ def stopped(fresh: dict[str, Place], tmp_path: Path, monkeypatch: pytest.MonkeyP
     yield place
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("test", once("second", "none"))
 def test_an_unfinished_run_goes_on_to_the_same_bits(
     stopped: Place, fresh: dict[str, Place], test: str, caplog: pytest.LogCaptureFixture

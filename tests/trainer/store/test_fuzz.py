@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import once
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
 from trainer.corpus.shards import KIND as SHARDS
@@ -32,7 +33,7 @@ def is_found(store: Store, key: str, kind: str) -> bool:
     return manifest is None or bool(find_damage(store, key, manifest))
 
 
-@pytest.mark.parametrize("kind", [SHARDS, CHECKPOINT_KIND, FINAL_KIND])
+@pytest.mark.parametrize("kind", once(CHECKPOINT_KIND, FINAL_KIND, SHARDS))
 def test_every_flipped_bit_is_found(kind: str, finished: Finished, tmp_path: Path) -> None:
     store = Store(str(shutil.copytree(finished.store, tmp_path / "store")))
     assert store.local is not None

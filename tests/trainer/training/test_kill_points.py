@@ -140,6 +140,7 @@ def clean(raw: Path, places: Places, tmp_path_factory: pytest.TempPathFactory) -
     return place
 
 
+@pytest.mark.deep
 def test_the_points_cover_every_kind_of_write(clean: Place, kind: str) -> None:
     points = set((clean.folder / "points").read_text().splitlines())
     assert points >= {*KEY_POINTS[kind], *OTHERS[kind]}, sorted(points)

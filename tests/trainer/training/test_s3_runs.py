@@ -69,6 +69,7 @@ def mirror(store: Store, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("signum", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_run_on_s3_that_goes_on_elsewhere_ends_with_the_bytes_of_one_on_disk(
     raw: Path, finished: Finished, s3: S3Server, tmp_path: Path, signum: signal.Signals

@@ -205,6 +205,7 @@ def test_a_flipped_bit_in_one_ranks_part_makes_the_checkpoint_before_the_one_to_
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("rank", once(1, 0))
 @pytest.mark.parametrize("part", once("model", "optimizer"))
 def test_a_rank_killed_in_a_save_leaves_the_commit_before(
@@ -279,6 +280,7 @@ def test_a_part_that_arrives_late_beside_a_commit_is_none_of_it(config: Path, sh
     assert apart(final_weights(store), final_weights(sharded)) == 0.0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "words",
     once(
@@ -358,6 +360,7 @@ JAMBA: dict[str, Any] = {
 """Layers of two classes."""
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("model", "precision"),
     once((LLAMA, "fp32"), (JAMBA, "fp32"), (LLAMA, "bf16"), *((model, "bf16") for model in MIXED.values())),

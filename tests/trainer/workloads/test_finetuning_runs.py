@@ -42,6 +42,7 @@ def small_model(family: str, pretrained: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "family", "changes"),
