@@ -7,5 +7,11 @@ from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
 from trainer.curation.curating import curate
 
+
+def main(arguments: list[str]) -> int:
+    print(curate(load_job(PrepareJob, arguments[0]), silent()).key)
+    return 0
+
+
 if __name__ == "__main__":
-    print(curate(load_job(PrepareJob, sys.argv[1]), silent()).key)
+    sys.exit(main(sys.argv[1:]))

@@ -47,9 +47,16 @@ def foresee_tokenizer(store: Store, data: DataConfig) -> Foreseen:
     _, key = name_tokenizer(data)
     manifest, problems = look(store, key, TOKENIZER)
     if manifest is not None:
-        return Foreseen("the tokenizer", "reused", key, created=manifest.created)
+        return Foreseen("the tokenizer", "reused", key, tuple(_trained_on_all(manifest, data)), created=manifest.created)
     similar = find_similar(store, key, TOKENIZER, lambda other: _compare_tokenizers(other, tokenizer_recipe(data)))
     return Foreseen("the tokenizer", "made", key, tuple(problems or explain_likeness(similar, lambda other: [])))
+
+
+def _trained_on_all(tokenizer: Manifest, data: DataConfig) -> list[str]:
+    """That a tokenizer is older than the curation of the text that it was trained on."""
+    if data.curation is None or data.tokenizer.path is not None or "decisions" in tokenizer.details:
+        return []
+    return ["it was trained on all documents, before curation; another data.tokenizer.name trains one on those that stay"]
 
 
 def foresee_decisions(store: Store, data: DataConfig) -> Foreseen:

@@ -11,8 +11,10 @@ from tests.support import digests
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ArtifactError
+from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.foresight.data import foresee_decisions
+from trainer.corpus.preparation import prepare_tokenizer
+from trainer.foresight.data import foresee_decisions, foresee_tokenizer
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.job import LookedAt
 
@@ -120,3 +122,15 @@ def test_the_list_of_pieces_of_others_that_is_damaged_is_told(folder: Path) -> N
     path.write_bytes(b"{}")
     with pytest.raises(ArtifactError, match=r"pieces\.json does not match its checksum"):
         look(job_of(folder, least_bytes=60))
+
+
+@pytest.mark.parametrize(("tokenizer", "told"), [("bpe", True), ("other", False)])
+def test_a_tokenizer_that_was_trained_before_curation_is_named(folder: Path, tokenizer: str, told: bool) -> None:
+    job = job_of(folder)
+    prepare_tokenizer(job.model_copy(update={"data": job.data.model_copy(update={"curation": None})}), silent())
+    job = job_of(folder, tokenizer={"vocab_size": 300, "name": tokenizer})
+    prepare_tokenizer(job, silent(), decide(job).key)
+    found = foresee_tokenizer(LookedAt(job.store), job.data)
+    assert found.verdict == "reused"
+    assert bool(found.reasons) == told
+    assert all("it was trained on all documents, before curation" in reason for reason in found.reasons)

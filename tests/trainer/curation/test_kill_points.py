@@ -1,0 +1,124 @@
+"""Curation killed at every write point, before and after it, and started again; and started twice at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import fsspec
+import pytest
+
+from tests.killing import KILLED
+from tests.processes import start_module, start_warm
+from tests.support import digests, write_config
+from tests.trainer.curating import curated_job, prose, write_documents
+from trainer.store.storage import Store
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+CURATION = {"near": {}, "filters": [{"kind": "length", "least_bytes": 50}, {"kind": "gopher_repetition"}]}
+KINDS = [pytest.param("local", marks=pytest.mark.deep), pytest.param("s3", marks=pytest.mark.long)]
+KEY_POINTS = {
+    "local": [
+        "replace measures/one-#/signature-#/#-#-#.npz",
+        "replace measures/pairs/#/pairs-#-#.npz",
+        "rename decisions/text-#",
+    ],
+    "s3": ["put_object measures/one-#/signature-#/#-#-#.npz", "put_object decisions/text-#/manifest.json"],
+}  # fmt: skip
+"""Killed at in the deeper tests; at all of them in the long ones."""
+
+
+class Place(NamedTuple):
+    """A folder for one curation's files, its store, and the environment that reaches it."""
+
+    folder: Path
+    store: str
+    env: dict[str, str]
+
+    def config(self, raw: Path) -> Path:
+        job = curated_job(Path("store"), {name: f"{raw}/{name}/*.jsonl" for name in ("one", "two")}, CURATION)
+        return write_config(self.folder / "job.yaml", job.model_dump(mode="json", exclude_unset=True) | {"store": self.store})
+
+    def run(self, raw: Path, *killed: str) -> int:
+        """Curate in a process that may kill itself, or whose workers may; returns its status."""
+        said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
+        armed = [self.store, self.folder / "points", *killed, "--", "tests.trainer.curate_once", self.config(raw)]
+        return start_warm(said, "tests.killing", *armed, env=self.env).wait().status
+
+    def decisions(self) -> dict[str, str]:
+        """The digests of what is decided; a manifest has a time."""
+        copy = Path(self.store)
+        if self.store.startswith("s3://"):
+            copy = self.folder / "copy"
+            fsspec.filesystem("s3").get(self.store, str(copy), recursive=True)
+        return {name: digest for name, digest in digests(copy / "decisions").items() if name.endswith((".npz", "pieces.json"))}
+
+    def points(self) -> list[str]:
+        return (self.folder / "points").read_text().splitlines()
+
+    def leftovers(self) -> list[str]:
+        """What is there of processes that are gone, and is not swept away."""
+        Store(self.store).sweep()
+        folders = (self.folder / "store" / ".staging", self.folder / "cache" / "work")
+        return [str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()]
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    texts = [" ".join(prose(seed, 80)) for seed in range(40)]
+    write_documents(tmp_path / "raw" / "one" / "a.jsonl", [*texts[:30], texts[3]])
+    write_documents(tmp_path / "raw" / "two" / "b.jsonl", [*texts[30:], texts[7], "few words"])
+    return tmp_path / "raw"
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def place_in(folder: Path, kind: str, request: pytest.FixtureRequest) -> Place:
+    folder.mkdir()
+    if kind == "local":
+        return Place(folder, str(folder / "store"), {})
+    server = request.getfixturevalue("s3")
+    return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")})
+
+
+@pytest.mark.parametrize("chosen", ["key", pytest.param("every", marks=pytest.mark.long)])
+def test_killed_at_a_write_point_it_decides_the_same_and_leaves_nothing(
+    raw: Path, tmp_path: Path, kind: str, chosen: str, request: pytest.FixtureRequest
+) -> None:
+    clean = place_in(tmp_path / "clean", kind, request)
+    assert clean.run(raw) == 0
+    expected = clean.decisions()
+    assert expected and set(clean.points()) >= set(KEY_POINTS[kind]), sorted(set(clean.points()))
+    points = KEY_POINTS[kind] if chosen == "key" else sorted(set(clean.points()))
+    cases = [(when, point) for point in points if ".staging" not in point for when in ("before", "after")]
+    places = [place_in(tmp_path / str(number), kind, request) for number in range(len(cases))]
+
+    def wrong(number: int) -> list[str]:
+        when, point = cases[number]
+        place = places[number]
+        status = place.run(raw, when, point)
+        if status == 0 or KILLED.format(when, point) not in place.points():
+            return [f"{when} {point}: was not killed but ended with {status}"]
+        problems = [] if (last := place.run(raw)) == 0 else [f"status {last}"]
+        problems += [] if place.decisions() == expected else ["other decisions"]
+        return [f"{when} {point}: {problem}" for problem in [*problems, *place.leftovers()]]
+
+    with ThreadPoolExecutor(2) as pool:
+        problems = [problem for each in pool.map(wrong, range(len(cases))) for problem in each]
+    assert not problems, "\n".join(problems)
+
+
+def test_two_at_once_decide_the_same(raw: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    alone, both = (place_in(tmp_path / name, kind, request) for name in ("alone", "both"))
+    assert alone.run(raw) == 0
+    config = both.config(raw)
+    started = [
+        start_module(both.folder / str(number), "tests.trainer.curate_once", config, env=both.env) for number in range(2)
+    ]
+    ended = [each.wait() for each in started]
+    assert [each.status for each in ended] == [0, 0], ended
+    assert both.decisions() == alone.decisions() and not both.leftovers()
