@@ -20,7 +20,7 @@ from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.shard_workers import Workers
 from trainer.corpus.sources import forgetting_changed, reading_options
 from trainer.curation.contamination import describe, find_overlap
-from trainer.curation.duplicates import Clusters, pair, read_pairs, slices, start_pass
+from trainer.curation.duplicates import Clusters, are_paired, pair, read_pairs
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
@@ -28,6 +28,7 @@ from trainer.curation.numbering import Numbering, number
 from trainer.curation.overlaps import Overlap
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, functions_of, make_plan, measures_of, reasons_of
 from trainer.curation.rules import columns_of, of_corpus
+from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
 from trainer.curation.text_measures import Size
 from trainer.engines.carriers import Carrier
 from trainer.records.holds import hold_reused
@@ -119,14 +120,23 @@ class Deciding:
             passes.append((NEAR, Signature.of(self.options.near), self.options.near.bands))
         for reason, by, keys in passes:
             alive = self.reasons == 0
-            started = start_pass(self.store, self.numbering.units, by, alive)
-            wanted = slices(keys * self.numbering.total)
-            with self.progress.bar(f"find {reason}s", len(wanted), "slices") as bar:
-                self._carry(pair, ((self.job.store, started, each) for each in wanted), bar)
-                for each in wanted:
-                    clusters.link(read_pairs(self.store, started, each))
+            self._link(clusters, by, keys, alive, reason)
             self.firsts = clusters.firsts()
             self.reasons[alive & (self.firsts != np.arange(len(alive), dtype=self.firsts.dtype))] = self._number(reason)
+
+    def _link(self, clusters: Clusters, by: Measure, keys: int, alive: NDArray[np.bool_], reason: str) -> None:
+        """Link the documents that share one of a measure's `keys` a document."""
+        url, started = self.job.store, start_pass(self.store, self.numbering.units, by, alive)
+        together, wanted = groups(self.numbering.units, keys), slices(keys * self.numbering.total)
+        missing = [each for each in wanted if not are_paired(self.store, started, each)]
+        if missing:
+            with self.progress.bar(f"put keys of {reason}s in order", len(together), "parts") as bar:
+                self._carry(put_in_order, ((url, started, group, len(wanted)) for group in together), bar)
+            with self.progress.bar(f"find {reason}s", len(missing), "slices") as bar:
+                self._carry(pair, ((url, started, together, each) for each in missing), bar)
+        for each in wanted:
+            clusters.link(read_pairs(self.store, started, each))
+        forget_order(self.store, started, together)
 
     def publish(self) -> Manifest:
         """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""

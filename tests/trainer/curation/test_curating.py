@@ -101,7 +101,7 @@ def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.duplicates.SLICE_KEYS", 90)
+    monkeypatch.setattr("trainer.curation.slices.SLICE_KEYS", 90)
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
     assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2
