@@ -3,6 +3,7 @@
 import hashlib
 import sys
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.curation import ExactConfig, NearConfig
+from trainer.curation.characters import OTHER, kinds_of_characters
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.texts import Texts, shingles
+from trainer.curation.texts import Texts, shingles, starts_of
 
 KEYS = "keys"
 """The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in common."""
@@ -36,9 +38,22 @@ class Digest(Measure):
         return cls(tuple(sorted(set(options.normalise))))
 
     def __call__(self, batch: Batch) -> Rows:
-        texts = (self.normalised(text).encode() for text in batch.texts.strings)
-        found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in texts)
+        found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in self._normalised(batch.texts))
         return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
+
+    def _normalised(self, texts: Texts) -> Iterator[bytes | memoryview]:
+        """Texts without what does not count. Of ASCII only white space may be too much, by default, which a loop finds."""
+        if "space" not in self.normalise or {"case", "punctuation"} & set(self.normalise):
+            yield from (self.normalised(text).encode() for text in texts.strings)
+            return
+        from trainer.curation.loops import collapse
+
+        plain = [document for document in texts.documents if document.isascii()]
+        starts = starts_of(np.fromiter(map(len, plain), np.int64, len(plain)))
+        collapsed, ends = collapse(np.frombuffer(b"".join(plain), np.uint8), starts, kinds_of_characters()[:128] < OTHER)
+        known = (collapsed[start:end].data for start, end in zip(starts.tolist(), ends.tolist(), strict=False))
+        for document, text in zip(texts.documents, texts.strings, strict=True):
+            yield next(known) if document.isascii() else self.normalised(text).encode()
 
     def normalised(self, text: str) -> str:
         """A text without what does not count."""

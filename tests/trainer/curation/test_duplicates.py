@@ -1,6 +1,8 @@
 """Duplicates against plain references: all-pairs Jaccard similarities, and clusters by walking through pairs."""
 
+import hashlib
 import random
+import unicodedata
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -9,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
+from tests.trainer.curation_texts import texts
 from trainer.config.curation import NearConfig
 from trainer.corpus.readers import Document
 from trainer.curation.duplicates import Clusters
-from trainer.curation.keys import KEYS, Digest, Signature
+from trainer.curation.keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.texts import Texts, shingles
 
@@ -160,3 +163,21 @@ def test_what_is_normalised_does_not_count(normalise: list[str], same: list[str]
 def test_characters_that_are_written_otherwise_are_the_same() -> None:
     rows = Digest(("unicode",))(batch_of(["\u00e9t\u00e9", "e\u0301te\u0301", "ete"]))[KEYS][:, 0]
     assert (rows[0] == rows[1]).all() and (rows[0] != rows[2]).any()
+
+
+@pytest.mark.parametrize(
+    "normalise", [("space", "unicode"), ("space",), ("unicode",), ("case", "punctuation", "space", "unicode")]
+)
+def test_a_digest_is_that_of_the_text_as_python_normalises_it(normalise: tuple[str, ...]) -> None:
+    spaces = ["\t one\x1ctwo\x1f\x0b three\r\n", " ", "", "end \x1d", "\x00 \x7f  a", "one\x85two\u00a0\u2003three"]
+    found = [*texts(), *spaces]
+    digest = Digest(normalise)
+    expected = []
+    for text in found:
+        text = unicodedata.normalize("NFC", text) if "unicode" in normalise else text
+        text = text.casefold() if "case" in normalise else text
+        text = text.translate(punctuation()) if "punctuation" in normalise else text
+        expected.append(hashlib.blake2b((" ".join(text.split()) if "space" in normalise else text).encode(), digest_size=16))
+    rows = digest(batch_of(found))[KEYS][:, 0]
+    assert [row.tobytes() for row in rows] == [each.digest() for each in expected]
+    assert digest(batch_of([]))[KEYS].shape == (0, 1, 2)
