@@ -19,6 +19,7 @@ from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
+from trainer.harness.loading import load_tasks
 from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
@@ -44,6 +45,9 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     check_origin(store, job)
     ranks = check_optimization(job)
+    if job.evaluation.harness is not None:
+        load_tasks(job.evaluation.harness)  # what they read of the hub is then here
+        check_stop()
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
