@@ -8,6 +8,7 @@ from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.harness import PREFIX, HarnessConfig
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
+from trainer.config.tracking import Tracking
 from trainer.store.plain_names import Key
 
 ENGINE = "where the work runs: local, or the nodes of a Ray cluster; the results are the same"
@@ -243,6 +244,7 @@ class PipelineJob(PrepareJob):
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    tracking: Tracking = Field(default=[])
 
     @property
     def best_by(self) -> str:

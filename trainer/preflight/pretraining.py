@@ -32,6 +32,7 @@ from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
 from trainer.training.step import make_schedule
+from trainer.training.tracking import check_trackers
 
 TRIED_AT_ONCE = 150_000_000
 """Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
@@ -103,8 +104,9 @@ def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:
 
 
 def check_optimization(job: TrainingJob) -> int:
-    """Check devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
+    """Check trackers, devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
     training = job.training
+    check_trackers(job.tracking)
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
         divide_batch(training, ranks)
