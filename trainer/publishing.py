@@ -17,8 +17,6 @@ from trainer.store.manifest import Manifest, fetch_artifact, require_intact
 from trainer.store.places import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 
-REPORT_FIRST = "make the report, which writes it"
-
 
 class Pushed(NamedTuple):
     """What was sent, or would be: to which repository, of which run, and the files with their sizes in bytes."""
@@ -39,7 +37,7 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
     lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
     total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
     said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
-    show([*lines, f"{found.run}/{FINAL}: {total}, {said}"])
+    show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
     return 0
 
 
@@ -55,12 +53,12 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
         raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: run the training to its end first")
     files = {record.name: record.size for record in manifest.files}
     if CARD not in files:
-        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: {REPORT_FIRST}")
+        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
     _check_name(repo)
     if dry:
         return Pushed(repo, run, files, None)
     token = _token()
-    require_intact(store, f"{run}/{FINAL}", manifest, "run its command again, which publishes it anew", content=True)
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
     folder = fetch_artifact(store, f"{run}/{FINAL}", FINAL_KIND)
     return Pushed(repo, run, files, _send(folder, manifest, run, repo, private, token))
 

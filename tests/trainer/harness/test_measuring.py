@@ -15,6 +15,7 @@ from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
+from trainer.comparison.pretraining import PRETRAINING
 from trainer.config.harness import HarnessConfig
 from trainer.config.jobs import EvaluateJob, PromotionConfig
 from trainer.harness.measuring import measure_harness
@@ -95,6 +96,17 @@ def test_a_gate_can_be_on_a_figure_of_lm_eval(run: Finished, tmp_path: Path) -> 
     assert look(store, gate, run.run, found.figures(), found.measured_on).passed
     beyond = gate.model_copy(update={"threshold": value + 0.1})
     assert not look(store, beyond, run.run, found.figures(), found.measured_on).passed
+
+
+def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_path: Path) -> None:
+    store, options = Store(str(run.store)), write_task(tmp_path / "tasks")
+    told = []
+    for asked in (options, options.model_copy(update={"limit": 2})):
+        measure(run, asked)
+        facts = read_facts(store, run.run)
+        told.append(PRETRAINING.measure(None, facts.evaluation or {})[FIGURE])  # type: ignore[arg-type]
+    (value, on), (_, other) = told
+    assert 0 <= value <= 1 and on != other
 
 
 def test_an_evaluation_without_it_reads_as_before(run: Finished) -> None:
