@@ -4,11 +4,13 @@ The files are those that the manifest of its final folder lists, compared with i
 has all of them or none. HF_ENDPOINT says which hub, HF_TOKEN or `hf auth login` who asks.
 """
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainer.common.errors import ArtifactError, ConfigError, StorageError, brief
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
 from trainer.common.formats import plural, size
+from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.common.showing import show
 from trainer.provenance.ancestry import find_run
@@ -30,7 +32,10 @@ class Pushed(NamedTuple):
 
 def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> int:
     """Send a model, or show what would be sent. Returns the exit status."""
-    found = push(Store(store), model, repo, private, dry)
+    try:
+        found = push(Store(store), model, repo, private, dry)
+    except PipelineError as error:
+        return tell_failure(error)
     if as_json:
         show_json(found._asdict())
         return 0
@@ -65,10 +70,13 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
 
 def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> str:
     """Make the repository unless it is there, and commit the files; returns the commit's address."""
-    import httpx
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.utils import disable_progress_bars
 
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    transport: Any = HfHubHTTPError.__bases__[0]  # of the HTTP library that huggingface_hub uses, which differs by its version
     api = HfApi(token=token)
     additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
     message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
@@ -83,7 +91,7 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
             ) from error
         hint = "; log in with a token that may write there: `hf auth login`" if status in (401, 403) else ""
         raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
-    except (httpx.HTTPError, OfflineModeIsEnabled, OSError, RuntimeError) as error:
+    except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
         raise StorageError(
             f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
             passes=True,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.depth import once
 from tests.hub_writing import TOKEN, Hub, taking_commits
 from tests.trainer.conftest import Finished
 from trainer.kinds.reporting import make_report
@@ -32,11 +33,13 @@ def hub() -> Iterator[Hub]:
         yield served
 
 
-def push(run: Finished, hub: str, *words: str, token: str = TOKEN, model: str = "lm") -> subprocess.CompletedProcess[str]:
+def push(
+    run: Finished, hub: str, repo: str, *words: str, token: str = TOKEN, model: str = "lm"
+) -> subprocess.CompletedProcess[str]:
     """`headrace push` in a process of its own, which knows this hub alone."""
     home = run.store.parent / "home"
     told = {"HF_ENDPOINT": hub, "HF_TOKEN": token, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
-    command = [sys.executable, "-m", "flows.command", "push", str(run.store), model, *words]
+    command = [sys.executable, "-m", "flows.command", "push", str(run.store), model, repo, *words]
     return subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=120)
 
 
@@ -63,18 +66,24 @@ def test_a_dry_run_shows_the_files_and_asks_no_hub(reported: Finished) -> None:
     assert all(name in ended.stdout for name in published(reported)) and "would be sent to me/model" in ended.stdout
 
 
-def test_what_hinders_it_is_told_in_one_line(reported: Finished, hub: Hub) -> None:
+AWAY = "http://127.0.0.1:9"
+CASES = [
+    ("away", 75, f"{AWAY} cannot be reached", {"hub": AWAY}),
+    ("no token", 2, "no token for the Hugging Face hub", {"token": ""}),
+    ("refused", 2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
+    ("wrong token", 2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
+    ("no name", 2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
+    ("no model", 2, "knows no model 'nobody'", {"model": "nobody"}),
+    ("trouble", 75, "has trouble of its own (status 503)", {}),
+]
+
+
+@pytest.mark.parametrize(("case", "status", "message", "changes"), once(*CASES))
+def test_what_hinders_it_is_told_in_one_line(
+    reported: Finished, hub: Hub, case: str, status: int, message: str, changes: dict[str, str]
+) -> None:
     hub.trouble = 503
-    said = {
-        "no token": (push(reported, hub.url, "me/model", token=""), 2, "no token for the Hugging Face hub"),
-        "refused": (push(reported, hub.url, "you/model"), 2, "refuses 'you/model' (status 403)"),
-        "wrong token": (push(reported, hub.url, "me/model", token="hf_wrong"), 2, "refuses 'me/model' (status 401)"),
-        "no name": (push(reported, hub.url, "a/b/c"), 2, "'a/b/c' is no name of a repository"),
-        "no model": (push(reported, hub.url, "me/model", model="nobody"), 2, "knows no model 'nobody'"),
-        "away": (push(reported, "http://127.0.0.1:9", "me/model"), 75, "http://127.0.0.1:9 cannot be reached"),
-        "trouble": (push(reported, hub.url, "me/model"), 75, "has trouble of its own (status 503)"),
-    }
-    for ended, status, message in said.values():
-        assert (ended.returncode, message in ended.stderr) == (status, True), ended.stderr
-        assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    ended = push(reported, **{"hub": hub.url, "repo": "me/model", **changes})
+    assert (ended.returncode, message in ended.stderr) == (status, True), f"{case}: {ended.stderr}"
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
     assert not any(hub.repos.values()), "of a commit that is refused nothing is there"
