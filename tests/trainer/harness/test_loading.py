@@ -30,6 +30,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
+@pytest.mark.deep
 def test_a_name_that_no_task_has_is_told_with_those_like_it(tmp_path: Path) -> None:
     write_task(tmp_path)
     write_yaml(tmp_path / "group.yaml", {"group": "tin", "task": ["tiny"]})
