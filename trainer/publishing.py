@@ -72,7 +72,7 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
     """Make the repository unless it is there, and commit the files; returns the commit's address."""
     from huggingface_hub import CommitOperationAdd, HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     if not sys.stderr.isatty():
         disable_progress_bars()
