@@ -5,6 +5,7 @@ import sys
 from prefect import flow
 
 from tasks.evaluation import evaluate
+from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
 from tasks.preparation import prepare
@@ -13,7 +14,7 @@ from tasks.reporting import report
 from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.results import Outcome
 
@@ -32,16 +33,24 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
 
     measuring = measurement(job, run.key)
     evaluation = evaluate(measuring, plan.ranks, return_state=True, wait_for=[run]).result() if plan.holds_out else None
-    made = report(job.store, run.key, return_state=True, wait_for=[evaluation or run]).result()
+    harness = None
+    if evaluation is not None and job.evaluation.harness is not None:
+        harness = measure_harness(measuring, own=True, return_state=True, wait_for=[evaluation]).result()
+    made = report(job.store, run.key, return_state=True, wait_for=[harness or evaluation or run]).result()
     if evaluation is None:
         return Outcome(run=run.key, evaluation=None, report=made.key)
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
+    whole = evaluation if harness is None else evaluation.beside(harness)
 
     def measure(champion: str) -> Evaluation | FinetuneEvaluation:
-        return evaluate(measurement_alike(measuring, champion, evaluation), plan.ranks, return_state=True).result()
+        alike = measurement_alike(measuring, champion, whole)
+        its = evaluate(alike, plan.ranks, return_state=True).result()
+        if not isinstance(its, Evaluation) or not gates_on_harness(job.promotion):
+            return its
+        return its.beside(measure_harness(alike, own=False, return_state=True).result())
 
-    verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
-    return Outcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
+    verdict = consider(job.promotion, job.store, run.key, whole, measure)
+    return Outcome(run=run.key, evaluation=whole, report=made.key, promotion=verdict)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import sys
 from prefect import flow
 
 from tasks.evaluation import evaluate
+from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import EvaluateJob
@@ -16,7 +17,9 @@ def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> Evaluation | Finetu
     """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
     job = open_flow(job, set)
     result: Evaluation | FinetuneEvaluation = evaluate(job, return_state=True).result()
-    return result
+    if job.evaluation.harness is None or not isinstance(result, Evaluation):
+        return result
+    return result.beside(measure_harness(job, own=False, return_state=True, wait_for=[result]).result())
 
 
 if __name__ == "__main__":

@@ -36,12 +36,22 @@ def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisi
 
 
 def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
-    """Run a stage that publishes an artifact, or finds it published."""
+    """Run a stage that publishes an artifact, or finds it published: what a task returns."""
+    return as_result(run_publishing(stage, arguments))
+
+
+def run_publishing(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
+    """Run a stage that publishes an artifact, or finds it published, and say which."""
     logger = TaskLogger()
     with turn(TOKENIZATION), showing() as show:
         ref = ArtifactRef(**run_stage(stage, arguments, show, logger))
     if ref.reused:
         logger.info("reused %s: made from the same inputs", ref.key)
-        return reused(ref, f"{ref.key} is published")
-    logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
+    else:
+        logger.info("published %s (%.1f MB)", ref.key, ref.size / 1e6)
     return ref
+
+
+def as_result(ref: ArtifactRef) -> ArtifactRef:
+    """A published artifact as a task returns it: of one that was found, the state that says so."""
+    return reused(ref, f"{ref.key} is published") if ref.reused else ref

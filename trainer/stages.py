@@ -16,6 +16,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
+    "harness": ("trainer.harness.measuring", "measure_harness"),
     "predict": ("trainer.evaluation.text_predictions", "predict_texts"),
 }
 

@@ -79,6 +79,21 @@ def lineage(
 
 
 @commands.command()
+def push(
+    store: StoreUrl,
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="a run, its final folder, or a name that has a champion")],
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="the repository, OWNER/NAME; made if there is none")],
+    private: Annotated[bool, typer.Option("--private", help="a repository that is made is seen by its owner alone")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the files and their sizes, and send nothing")] = False,
+    as_json: Json = False,
+) -> None:
+    """A finished model with its card, sent to the Hugging Face hub."""
+    from trainer.publishing import tell
+
+    _look(store, lambda: tell(store, model, repo, private, dry_run, as_json))
+
+
+@commands.command()
 def curation(
     action: Annotated[Look, typer.Argument(metavar="show", show_default=False)],
     store: StoreUrl,

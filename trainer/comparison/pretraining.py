@@ -10,6 +10,7 @@ from trainer.config.jobs import TEXT_FIGURES
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.records import kinds
 from trainer.records.basis import TextBasis, facts_of
+from trainer.records.harness import HarnessResult, task_of
 from trainer.report.pretraining import UNIT
 from trainer.store.manifest import fingerprint
 
@@ -37,6 +38,11 @@ def _measure(evaluation: dict[str, Any]) -> Measured:
             if figure in each and (corpus is None or figure != "perplexity"):
                 told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
                 found[told] = (each[figure], _text(evaluation, figure, corpus, each))
+    harness = evaluation.get("harness")
+    if harness is not None:
+        result = HarnessResult(**harness)
+        for name, value in result.figures().items():
+            found[name] = (value, result.tasks[str(task_of(name))].identity)
     return found
 
 

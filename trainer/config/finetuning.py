@@ -8,6 +8,7 @@ from trainer.config.corpora import QUOTING
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.jobs import ENGINE, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
 from trainer.config.schema import Name, Schema
+from trainer.config.tracking import Tracking
 
 
 class LabelledDataConfig(Schema):
@@ -166,6 +167,7 @@ class FinetuneJob(Schema):
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    tracking: Tracking = Field(default=[])
     engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property

@@ -6,7 +6,9 @@ from pydantic import Field, model_validator
 
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
+from trainer.config.harness import PREFIX, HarnessConfig
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
+from trainer.config.tracking import Tracking
 from trainer.store.plain_names import Key
 
 ENGINE = "where the work runs: local, or the nodes of a Ray cluster; the results are the same"
@@ -165,6 +167,13 @@ class EvaluationConfig(Schema):
     temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
     top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
+    harness: HarnessConfig | None = Field(
+        default=None, exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"
+    )
+
+    def without_harness(self) -> dict[str, Any]:
+        """All settings but those of lm-eval, which measures in a stage of its own."""
+        return self.model_dump(mode="json", exclude={"harness"})
 
 
 class CardConfig(Schema):
@@ -235,6 +244,7 @@ class PipelineJob(PrepareJob):
     evaluation: EvaluationConfig = Field(default=EvaluationConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    tracking: Tracking = Field(default=[])
 
     @property
     def best_by(self) -> str:
@@ -264,15 +274,27 @@ class PipelineJob(PrepareJob):
     def _held_out_text(self) -> Self:
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
-        if self.promotion is not None and self.promotion.metric not in TEXT_FIGURES:
-            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(TEXT_FIGURES)}")
+        if self.promotion is not None:
+            self._check_metric(self.promotion.metric)
         if self.data.validation_fraction == 0:
+            if self.evaluation.harness is not None:
+                raise ValueError("evaluation.harness needs data.validation_fraction above 0: without, no model is evaluated")
             for name in ("evaluate_every", "early_stopping"):
                 if getattr(self.training, name) is not None:
                     raise ValueError(f"training.{name} needs data.validation_fraction above 0: nothing is held out")
             if self.training.final == "best":
                 raise ValueError("training.final: best needs data.validation_fraction above 0: nothing is held out")
         return self
+
+    def _check_metric(self, metric: str) -> None:
+        """Raise `ValueError` for a gate on what is not measured; which figures a task of lm-eval has, the task says."""
+        harness = self.evaluation.harness
+        tasks = [f"{PREFIX}{name}/" for name in harness.tasks] if harness else []
+        if metric in TEXT_FIGURES or metric.startswith(tuple(tasks)):
+            return
+        named = [*TEXT_FIGURES, *(f"{begin}FIGURE" for begin in tasks)]
+        hint = "; tasks of lm-eval are named in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
+        raise ValueError(f"promotion.metric is {metric!r}; what is measured are {', '.join(named)}{hint}")
 
 
 class EvaluateJob(Schema):

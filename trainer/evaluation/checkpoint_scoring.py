@@ -70,7 +70,7 @@ def tell_unused(job: EvaluateJob) -> None:
     """Say which settings of an evaluation a classifier has no use for."""
     given = job.evaluation.model_dump()
     usual = EvaluationConfig().model_dump()
-    if unused := [name for name, value in given.items() if name != "batch" and value != usual[name]]:
+    if unused := [name for name, value in given.items() if name != "batch" and value != usual.get(name)]:
         log.info("%s is a classifier: evaluation.%s has no meaning for it", job.checkpoint, ", evaluation.".join(unused))
 
 

@@ -49,9 +49,8 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     corpora = [key.rsplit("-", 1)[0] for key in shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
-    name = fingerprint(
-        [FORMAT, found.files, shards, context, job.precision, job.evaluation.model_dump(exclude={"during_training"})]
-    )
+    settings = {name: value for name, value in job.evaluation.without_harness().items() if name != "during_training"}
+    name = fingerprint([FORMAT, found.files, shards, context, job.precision, settings])
     return Measurement(found, shards, context, name, _result_key(store, job, found, name))
 
 
@@ -170,7 +169,7 @@ def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) 
     if found.key is not None and found.key.endswith(f"/{FINAL}") and job.shards is None and job.context is None:
         run = found.key.removesuffix(f"/{FINAL}")
         settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
-        own = settings["evaluation"] == job.evaluation.model_dump(mode="json")
-        if own and settings["training"]["precision"] == job.precision:
+        evaluated = {name: value for name, value in settings["evaluation"].items() if name != "harness"}
+        if evaluated == job.evaluation.without_harness() and settings["training"]["precision"] == job.precision:
             return f"{run}/{EVALUATION}"
     return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"

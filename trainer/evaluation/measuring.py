@@ -82,7 +82,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
         clean_of=runtime.on_first(lambda: clean_of(store, run)) if run else None,
     )  # fmt: skip
     if math.isfinite(scores.total.loss):
-        runtime.on_first(lambda: write_sealed(store, key, result.model_dump(exclude={"reused"}, exclude_none=True)))
+        runtime.on_first(lambda: write_sealed(store, key, result.recorded()))
     return result
 
 

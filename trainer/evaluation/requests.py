@@ -1,6 +1,7 @@
 """How the final model of a pipeline, or another one like it, is measured."""
 
-from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.harness import PREFIX
+from trainer.config.jobs import EvaluateJob, PipelineJob, PromotionConfig
 from trainer.records.evaluations import Evaluation
 from trainer.store.places import FINAL
 
@@ -24,3 +25,8 @@ def measurement_alike(measuring: EvaluateJob, run_key: str, evaluation: Evaluati
     evaluated = measuring.evaluation.model_copy(update={"prompts": []})
     changes = {"shards": evaluation.shards, "context": evaluation.context, "evaluation": evaluated}
     return measuring.model_copy(update={"checkpoint": f"{run_key}/{FINAL}", **changes})
+
+
+def gates_on_harness(gate: PromotionConfig | None) -> bool:
+    """Whether a gate's figure is one of lm-eval, so that a champion must be measured by it too."""
+    return gate is not None and gate.metric.startswith(PREFIX)

@@ -70,12 +70,17 @@ def _compare_settings(store: Store, job: TrainingJob, run: str, only: set[str] |
     new = job.model_dump(mode="json")
     before, now = (
         {
-            "evaluation": {key: value for key, value in each["evaluation"].items() if only is None or key in only},
+            "evaluation": {key: value for key, value in each["evaluation"].items() if _counts(key, only)},
             "training": {"precision": each["training"]["precision"]},
         }
         for each in (old, new)
     )
     return tell_changes(before, now)
+
+
+def _counts(setting: str, only: set[str] | None) -> bool:
+    """Whether a setting of the evaluation decides its figures; what lm-eval measures is a stage of its own."""
+    return setting != "harness" and (only is None or setting in only)
 
 
 def _own(store: Store, run: str) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ def foresee(
     foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]],
     identify: Callable[[Any, Any], Run],
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
+    foresee_harness: Callable[[Store, Any, str], Foreseen | None],
 ) -> list[Foreseen]:
     """Every stage of a job, in order, given what its kind foresees. Raises the `PipelineError` of bad or missing input."""
     from trainer.foresight.training import foresee_report, foresee_run
@@ -31,10 +32,14 @@ def foresee(
     store = LookedAt(job.store)
     stages, data = foresee_data(store, job)
     run = foresee_run(store, job, data, stages, identify)
+    measured: list[Foreseen] = []
     if not job.holds_out:
         evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))
     elif run.verdict != "reused" or run.key is None:
         evaluation = Foreseen("evaluation", "depends", reasons=(run.later,))
     else:
         evaluation = foresee_evaluation(store, job, data, run.key)
-    return [*stages, run, evaluation, foresee_report(store, stages, run, evaluation)]
+        if (harness := foresee_harness(store, job, run.key)) is not None:
+            measured.append(harness)
+    measured.insert(0, evaluation)
+    return [*stages, run, *measured, foresee_report(store, stages, run, measured)]

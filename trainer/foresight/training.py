@@ -14,7 +14,7 @@ from trainer.report.making import find_fault
 from trainer.runs.facts import read_facts
 from trainer.runs.run import Run, TrainingData, TrainingJob, final_manifest, finished_run
 from trainer.store.manifest import read_manifest
-from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, PLAN
+from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
 from trainer.training.config_repair import find_config_fault
@@ -53,12 +53,13 @@ def foresee_run(
     return _continue(store, run, work, fault)
 
 
-def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, evaluation: Foreseen) -> Foreseen:
+def foresee_report(store: Store, data: Sequence[Foreseen], run: Foreseen, measured: Sequence[Foreseen]) -> Foreseen:
     """Whether the report was made from the same."""
-    own = evaluation.key == f"{run.key}/{EVALUATION}"
+    own = {f"{run.key}/{name}" for name in (EVALUATION, HARNESS)}
     unsettled = [stage for stage in (*data, run) if stage.verdict != "reused"]
-    if evaluation.verdict == "depends" or (evaluation.verdict == "made" and own):
-        unsettled.append(evaluation)
+    for stage in measured:
+        if stage.verdict == "depends" or (stage.verdict == "made" and stage.key in own):
+            unsettled.append(stage)
     if unsettled or run.key is None:
         return Foreseen("report", "depends", reasons=(unsettled[-1].later,))
     try:

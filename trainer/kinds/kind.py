@@ -46,6 +46,8 @@ class Kind:
     """What the report and the model card tell of a finished run and its plan."""
     compared: Callable[[], "ComparedKind"]
     """What is compared of its runs."""
+    foresee_harness: Callable[[Store, Any, str], Foreseen | None] = lambda store, job, run_key: None
+    """Whether lm-eval measured a finished run on the same tasks; None of a job that does not ask for it."""
 
     @property
     def schema(self) -> type[Any]:

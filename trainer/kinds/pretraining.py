@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
-from trainer.config.jobs import PipelineJob
+from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.curation.preparing import prepare
-from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
@@ -45,13 +45,33 @@ def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progr
 
     if not StepPlan(**require_sealed(Store(job.store), f"{run_key}/{PLAN}")).holds_out:
         return None
-    return evaluate_checkpoint(measurement(job, run_key), progress)
+    measuring = measurement(job, run_key)
+    found = evaluate_checkpoint(measuring, progress)
+    return _beside_harness(measuring, found, True, progress) if job.evaluation.harness else found
 
 
 def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
     from trainer.evaluation.measuring import evaluate_checkpoint
 
-    return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
+    alike = measurement_alike(measurement(job, run_key), other, evaluation)
+    found = evaluate_checkpoint(alike, progress)
+    return _beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
+
+
+def _beside_harness(measuring: EvaluateJob, found: Evaluation, own: bool, progress: Progress) -> Evaluation:
+    """An evaluation with what lm-eval measures of the same model; the first rank does that, and the others wait."""
+    with loading():
+        from trainer.harness.measuring import measure_harness
+        from trainer.training.runtime import start_runtime
+
+    runtime = start_runtime(measuring.precision, measuring.device)
+    return found.beside(runtime.on_first(lambda: measure_harness(measuring, own, progress)))
+
+
+def foresee_harness(store: Store, job: PipelineJob, run_key: str) -> Foreseen | None:
+    from trainer.foresight.harness import foresee_harness
+
+    return foresee_harness(store, job, run_key)
 
 
 def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:
@@ -83,6 +103,7 @@ PRETRAINING = Kind(
     evaluate_alike=evaluate_alike,
     foresee_data=foresee_data,
     foresee_evaluation=foresee_evaluation,
+    foresee_harness=foresee_harness,
     make_account=make_account,
     compared=compared,
 )

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
+from trainer.config.harness import PREFIX
 from trainer.store.manifest import digest_file
 
 FOLDER = Path(__file__).parent
@@ -145,8 +146,9 @@ def of_one_class(metrics: Sequence[str]) -> set[str]:
 
 
 def greater_is_better(name: str) -> bool:
-    """Whether a greater figure of this name is better: not if it is a loss or an error."""
-    words = re.split(r"[^a-z]+", name.lower())
+    """Whether a greater figure of this name is better: not if it is a loss or an error. The names of tasks do not count."""
+    figure = name.rpartition("/")[2] if name.startswith(PREFIX) else name
+    words = re.split(r"[^a-z]+", figure.lower())
     return not any(word in SMALLER_IS_BETTER or word.endswith(("loss", "error", "errors")) for word in words)
 
 

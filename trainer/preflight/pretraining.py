@@ -19,6 +19,7 @@ from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
+from trainer.harness.loading import load_tasks
 from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
@@ -31,6 +32,7 @@ from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
 from trainer.training.step import make_schedule
+from trainer.training.tracking import check_trackers
 
 TRIED_AT_ONCE = 150_000_000
 """Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
@@ -44,6 +46,9 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     check_origin(store, job)
     ranks = check_optimization(job)
+    if job.evaluation.harness is not None:
+        load_tasks(job.evaluation.harness)  # what they read of the hub is then here
+        check_stop()
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
@@ -99,8 +104,9 @@ def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:
 
 
 def check_optimization(job: TrainingJob) -> int:
-    """Check devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
+    """Check trackers, devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
     training = job.training
+    check_trackers(job.tracking)
     fewest, most = _plan_ranks(job)
     for ranks in range(fewest, most + 1):
         divide_batch(training, ranks)

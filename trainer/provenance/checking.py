@@ -12,7 +12,7 @@ from trainer.corpus.raw_files import digest_stretch, unreadable
 from trainer.pretrained.finding import digest_files
 from trainer.records.seals import read_sealed
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
-from trainer.store.places import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND
+from trainer.store.places import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS
 from trainer.store.storage import Store
 
 State = Literal["same", "changed", "gone", "not here"]
@@ -53,6 +53,8 @@ def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
     yield _check_model(store, f"{run}/{FINAL}", expected)
     if record["evaluation"]:
         yield _check_evaluation(store, f"{run}/{EVALUATION}", record["evaluation"]["fingerprint"])
+        if harness := record["evaluation"].get("harness"):
+            yield _check_evaluation(store, f"{run}/{HARNESS}", harness["fingerprint"])
 
 
 def _check_evaluation(store: Store, key: str, fingerprint: str) -> Finding:

@@ -14,7 +14,7 @@ from trainer.labelled.encoded import KIND as ENCODED
 from trainer.records.seals import read_listed
 from trainer.runs.facts import RunFacts, Source
 from trainer.store.manifest import FileRecord
-from trainer.store.places import CONFIG, EVALUATION, FINAL
+from trainer.store.places import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 FORMAT = 2
@@ -138,4 +138,6 @@ def _describe_evaluation(facts: RunFacts) -> dict[str, Any] | None:
     if facts.evaluation is None:
         return None
     told = {field: facts.evaluation[field] for field in EVALUATED if field in facts.evaluation}
+    if "harness" in facts.evaluation:
+        told["harness"] = {"key": f"{facts.key}/{HARNESS}", "fingerprint": facts.evaluation["harness"]["fingerprint"]}
     return {"key": f"{facts.key}/{EVALUATION}", "fingerprint": facts.evaluation["fingerprint"], **told}

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from trainer.records.harness import task_of
 from trainer.records.origins import without_test
 from trainer.store.manifest import fingerprint
 
@@ -35,6 +36,8 @@ class TextBasis(Basis):
     keeps_text: bool
     context: int
     precision: str
+    harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What each task of lm-eval is, where figures of such tasks stand beside those of the text."""
 
 
 class ExamplesBasis(Basis):
@@ -102,6 +105,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     if isinstance(basis, ExamplesBasis):
         facts = {"validation examples": basis.examples, "precision": basis.precision}
         return facts if figure == "loss" else {**facts, "metrics": basis.metrics}
+    if task := task_of(figure):
+        return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
     if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
         return text

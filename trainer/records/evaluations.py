@@ -1,11 +1,12 @@
 """What was measured of a model, as the store holds it and as stages hand it on; free of heavy imports."""
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from trainer.config.jobs import TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.harness import HarnessResult
 from trainer.store.plain_names import Count, Figure, Share
 
 
@@ -93,12 +94,26 @@ class Evaluation(Result):
     """None if that is not known of all that the model was trained on."""
     model: str | None = None
     """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
+    harness: HarnessResult | None = None
+    """What lm-eval measured of the same model, which is a record of its own."""
     reused: bool = False
 
+    def recorded(self) -> dict[str, Any]:
+        """What its own record holds."""
+        return self.model_dump(exclude={"reused", "harness"}, exclude_none=True)
+
+    def beside(self, harness: HarnessResult) -> Self:
+        """The evaluation with what lm-eval measured of the same model."""
+        basis = self.measured_on and self.measured_on.model_copy(update={"harness": harness.identities()})
+        return self.model_copy(update={"harness": harness, "measured_on": basis})
+
     def figures(self) -> dict[str, float]:
-        """The figures of all held-out text, as a gate's `metric` names them."""
+        """The figures of all held-out text and of lm-eval's tasks, as a gate's `metric` names them."""
         total = self.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
-        return {name: total[name] for name in TEXT_FIGURES if name in total}
+        return {
+            **{name: total[name] for name in TEXT_FIGURES if name in total},
+            **(self.harness.figures() if self.harness else {}),
+        }
 
     def describe(self) -> str:
         """The figures in one line."""
@@ -125,6 +140,7 @@ class Evaluation(Result):
             told.append(
                 f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
             )
+        told += self.harness.lines() if self.harness else []
         return [*told, *([self.clean_of.describe()] if self.clean_of else [])]
 
     def _by_corpus(self) -> list[tuple[str, CorpusScore]]:

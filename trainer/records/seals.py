@@ -25,6 +25,7 @@ REMEDIES = {
     " or put back a copy of it, or move the run's folder away and train it anew",
     r"runs/[^/]+/plan\.json": "start the run's command again, which writes it anew from the data",
     r"runs/[^/]+/eval\.json": "run the evaluation again, which measures the model anew",
+    r"runs/[^/]+/harness\.json": "start the run's command again, which has lm-eval measure the model anew, or delete the file",
     r"runs/[^/]+/environment\.json": "put back a copy of it, or delete it: only what it tells of the machine is lost",
     r"runs/[^/]+/lineage\.json": "make the report again, which writes it anew",
     r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": "start the run's command again, which finds it from the checkpoints",

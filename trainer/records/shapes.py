@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, Validati
 
 from trainer.common.errors import in_one_line
 from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.harness import HarnessResult
 from trainer.records.kinds import evaluation_type, plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, fingerprint
@@ -169,9 +170,15 @@ class DecisionsMade(MadeFrom):
     kept_out: KeptOutDetails | None
 
 
+class MeasuredBeside(Shape):
+    key: Key
+    fingerprint: str
+
+
 class Measured(Shape):
     key: Key
     fingerprint: str
+    harness: MeasuredBeside | None = None
 
 
 class Lineage(Shape):
@@ -233,6 +240,7 @@ SHAPES: dict[str, Any] = {
     r"runs/[^/]+/config\.json": Config,
     r"runs/[^/]+/plan\.json": plan_type,
     r"runs/[^/]+/eval\.json|evaluations/.*": Evaluated,
+    r"runs/[^/]+/harness\.json": HarnessResult,
     r"runs/[^/]+/(checkpoint-(last|best)|epochs/.*)": Pointing,
     r"runs/[^/]+/lease\.json": Holder,
     r"runs/[^/]+/environment\.json": Environment,

@@ -11,6 +11,7 @@ from trainer.report.account import Account, Block, Card, Section, Tile
 from trainer.report.card_metadata import index_entry
 from trainer.report.curation import describe_curation
 from trainer.report.curves import standard_curves
+from trainer.report.harness import describe_harness, index_harness
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
 from trainer.report.tables import Pairs, Table
@@ -37,7 +38,7 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),
         curves=standard_curves(UNIT, [BITS_PER_BYTE]),
-        results=[Section("Results by corpus", _results(facts, plan))],
+        results=[Section("Results by corpus", _results(facts, plan)), *describe_harness(facts)],
         samples=[Section("Samples", [_samples(facts)])],
         data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan)), *describe_curation(facts)]),
         plan=_plan(facts, plan),
@@ -222,4 +223,6 @@ def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
     dataset = {"name": f"held-out text of {corpora}", "type": corpora, "split": "validation"}
     total = facts.evaluation["scores"]["total"]
     figures = {"loss": (f"loss ({UNIT})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
-    return [index_entry("text-generation", dataset, figures)]
+    if BITS_PER_BYTE in total:
+        figures[BITS_PER_BYTE] = ("bits a byte of text", total[BITS_PER_BYTE])
+    return [index_entry("text-generation", dataset, figures), *index_harness(facts)]

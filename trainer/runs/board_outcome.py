@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
+from trainer.records.harness import HarnessResult
 from trainer.runs.facts import RunFacts
 from trainer.store.places import TENSORBOARD
 from trainer.store.storage import Store
@@ -23,10 +24,12 @@ def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, st
     from trainer.runs.board_messages import event_file, scalar, session_end, session_start, text  # half a second to load
 
     made = datetime.fromisoformat(facts.final.created).timestamp()
-    scores = (facts.evaluation or {}).get("scores", {})
+    evaluation = facts.evaluation or {}
+    scores = evaluation.get("scores", {})
+    harness = HarnessResult(**evaluation["harness"]).figures() if "harness" in evaluation else {}
     shown = [
         session_start(facts.job),
-        *(scalar(f"final/{name}", value) for name, value in _figures(scores)),
+        *(scalar(f"final/{name}", value) for name, value in (*_figures(scores), *harness.items())),
         *(
             text(f"samples/{number}", f"Prompt:\n\n{_block(prompt)}\n\nContinuation:\n\n{_block(continuation)}")
             for number, (prompt, continuation) in enumerate(samples, start=1)

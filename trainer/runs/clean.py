@@ -33,6 +33,14 @@ def clean_of(store: Store, run: str) -> CleanOf | None:
     )
 
 
+def is_kept_out(store: Store, run: str, digests: set[str]) -> bool | None:
+    """Whether files of these contents were kept out of all text that a run's model was trained on; None if it is not known."""
+    sets = _sets(store, run)
+    if sets is None:
+        return None
+    return all(digests <= {file.sha256 for file in _kept_out(store, shards)} for shards in sets)
+
+
 def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> CleanOf | None:
     """The labelled files that a fine-tuned run is measured on, if they were kept out of all text that its model began with.
 

@@ -3,9 +3,10 @@
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.records.harness import HarnessResult
 from trainer.records.seals import read_sealed, remedy_of, require_sealed
 from trainer.records.shapes import require_evaluation
-from trainer.store.places import CONFIG, EVALUATION
+from trainer.store.places import CONFIG, EVALUATION, HARNESS
 from trainer.store.storage import Store
 
 
@@ -37,7 +38,7 @@ def check_asked(store: Store, run: str, encoded: str) -> None:
 
 
 def read_evaluation(store: Store, run: str, config: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of the evaluation of a run's final model, with all its figures; None if there is none.
+    """The record of the evaluation of a run's final model, with all its figures, also those of lm-eval; None if there is none.
 
     One of another encoded set than that in `config`, the run's config.json as the caller knows it, does not count either: the
     run was asked for with another test split since, or a process that measured it on a former one ended late. Raises
@@ -47,6 +48,10 @@ def read_evaluation(store: Store, run: str, config: dict[str, Any]) -> dict[str,
     found = read_sealed(store, key)
     if found is None or found.get("encoded") != encoded_in(config):
         return None
+    if (harness := read_sealed(store, f"{run}/{HARNESS}")) is not None:
+        found["harness"] = harness
+        if found.get("measured_on"):
+            found["measured_on"]["harness"] = HarnessResult(**harness).identities()
     try:
         require_evaluation(found)
     except ValueError as error:

@@ -22,7 +22,7 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "model": _model_identity(job.model),
     }
     reads = [data.tokenizer.key, *(ref.key for ref in data.shards)]
-    return make_run(job, made_from, job.evaluation.model_dump(), reads, base=base)
+    return make_run(job, made_from, job.evaluation.without_harness(), reads, base=base)
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
 CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
 METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
+HARNESS = "harness.json"
+"""What lm-eval measured, beside the evaluation."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
 CHECKPOINT_KIND = "checkpoint"

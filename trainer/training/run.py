@@ -44,6 +44,7 @@ from trainer.training.sharding import is_sharded, let_go, sharding_group
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
 from trainer.training.threads import keep_threads
 from trainer.training.throughput import Meter, peak_flops
+from trainer.training.tracking import Trackers
 from trainer.training.workload import TrainingKind, Workload
 
 log = logging.getLogger(__name__)
@@ -144,8 +145,9 @@ def _train(
         runlog: RunLog | None = None
         saver: Saver | None = None
         if runtime.rank == 0:
-            constant = _constant_curves(schedule, plan)
-            runlog = stack.enter_context(RunLog(store, run.key, state.step, job.model_dump(mode="json"), constant, lease.check))
+            constant, told = _constant_curves(schedule, plan), job.model_dump(mode="json")
+            trackers = stack.enter_context(Trackers(job.tracking, job.name, run.key.removeprefix("runs/"), told))
+            runlog = stack.enter_context(RunLog(store, run.key, state.step, told, constant, lease.check, trackers))
         arguments = (
             store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
             lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan), training.keep_epochs,

@@ -14,6 +14,7 @@ from trainer.runs.board import Board
 from trainer.runs.records import ENDED, intact_lines, open_line
 from trainer.store.places import LOGS, METRICS, TENSORBOARD
 from trainer.store.storage import Store
+from trainer.training.tracking import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,13 @@ class RunLog:
         job: Mapping[str, Any] | None = None,
         constant: Collection[str] = (),
         check: Callable[[], None] = lambda: None,
+        trackers: Trackers | None = None,
     ) -> None:
-        """`check` is called before records are sent, and raises if this process may no longer write to the run."""
+        """`check` is called before records are sent, and raises if this process may no longer write to the run.
+
+        `trackers` are shown the same figures as TensorBoard.
+        """
+        self._trackers = trackers
         self._store, self._run, self._key, self._check = store, run, f"{run}/{METRICS}", check
         self._keep(step, _read(store, self._key) if step else b"")
         self._events = store.fetch(f"{run}/{TENSORBOARD}") if store.local else self._path.parent / TENSORBOARD
@@ -51,6 +57,8 @@ class RunLog:
         patiently(lambda: self._append(line))
         self._written += 1
         self._board.show(kind, step, values)
+        if self._trackers is not None:
+            self._trackers.show(kind, step, values)
 
     def _append(self, line: bytes) -> None:
         """Append a line, or nothing: what a full disk took of it is taken back."""

@@ -1,0 +1,120 @@
+"""A small Hugging Face hub on this machine that takes commits: what `huggingface_hub` asks of the real one to make them."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+TOKEN = "hf_token"
+
+
+@dataclass
+class Hub:
+    """Its address, and what it was given: repositories with their files, and the sizes of objects that came by LFS."""
+
+    url: str = ""
+    repos: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+    messages: list[str] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    trouble: int = 0
+    """A status that it answers every commit with; 0 for none."""
+
+
+@contextmanager
+def taking_commits() -> Iterator[Hub]:
+    """Serve a hub whose one user is `me`; files ending in .safetensors come by LFS."""
+    hub = Hub()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                return self._answer(401, {"error": "Invalid credentials in Authorization header"})
+            path = self.path.partition("?")[0]
+            if path == "/api/validate-yaml":
+                assert json.loads(body)["content"].startswith("---\n"), "the model card begins with its front matter"
+                return self._answer(200, {"errors": [], "warnings": []})
+            if path == "/api/repos/create":
+                return self._create(json.loads(body))
+            repo = "/".join(path.replace("/api/models", "").split("/")[1:3]).removesuffix(".git")
+            if path.endswith("/info/lfs/objects/batch"):
+                return self._answer(
+                    200, {"transfer": "basic", "objects": [self._object(each) for each in json.loads(body)["objects"]]}
+                )
+            if "/preupload/" in path:
+                return self._answer(200, {"files": [self._mode(each) for each in json.loads(body)["files"]]})
+            if "/commit/" in path:
+                return self._commit(repo, body)
+            return self._answer(404, {"error": f"nothing at {path}"})
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            oid = self.path.rpartition("/")[2]
+            assert hashlib.sha256(body).hexdigest() == oid
+            hub.objects[oid] = body
+            self._answer(200, {})
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def _create(self, asked: dict[str, Any]) -> None:
+            name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+            if not name.startswith("me/"):
+                return self._answer(403, {"error": "You don't have the rights to create a model under this namespace"})
+            if name in hub.repos:
+                return self._answer(409, {"url": f"{hub.url}/{name}"})
+            hub.repos[name] = {}
+            if asked.get("visibility") == "private" or asked.get("private"):
+                hub.private.add(name)
+            return self._answer(200, {"url": f"{hub.url}/{name}"})
+
+        def _mode(self, file: dict[str, Any]) -> dict[str, Any]:
+            mode = "lfs" if file["path"].endswith(".safetensors") else "regular"
+            return {"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": None}
+
+        def _object(self, asked: dict[str, Any]) -> dict[str, Any]:
+            return {**asked, "actions": {"upload": {"href": f"{hub.url}/objects/{asked['oid']}"}}}
+
+        def _commit(self, repo: str, body: bytes) -> None:
+            if hub.trouble:
+                return self._answer(hub.trouble, {"error": "not now"})
+            files = dict(hub.repos[repo])
+            for line in map(json.loads, body.splitlines()):
+                value = line["value"]
+                if line["key"] == "header":
+                    hub.messages.append(value["summary"])
+                elif line["key"] == "file":
+                    files[value["path"]] = base64.b64decode(value["content"])
+                elif line["key"] == "lfsFile":
+                    files[value["path"]] = hub.objects[value["oid"]]
+            hub.repos[repo] = files
+            oid = hashlib.sha1(body).hexdigest()
+            url = f"{hub.url}/{repo}/commit/{oid}"
+            return self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
+
+        def _answer(self, status: int, told: dict[str, Any]) -> None:
+            body = json.dumps(told).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

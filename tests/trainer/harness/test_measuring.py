@@ -1,0 +1,146 @@
+"""What lm-eval measures of a finished run, where that is kept, and who tells of it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import cores
+from tests.trainer.conftest import Finished
+from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
+from trainer.common import stopping
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.comparison.pretraining import PRETRAINING
+from trainer.config.harness import HarnessConfig
+from trainer.config.jobs import EvaluateJob, PromotionConfig
+from trainer.harness.measuring import measure_harness
+from trainer.kinds.reporting import make_report
+from trainer.records.harness import HarnessResult
+from trainer.runs.evaluation import read_evaluation
+from trainer.runs.facts import read_facts
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import find_measured, look
+
+FIGURE = "harness/tiny/acc"
+
+
+@pytest.fixture
+def run(finished: Finished, tmp_path: Path) -> Finished:
+    """The finished run in a store of the test's own."""
+    return Finished(Path(shutil.copytree(finished.store, tmp_path / "store")), finished.run)
+
+
+def measure(run: Finished, options: HarnessConfig, own: bool = True, **changes: Any) -> HarnessResult:
+    evaluation = {"batch": 4, "harness": options.model_dump()}
+    job = EvaluateJob(store=str(run.store), checkpoint=f"{run.run}/final", evaluation=evaluation, **changes)
+    with cores(1):
+        return measure_harness(job, own, silent())
+
+
+def test_the_figures_of_a_run_stand_beside_its_evaluation_and_are_reused(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks")
+    result = measure(run, options)
+    scores = result.tasks["tiny"]
+    assert (scores.examples, scores.few_shot, scores.version, scores.kept_out) == (3, 0, "3", False)
+    assert scores.figures["acc"].greater_is_better and 0 <= scores.figures["acc"].value <= 1
+    kept = (run.store / run.run / "harness.json").read_bytes()
+    assert measure(run, options) == result.model_copy(update={"reused": True})
+    assert measure(run, options, own=False).reused, "what the run's own record says need not be found out again"
+    assert (run.store / run.run / "harness.json").read_bytes() == kept
+    evaluation = find_measured(Store(str(run.store)), run.run)
+    assert evaluation is not None and evaluation.figures()[FIGURE] == scores.figures["acc"].value
+
+
+def test_other_data_other_settings_and_damage_are_measured_anew(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks")
+    before = measure(run, options)
+    few = measure(run, options.model_copy(update={"limit": 2, "few_shot": 1}))
+    assert not few.reused and (few.tasks["tiny"].examples, few.tasks["tiny"].few_shot) == (2, 1)
+    path = run.store / run.run / "harness.json"
+    path.write_bytes(path.read_bytes().replace(b'"tiny"', b'"tinX"'))
+    assert measure(run, options) == before
+    write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:1])
+    assert measure(run, options).tasks["tiny"].examples == 1
+
+
+def test_a_measurement_that_is_not_the_runs_own_is_kept_apart(run: Finished, tmp_path: Path) -> None:
+    result = measure(run, write_task(tmp_path / "tasks"), own=False)
+    assert result.key.startswith("evaluations/final-harness-")
+    assert not (run.store / run.run / "harness.json").exists()
+    assert (run.store / result.key).exists()
+
+
+def test_the_report_the_card_and_the_lineage_tell_of_it(run: Finished, tmp_path: Path) -> None:
+    store = Store(str(run.store))
+    before = read_facts(store, run.run).fingerprint([])
+    value = measure(run, write_task(tmp_path / "tasks")).figures()[FIGURE]
+    assert read_facts(store, run.run).fingerprint([]) != before
+    make_report(store, run.run)
+    page, card = ((run.store / run.run / name).read_text() for name in ("report.html", "final/README.md"))
+    assert "Results of lm-eval" in page and f"{value:.3f}" in page
+    assert "acc (lm-eval, 0-shot)" in card and "bits\\_per\\_byte" not in card and "bits_per_byte" in card
+    lineage = json.loads((run.store / run.run / "lineage.json").read_text())
+    assert lineage["evaluation"]["harness"]["key"] == f"{run.run}/harness.json"
+
+
+def test_a_gate_can_be_on_a_figure_of_lm_eval(run: Finished, tmp_path: Path) -> None:
+    store, gate = Store(str(run.store)), PromotionConfig(name="lm", metric=FIGURE, threshold=0.0)
+    value = measure(run, write_task(tmp_path / "tasks")).figures()[FIGURE]
+    found = find_measured(store, run.run)
+    assert found is not None
+    assert look(store, gate, run.run, found.figures(), found.measured_on).passed
+    beyond = gate.model_copy(update={"threshold": value + 0.1})
+    assert not look(store, beyond, run.run, found.figures(), found.measured_on).passed
+
+
+def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_path: Path) -> None:
+    store, options = Store(str(run.store)), write_task(tmp_path / "tasks")
+    told = []
+    for asked in (options, options.model_copy(update={"limit": 2})):
+        measure(run, asked)
+        facts = read_facts(store, run.run)
+        told.append(PRETRAINING.measure(None, facts.evaluation or {})[FIGURE])  # type: ignore[arg-type]
+    (value, on), (_, other) = told
+    assert 0 <= value <= 1 and on != other
+
+
+def test_an_evaluation_without_it_reads_as_before(run: Finished) -> None:
+    store = Store(str(run.store))
+    config = json.loads((run.store / run.run / "config.json").read_text())
+    assert "harness" not in config["job"]["evaluation"]
+    found = read_evaluation(store, run.run, config)
+    assert found is not None and "harness" not in found and "harness" not in found["measured_on"]
+
+
+def test_it_stops_where_it_is_asked_to(run: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise stopping.StopRequested
+
+    monkeypatch.setattr("trainer.harness.measuring.check_stop", stop)
+    with pytest.raises(stopping.StopRequested):
+        measure(run, write_task(tmp_path / "tasks"))
+    assert not (run.store / run.run / "harness.json").exists()
+
+
+def test_what_lm_eval_cannot_ask_is_told_in_one_message(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks", fewshot_split="nowhere").model_copy(update={"few_shot": 1})
+    with pytest.raises(ConfigError, match=r"evaluation\.harness: lm-eval cannot"):
+        measure(run, options)
+
+
+@pytest.mark.deep
+def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks").model_copy(update={"few_shot": 1})
+    figure = measure(run, options).tasks["tiny"].figures["acc"]
+    words = ["--model", "hf", "--model_args", f"pretrained={run.store / run.run / 'final'}", "--tasks", "tiny"]
+    words += ["--include_path", options.include_path or "", "--num_fewshot", "1", "--batch_size", "4", "--device", "cpu"]
+    command = [sys.executable, "-m", "lm_eval", *words, "--output_path", str(tmp_path / "out.json")]
+    subprocess.run(command, check=True, capture_output=True, timeout=240)
+    (told,) = tmp_path.glob("out*.json")
+    theirs = json.loads(told.read_text())["results"]["tiny"]
+    assert (figure.value, figure.error) == (theirs["acc,none"], theirs["acc_stderr,none"])

@@ -1,0 +1,69 @@
+"""Tasks of lm-eval as their files tell them, and what names them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.harness.making import QUESTIONS, asking, write_questions, write_task, write_yaml
+from trainer.common.errors import ConfigError
+from trainer.config.harness import HarnessConfig
+from trainer.harness.tasks import identify, leaves, local_tasks, name_of
+
+
+def name(options: HarnessConfig, version: str = "1") -> str:
+    return name_of(identify(options, version)["tiny"])
+
+
+def test_a_task_is_named_by_what_it_asks_and_how_and_not_by_where_its_files_are(tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks")
+    before = name(options)
+    others = [options.model_copy(update=change) for change in ({"limit": 2}, {"few_shot": 1})]
+    assert len({before, name(options, "2"), *map(name, others)}) == 4
+    elsewhere = shutil.copytree(tmp_path / "tasks", tmp_path / "elsewhere")
+    assert name(asking(elsewhere, ["tiny"])) == before
+    write_questions(tmp_path / "tasks" / "questions.jsonl", QUESTIONS[:2])
+    assert name(options) != before
+
+
+def test_what_a_task_includes_and_the_functions_that_it_names_are_part_of_it(tmp_path: Path) -> None:
+    folder = tmp_path / "tasks"
+    options = write_task(folder)
+    (folder / "tiny.yaml").rename(folder / "whole")
+    (folder / "tiny.yaml").write_text("include: whole\ndoc_to_text: !function asked.ask\n")
+    (folder / "asked.py").write_text("def ask(doc): return doc['question']\n")
+    assert [path.name for path in local_tasks(options)["tiny"].files] == ["asked.py", "tiny.yaml", "whole"]
+    before = name(options)
+    (folder / "asked.py").write_text("def ask(doc): return 'Say: ' + doc['question']\n")
+    after = name(options)
+    (folder / "whole").write_text((folder / "whole").read_text() + "description: Answer.\n")
+    assert len({before, after, name(options)}) == 3
+
+
+def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
+    write_task(tmp_path, tag="small")
+    write_yaml(tmp_path / "group.yaml", {"group": "all", "task": ["tiny", {"task": "elsewhere"}]})
+    local = local_tasks(asking(tmp_path, ["all"]))
+    assert dict(leaves("all", local)) == {"tiny": local["tiny"], "elsewhere": None}
+    assert dict(leaves("small", local)) == {"tiny": local["tiny"]}
+    (asked, other) = identify(asking(tmp_path, ["all"]), "1")["all"].data
+    assert (Path(asked.path).name, asked.asked) == ("questions.jsonl", True)
+    assert (Path(other.path).name, other.asked) == ("solved.jsonl", False)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda folder: shutil.rmtree(folder), "there is no folder"),
+        (lambda folder: (folder / "tiny.yaml").unlink(), "no .yaml file below"),
+        (lambda folder: (folder / "questions.jsonl").unlink(), "questions.jsonl', which is not there"),
+        (lambda folder: (folder / "tiny.yaml").write_text("task: [tiny"), "tiny.yaml is no task of lm-eval"),
+        (lambda folder: (folder / "tiny.yaml").write_text("include: tiny.yaml"), "it includes itself"),
+    ],
+)
+def test_files_that_are_missing_or_tell_no_task_are_refused(tmp_path: Path, spoil: object, said: str) -> None:
+    options = write_task(tmp_path / "tasks")
+    assert callable(spoil)
+    spoil(tmp_path / "tasks")
+    with pytest.raises(ConfigError, match=said):
+        identify(options, "1")

@@ -1,0 +1,89 @@
+"""A finished model on a hub: all of its files in one commit, or one line that says why not."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.depth import once
+from tests.hub_writing import TOKEN, Hub, taking_commits
+from tests.trainer.conftest import Finished
+from trainer.kinds.reporting import make_report
+from trainer.runs.run import final_manifest
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import promote
+
+
+@pytest.fixture(scope="module")
+def reported(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The finished run with its report, the champion of `lm`; not to be written to."""
+    store = Path(shutil.copytree(finished.store, tmp_path_factory.mktemp("reported") / "store"))
+    make_report(Store(str(store)), finished.run)
+    promote(Store(str(store)), "lm", finished.run, {}, "by hand")
+    return Finished(store, finished.run)
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    with taking_commits() as served:
+        yield served
+
+
+def push(
+    run: Finished, hub: str, repo: str, *words: str, token: str = TOKEN, model: str = "lm"
+) -> subprocess.CompletedProcess[str]:
+    """`headrace push` in a process of its own, which knows this hub alone."""
+    home = run.store.parent / "home"
+    told = {"HF_ENDPOINT": hub, "HF_TOKEN": token, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+    command = [sys.executable, "-m", "flows.command", "push", str(run.store), model, repo, *words]
+    return subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, timeout=120)
+
+
+def published(run: Finished) -> dict[str, bytes]:
+    """The files of the final model, by name."""
+    manifest = final_manifest(Store(str(run.store)), run.run)
+    assert manifest is not None
+    return {file.name: (run.store / run.run / "final" / file.name).read_bytes() for file in manifest.files}
+
+
+def test_a_champion_is_sent_with_its_card_in_one_commit_and_can_be_sent_again(reported: Finished, hub: Hub) -> None:
+    ended = push(reported, hub.url, "me/model", "--private")
+    assert ended.returncode == 0, ended.stderr
+    assert hub.repos["me/model"] == published(reported) and "README.md" in hub.repos["me/model"]
+    assert hub.private == {"me/model"} and hub.objects, "weights come by LFS"
+    assert f"sent: {hub.url}/me/model/commit/" in ended.stdout
+    again = push(reported, hub.url, "me/model", model=reported.run)
+    assert again.returncode == 0 and len(hub.messages) == 2 and hub.repos["me/model"] == published(reported)
+
+
+def test_a_dry_run_shows_the_files_and_asks_no_hub(reported: Finished) -> None:
+    ended = push(reported, "http://127.0.0.1:9", "me/model", "--dry-run", token="")
+    assert ended.returncode == 0, ended.stderr
+    assert all(name in ended.stdout for name in published(reported)) and "would be sent to me/model" in ended.stdout
+
+
+AWAY = "http://127.0.0.1:9"
+CASES = [
+    ("away", 75, f"{AWAY} cannot be reached", {"hub": AWAY}),
+    ("no token", 2, "no token for the Hugging Face hub", {"token": ""}),
+    ("refused", 2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
+    ("wrong token", 2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
+    ("no name", 2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
+    ("no model", 2, "knows no model 'nobody'", {"model": "nobody"}),
+    ("trouble", 75, "has trouble of its own (status 503)", {}),
+]
+
+
+@pytest.mark.parametrize(("case", "status", "message", "changes"), once(*CASES))
+def test_what_hinders_it_is_told_in_one_line(
+    reported: Finished, hub: Hub, case: str, status: int, message: str, changes: dict[str, str]
+) -> None:
+    hub.trouble = 503
+    ended = push(reported, **{"hub": hub.url, "repo": "me/model", **changes})
+    assert (ended.returncode, message in ended.stderr) == (status, True), f"{case}: {ended.stderr}"
+    assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+    assert not any(hub.repos.values()), "of a commit that is refused nothing is there"

@@ -1,0 +1,21 @@
+"""The task of lm-eval that `make harness` asks."""
+
+import json
+from pathlib import Path
+
+from trainer.config.harness import HarnessConfig
+from trainer.harness.tasks import identify
+from trainer.sample_tasks import main
+
+
+def test_each_question_has_four_lines_of_which_one_is_right(tmp_path: Path) -> None:
+    assert main([str(tmp_path)]) == 0
+    asked, solved = (
+        [json.loads(line) for line in (tmp_path / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("questions.jsonl", "solved.jsonl")
+    )
+    for question in (*asked, *solved):
+        assert len(set(question["choices"])) == 4 and 0 <= question["answer"] < 4
+    assert not {each["id"] for each in asked} & {each["id"] for each in solved}
+    told = identify(HarnessConfig(tasks=["next_line"], include_path=str(tmp_path)), "1")["next_line"]
+    assert {Path(file.path).name: file.asked for file in told.data} == {"questions.jsonl": True, "solved.jsonl": False}

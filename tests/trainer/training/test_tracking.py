@@ -1,0 +1,101 @@
+"""Trackers: shown the figures of a run, under one name however often it continues, and no reason for training to end."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import cpu_runtime, small_job
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.tracking import Tracker
+from trainer.kinds.pretraining import preflight
+from trainer.training import tracking
+from trainer.training.tracking import MAKERS, Trackers
+
+JOB = {"model": {"config": {"n_layer": 2}}, "training": {"learning_rate": 0.1, "micro_batch": None}, "data": {}}
+
+
+class Kept:
+    """A tracker that keeps what it is told in a list."""
+
+    def __init__(self, project: str, run: str, fails_at: int | None = None) -> None:
+        self.told: list[Any] = [(project, run)]
+        self._fails_at = fails_at
+
+    def start(self) -> None:
+        print("a banner")
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        self.told.append(values)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        if step == self._fails_at:
+            raise OSError("no more room")
+        self.told.append((step, values))
+
+    def finish(self) -> None:
+        self.told.append("finished")
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kept]:
+    """What is told to trackers in place of two of them; `mlflow` fails at step 2."""
+    made: dict[str, Kept] = {}
+
+    def maker(name: Tracker, fails_at: int | None) -> None:
+        def make(project: str, run: str) -> Kept:
+            made[name] = Kept(project, run, fails_at)
+            return made[name]
+
+        monkeypatch.setitem(MAKERS, name, make)
+
+    maker("wandb", None)
+    maker("mlflow", 2)
+    return made
+
+
+def test_trackers_are_shown_the_curves_and_the_hyperparameters(
+    kept: dict[str, Kept], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with caplog.at_level(logging.WARNING), Trackers(["mlflow", "wandb"], "job", "job-1", JOB) as trackers:
+        for step in (1, 2, 3):
+            trackers.show("train", step, {"loss": 3.0 - step, "attempts": step})
+        trackers.show("evaluation", 3, {"loss": 1.0, "corpora": {"code": 2.0}, "tokens": 9})
+    settings = {"model.config.n_layer": 2, "training.learning_rate": 0.1}
+    steps = [(step, {"train/loss": 3.0 - step}) for step in (1, 2, 3)]
+    measured = (3, {"evaluation/loss": 1.0, "evaluation/loss/code": 2.0})
+    assert kept["wandb"].told == [("job", "job-1"), settings, *steps, measured, "finished"]
+    assert kept["mlflow"].told == [("job", "job-1"), settings, steps[0]], "one that fails is told nothing more"
+    assert caplog.messages == ["tracking: mlflow fails, and is told nothing more: OSError: no more room"]
+    assert capsys.readouterr().out == "", "standard output is for the stage's own words"
+
+
+def test_a_tracker_that_is_not_installed_is_refused_at_the_start(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="tracking names trackio, which is not installed: pip install trackio"):
+        preflight(small_job(raw, tmp_path / "store", tracking=["trackio"]), silent())
+
+
+def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: Path) -> None:
+    assert "tracking" not in small_job(raw, tmp_path).model_dump()
+    for tracking_, said in ((["wandb", "wandb"], "names one twice"), (["excel"], "tracking.0")):
+        with pytest.raises(ConfigError, match=said):
+            small_job(raw, tmp_path, tracking=tracking_)
+
+
+def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    cpu_runtime()
+    for steps in ((1, 2), (3, 4)):
+        with Trackers(["wandb"], "job", "job-1", JOB) as trackers:
+            assert trackers._trackers, "it has started"
+            for step in steps:
+                trackers.show("train", step, {"loss": float(step)})
+    kept_here = list(tmp_path.rglob("run-job-1.wandb"))
+    assert len(kept_here) == 2, "each time a file, which `wandb sync` puts into the one run of this name"
+    assert all(path.stat().st_size and path.parent.name.startswith("offline-run-") for path in kept_here)

@@ -1,0 +1,32 @@
+"""What would become of lm-eval's figures of a finished run, and why."""
+
+from trainer.config.jobs import PipelineJob
+from trainer.evaluation.requests import measurement
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.likeness import NONE_YET, UNRECORDED
+from trainer.foresight.other_runs import intact
+from trainer.harness.measured import find_harness, identify_harness
+from trainer.harness.tasks import name_of
+from trainer.records.harness import HarnessResult
+from trainer.records.seals import read_sealed
+from trainer.store.storage import Store
+
+
+def foresee_harness(store: Store, job: PipelineJob, run: str) -> Foreseen | None:
+    """Whether lm-eval measured a run's model on the same tasks; None if the job names none."""
+    if job.evaluation.harness is None:
+        return None
+    wanted = identify_harness(store, measurement(job, run), own=True)
+    if find_harness(store, wanted) is not None:
+        return Foreseen("harness", "reused", wanted.keys[0])
+    values = intact(read_sealed, store, wanted.keys[0])
+    if values is None:
+        return Foreseen("harness", "made", wanted.keys[0], (NONE_YET,))
+    before = HarnessResult(**values).identities()
+    changed = [f"{name}: not measured yet" for name in wanted.tasks if name not in before]
+    changed += [
+        f"{name}: its files or data, limit, few_shot or lm-eval's version are others"
+        for name, identity in wanted.tasks.items()
+        if before.get(name, name_of(identity)) != name_of(identity)
+    ]
+    return Foreseen("harness", "made", wanted.keys[0], tuple(changed or [f"{wanted.keys[0]} was {UNRECORDED}"]))

@@ -1,0 +1,151 @@
+"""The stage in which lm-eval measures a model on its tasks: the same figures as its own command line gives."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeGuard
+
+import torch
+from lm_eval import evaluator
+from lm_eval.api import task as asking
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainer.common.errors import ConfigError, brief
+from trainer.common.progress import Progress
+from trainer.common.stopping import check_stop
+from trainer.config.jobs import EvaluateJob
+from trainer.harness.loading import load_tasks
+from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
+from trainer.harness.tasks import identify, name_of
+from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores, TaskIdentity
+from trainer.records.seals import write_sealed
+from trainer.runs.clean import is_kept_out
+from trainer.runs.references import run_at
+from trainer.store.storage import Store
+from trainer.training.runtime import count_gpus
+
+UNFILTERED = "none"
+"""How lm-eval calls answers that go through no filter."""
+
+asking.tqdm = partial(asking.tqdm, disable=True)  # progress is shown as that of other stages
+evaluator.get_git_commit_hash = lambda: None  # of the folder that one is in, whatever it is: git complains if it is none
+
+Results = Mapping[str, Any]
+
+
+def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
+    """Have lm-eval measure a checkpoint, on one device; what was measured of the same is reused.
+
+    `own`: it is the final model of the run that the job trained. Raises `ArtifactError` if the model is missing or damaged,
+    `ConfigError` for tasks that cannot be loaded, or that lm-eval cannot ask.
+    """
+    store = Store(job.store)
+    wanted = identify_harness(store, job, own)
+    earlier = find_harness(store, wanted)
+    if earlier is not None:
+        return earlier
+    options = asked_for(job)
+    manager = load_tasks(options)
+    with progress.bar("harness", None, "request") as bar:
+        model = _load(wanted.model.folder, job, bar.advance)
+        try:
+            found: Any = evaluator.simple_evaluate(
+                model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
+                num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AssertionError) as error:
+            raise ConfigError(
+                f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: {brief(error)}; "
+                "its own command line, `lm_eval`, tells more of a task"
+            ) from error
+    result = _record(store, job, wanted, found)
+    write_sealed(store, wanted.keys[0], result.model_dump(exclude={"reused"}, exclude_none=True))
+    return result
+
+
+class _Model(HFLM):  # type: ignore[misc]
+    """A model as lm-eval takes it, which counts what it is asked and ends where it can when it is asked to stop."""
+
+    def __init__(self, advance: Callable[[int], None], **options: Any) -> None:
+        super().__init__(**options)
+        self._advance = advance
+
+    def _model_call(self, inps: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        check_stop()
+        logits: torch.Tensor = super()._model_call(inps, *arguments, **options)
+        self._advance(len(inps))
+        return logits
+
+    def _model_generate(self, context: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        check_stop()
+        made: torch.Tensor = super()._model_generate(context, *arguments, **options)
+        self._advance(len(context))
+        return made
+
+    def loglikelihood(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        return super().loglikelihood(requests, disable_tqdm=True)
+
+    def loglikelihood_rolling(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        return super().loglikelihood_rolling(requests, disable_tqdm=True)
+
+    def generate_until(self, requests: Any, disable_tqdm: bool = True) -> Any:
+        return super().generate_until(requests, disable_tqdm=True)
+
+
+def _load(folder: str, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
+    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device."""
+    device = "cuda" if count_gpus(job.device, where="") else "cpu"
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    model = model.to(device).eval()
+    return _Model(advance, pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=job.evaluation.batch)
+
+
+def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: Results) -> HarnessResult:
+    """The record of what lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
+    options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
+    measured = {name: figures for name, each in found["results"].items() if (figures := _figures(name, each, found))}
+    identities = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
+    return HarnessResult(
+        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.keys[0], checkpoint=job.checkpoint, model=wanted.model.key,
+        lm_eval=installed_version(), limit=options.limit,
+        tasks={
+            name: HarnessScores(
+                figures=figures, examples=_examples(name, found), few_shot=int(found["n-shot"].get(name, 0)),
+                version=str(found["versions"].get(name, "")), identity=name_of(identities[name]),
+                kept_out=_kept_out(store, run, identities[name]),
+            )
+            for name, figures in measured.items()
+        },
+    )  # fmt: skip
+
+
+def _figures(name: str, told: Results, found: Results) -> dict[str, HarnessFigure]:
+    """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a filter."""
+    better = found["higher_is_better"].get(name) or {}
+    figures = {}
+    for key, value in told.items():
+        figure, comma, filtered = key.partition(",")
+        if not comma or figure.endswith("_stderr") or not _is_number(value):
+            continue
+        error = told.get(f"{figure}_stderr,{filtered}")
+        figures[figure if filtered == UNFILTERED else key] = HarnessFigure(
+            value=float(value), error=float(error) if _is_number(error) else None, greater_is_better=better.get(figure)
+        )
+    return figures
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _examples(name: str, found: Results) -> int:
+    """The examples of a task that were asked, or of all tasks of a group."""
+    counts, members = found["n-samples"], found["group_subtasks"].get(name)
+    return int(counts[name]["effective"]) if name in counts else sum(_examples(each, found) for each in members or ())
+
+
+def _kept_out(store: Store, run: str | None, identity: TaskIdentity) -> bool | None:
+    """Whether all that a task asks was kept out of the text that a run's model was trained on; None if that is not known."""
+    asked = {each.sha256 for each in identity.data if each.asked}
+    return is_kept_out(store, run, asked) if run and asked else None

@@ -1,0 +1,119 @@
+"""A finished model on the Hugging Face hub, with its model card: `headrace push STORE MODEL REPO`.
+
+The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit: the hub
+has all of them or none. HF_ENDPOINT says which hub, HF_TOKEN or `hf auth login` who asks.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
+from trainer.common.formats import plural, size
+from trainer.common.outages import tell_failure
+from trainer.common.plain_values import show_json
+from trainer.common.showing import show
+from trainer.provenance.ancestry import find_run
+from trainer.runs.run import final_manifest
+from trainer.store.manifest import Manifest, fetch_artifact, require_intact
+from trainer.store.places import CARD, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+
+
+class Pushed(NamedTuple):
+    """What was sent, or would be: to which repository, of which run, and the files with their sizes in bytes."""
+
+    repo: str
+    run: str
+    files: dict[str, int]
+    commit: str | None
+    """The address of the commit; None if nothing was sent."""
+
+
+def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> int:
+    """Send a model, or show what would be sent. Returns the exit status."""
+    try:
+        found = push(Store(store), model, repo, private, dry)
+    except PipelineError as error:
+        return tell_failure(error)
+    if as_json:
+        show_json(found._asdict())
+        return 0
+    lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
+    total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
+    said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
+    show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
+    return 0
+
+
+def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:
+    """Send the final model of a run, or of a champion, to a repository of the hub, which is made if there is none.
+
+    Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can have,
+    without a token, and if the hub refuses, `StorageError` if it cannot be reached.
+    """
+    run = find_run(store, model)
+    manifest = final_manifest(store, run)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: run the training to its end first")
+    files = {record.name: record.size for record in manifest.files}
+    if CARD not in files:
+        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
+    _check_name(repo)
+    if dry:
+        return Pushed(repo, run, files, None)
+    token = _token()
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
+    folder = fetch_artifact(store, f"{run}/{FINAL}", FINAL_KIND)
+    return Pushed(repo, run, files, _send(folder, manifest, run, repo, private, token))
+
+
+def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> str:
+    """Make the repository unless it is there, and commit the files; returns the commit's address."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    transport: Any = HfHubHTTPError.__bases__[0]  # of the HTTP library that huggingface_hub uses, which differs by its version
+    api = HfApi(token=token)
+    additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
+    message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
+    try:
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        made: Any = api.create_commit(repo, additions, commit_message=message)
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status >= 500:
+            raise StorageError(
+                f"{api.endpoint} has trouble of its own (status {status}); try again later", passes=True
+            ) from error
+        hint = "; log in with a token that may write there: `hf auth login`" if status in (401, 403) else ""
+        raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
+    except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
+        raise StorageError(
+            f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
+            passes=True,
+        ) from error
+    return str(made.commit_url)
+
+
+def _check_name(repo: str) -> None:
+    """Raise `ConfigError` for what can be no repository's name."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"{repo!r} is no name of a repository: {brief(error)}; it is OWNER/NAME") from error
+
+
+def _token() -> str:
+    from huggingface_hub import get_token
+
+    token = get_token()
+    if token is None:
+        raise ConfigError("there is no token for the Hugging Face hub: `hf auth login` stores one, or HF_TOKEN holds it")
+    return token

@@ -1,0 +1,86 @@
+"""A task of lm-eval that every Python installation carries: which of four lines comes next in this function?
+
+    python -m trainer.sample_tasks data/tasks
+
+next_line.yaml tells lm-eval the task; questions.jsonl holds {"id", "beginning", "choices", "answer"}: the first line of a
+function's documentation with the first half of the function, and four lines, one of which is its next. solved.jsonl holds
+others, which can stand before a question. Neither has functions of functions.jsonl, as `python -m trainer.sample_pairs`
+writes it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainer.order.permutation import stable_key
+from trainer.sample_corpora import write
+from trainer.sample_pairs import Function, documented_functions
+
+CHOICES = 4
+MOST = 400
+"""Questions: a second for a small model on a processor."""
+
+MIN_LINE = 12
+"""Characters of a line that tells something."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the task below a folder; files that are already there and the same are left alone."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m trainer.sample_tasks FOLDER", file=sys.stderr)
+        return 2
+    functions = list(documented_functions())
+    for name, split in (("questions", "test"), ("solved", "validation")):
+        questions = list(questions_of([function for function in functions if function.split == split]))[:MOST]
+        lines = [json.dumps(question, ensure_ascii=False) + "\n" for question in questions]
+        write(Path(arguments[0], f"{name}.jsonl"), "".join(lines))
+        print(f"{arguments[0]}/{name}.jsonl: {len(lines)} lines")
+    write(Path(arguments[0], "next_line.yaml"), yaml.safe_dump(settings(arguments[0]), sort_keys=False))
+    return 0
+
+
+def settings(folder: str) -> dict[str, Any]:
+    """The task as lm-eval reads it; the paths are as the folder was named, from where the command is started."""
+    files = {"test": f"{folder}/questions.jsonl", "solved": f"{folder}/solved.jsonl"}
+    return {
+        "task": "next_line",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": files},
+        "test_split": "test",
+        "fewshot_split": "solved",
+        "output_type": "multiple_choice",
+        "doc_to_text": "beginning",
+        "doc_to_choice": "choices",
+        "doc_to_target": "answer",
+        "target_delimiter": "\n",
+        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+        "metadata": {"version": 1},
+    }
+
+
+def questions_of(functions: Sequence[Function]) -> Iterator[dict[str, Any]]:
+    """A question for each function that has a line to ask for: the wrong ones are of other functions."""
+    halves = [half for function in functions if (half := _halved(function)) is not None]
+    for function, beginning, line in halves:
+        others = [halves[stable_key("choice", function.name, n) % len(halves)][2] for n in range(10 * CHOICES)]
+        wrong = [other for other in dict.fromkeys(others) if other != line][: CHOICES - 1]
+        answer = stable_key("answer", function.name) % CHOICES
+        choices = [*wrong[:answer], line, *wrong[answer:]]
+        yield {"id": function.name, "beginning": beginning, "choices": choices, "answer": answer}
+
+
+def _halved(function: Function) -> tuple[Function, str, str] | None:
+    """The beginning of a function, and the line after it; None if that tells nothing, or there is none."""
+    lines = function.code.split("\n")
+    line = lines[len(lines) // 2]
+    if len(line.strip()) < MIN_LINE:
+        return None
+    return function, "\n".join([function.summary, *lines[: len(lines) // 2]]), line
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
