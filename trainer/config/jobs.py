@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
@@ -15,6 +16,8 @@ Schedule = Literal[
     "linear", "cosine", "cosine_with_restarts", "cosine_with_min_lr", "polynomial", "constant", "constant_with_warmup",
     "inverse_sqrt", "warmup_stable_decay",
 ]  # fmt: skip
+
+LORA = "train a low-rank adapter beside the frozen pretrained weights; default: train all weights"
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
@@ -43,11 +46,14 @@ class ModelConfig(Schema):
     attention: Literal["sdpa", "eager"] | None = Field(
         default=None, description="attention implementation; default: the best that the architecture has"
     )
+    lora: LoraConfig | None = Field(default=None, description=LORA)
 
     @model_validator(mode="after")
     def _new_or_pretrained(self) -> Self:
         if (self.config is None) == (self.pretrained is None):
             raise ValueError("give either config (a new model) or pretrained")
+        if self.lora is not None and self.pretrained is None:
+            raise ValueError("lora goes with pretrained: the weights of a new model are random, and an adapter freezes them")
         return self
 
 
@@ -258,6 +264,11 @@ class PipelineJob(PrepareJob):
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
         checked: Self = check_fork(self)
+        return checked
+
+    @model_validator(mode="after")
+    def _lora_goes_with_the_rest(self) -> Self:
+        checked: Self = check_lora(self)
         return checked
 
     @model_validator(mode="after")

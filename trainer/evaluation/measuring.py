@@ -60,8 +60,9 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
+    load = partial(load_model, found.folder, beside=found.beside)
     with sharding_group(job, runtime):
-        model = place_measured(job, runtime, partial(outline_files, found.folder, None), partial(load_model, found.folder))
+        model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
         check_positions(model.config, context, "context")
         vocab_size = model.config.get_text_config().vocab_size
         if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):

@@ -11,9 +11,11 @@ from transformers.activations import NewGELUActivation
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.config.adapters import LoraConfig
 from trainer.config.jobs import ModelConfig
 from trainer.corpus.taken_tokenizer import read_vocabulary
 from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
 from trainer.models.blocks import require_blocks
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
@@ -55,6 +57,20 @@ def count_parameters(config: PretrainedConfig, attention: str | None = None, kin
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def count_adapted(
+    config: PretrainedConfig, attention: str | None, lora: LoraConfig | None, kind: Any = AutoModelForCausalLM
+) -> Trained:
+    """Parameters that are trained, and all, of a model that may have an adapter. Raises `ConfigError` as `find_targets`."""
+    if lora is None:
+        parameters = count_parameters(config, attention, kind)
+        return Trained(parameters, parameters)
+    with torch.device("meta"):
+        model = model_from(config, attention, kind)
+        heads = [] if kind is AutoModelForCausalLM else find_heads(model, made=())
+        add_adapter(model, lora, seed=0, heads=heads)
+    return count_trained(model)
+
+
 class Units(NamedTuple):
     """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count once."""
 
@@ -73,19 +89,32 @@ def count_units(config: PretrainedConfig, attention: str | None = None, kind: An
 
 
 def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
+    """A float32 model: pretrained, with an adapter if there is to be one, or new with weights decided by the seed.
+
+    Raises `ConfigError` if it cannot be built.
+    """
     torch.manual_seed(seed)
-    if options.pretrained is not None:
-        return load_model(options.pretrained, options.attention)
-    return made_ready(model_from(config, options.attention, AutoModelForCausalLM))
+    if options.pretrained is None:
+        return made_ready(model_from(config, options.attention, AutoModelForCausalLM))
+    model = load_model(options.pretrained, options.attention)
+    if options.lora is not None:
+        add_adapter(model, options.lora, seed, name=options.pretrained)
+    return model
 
 
-def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
-    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
+def load_model(path: str | Path, attention: str | None = None, beside: str | None = None) -> PreTrainedModel:
+    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`.
+
+    An adapter is merged into the model that it was trained `beside`.
+    """
+    if beside is not None:
+        model = load_model(beside, attention)
+        restore_adapter(model, Path(path))
+        return merge(model)
     check_settings(str(path))
     check_weights(str(path))
     try:
-        model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, str(path), attn_implementation=attention)
+        model = load_pretrained(AutoModelForCausalLM, str(path), attn_implementation=attention)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
     return made_ready(keep_fixed(model))

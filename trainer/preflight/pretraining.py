@@ -19,7 +19,7 @@ from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
-from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
+from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
@@ -52,7 +52,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
-    parameters = count_parameters(config, job.model.attention)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
     kept = guess_activations(config, training)
     if parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
@@ -61,7 +61,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         del objective
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
-    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units)
+    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
@@ -70,13 +70,17 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     curation = _preview_curation(store, job)
-    needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
+    needs = {
+        "shards": _shard_bytes(previews, tokenizer),
+        "runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters)),
+    }
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
-    require_checkpoint_room(store, checkpoint_bytes(parameters))  # of the parts of a sharded model all are fetched
+    require_checkpoint_room(store, checkpoint_bytes(trained))  # of the parts of a sharded model all are fetched
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
         parameters=parameters,
+        trained=trained,
         ranks=ranks,
         plan=plan,
         about_windows=windows,
@@ -144,17 +148,22 @@ def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> i
     return max(1, _tokens(previews) // (training.stride or training.context))
 
 
-def checkpoint_bytes(parameters: int) -> int:
-    """A checkpoint: weights and Adam's two means in float32."""
-    return 12 * parameters
+def checkpoint_bytes(trained: int) -> int:
+    """A checkpoint: weights that are trained, and Adam's two means, in float32."""
+    return 12 * trained
 
 
-def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
+def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
+    """The parameters that the final model's folder holds."""
+    return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
+
+
+def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
     """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
-    model, its weights in float32.
+    model's parameters in float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
-    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(parameters) + 4 * parameters
+    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
 
 
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:

@@ -22,7 +22,7 @@ def describe_metadata(facts: RunFacts, account: Account) -> tuple[dict[str, Any]
     results = [result for result in account.card.results if result["metrics"]]
     family = facts.model_config.get("model_type")
     matter = {
-        "library_name": "transformers",
+        "library_name": "peft" if facts.is_adapter else "transformers",
         "pipeline_tag": account.card.task,
         "license": license_,
         "language": language or None,

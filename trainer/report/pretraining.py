@@ -8,6 +8,7 @@ from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import StepPlan
 from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.adapters import loaded_beside
 from trainer.report.card_metadata import index_entry
 from trainer.report.curation import describe_curation
 from trainer.report.curves import standard_curves
@@ -208,10 +209,17 @@ def _card(facts: RunFacts, plan: StepPlan) -> Card:
     start = facts.job["model"]["pretrained"]
     summary = (
         f"A causal language model ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(sum(facts.parameters.values()))} parameters, trained {f'further from {start}' if start else 'from scratch'} "
+        f"{short(facts.whole_parameters)} parameters, trained {f'further from {start}' if start else 'from scratch'} "
         f"on {count(facts.steps * plan.tokens_per_step)} tokens in {plural(facts.steps, 'optimizer step')}"
     )
-    return Card("text-generation", "causal-lm", {}, _index(facts, plan), summary, USE.format(folder=f"{facts.key}/{FINAL}"))
+    return Card(
+        "text-generation",
+        "causal-lm",
+        {},
+        _index(facts, plan),
+        summary,
+        loaded_beside(USE.format(folder=f"{facts.key}/{FINAL}"), facts),
+    )
 
 
 def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
