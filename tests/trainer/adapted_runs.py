@@ -14,7 +14,7 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.store.storage import Store
 
 LORA: dict[str, Any] = {"rank": 4, "alpha": 8.0}
-TRAINED = {"training__max_steps": 20, "training__learning_rate": 1e-2}
+TRAINED = {"training__max_steps": 20, "training__learning_rate": 3e-2}
 
 
 def write_base(folder: Path, store: Path, data: PreparedData, seed: int = 7, **config: Any) -> Path:

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
+from trainer.config.optimizers import MuonConfig
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
 from trainer.store.plain_names import Key
 
@@ -21,6 +22,9 @@ LORA = "train a low-rank adapter beside the frozen pretrained weights; default: 
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+
+WHOLE_MATRICES = {"adafactor": "adafactor's factors are of", "muon": "muon orthogonalises"}
+"""Optimizers that cannot step on some rows of a matrix, and why."""
 
 RESUME = (
     "exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run beside it from the "
@@ -66,9 +70,12 @@ class OptimizationConfig(Schema):
     micro_batch: int | None = Field(
         default=None, ge=1, description="samples a forward pass on one rank; default: the rank's whole share"
     )
-    optimizer: Literal["adamw", "adafactor", "sgd"] = Field(
-        default="adamw", description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum"
+    optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
+        default="adamw",
+        description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum; muon is for the matrices of a model's "
+        "blocks, and adamw for the rest",
     )
+    muon: MuonConfig | None = Field(default=None, description="optimizer muon: its settings")
     learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
     weight_decay: float = Field(default=0.1, ge=0, description="decay of weight matrices; biases and norms are spared")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
@@ -132,8 +139,15 @@ class OptimizationConfig(Schema):
         for name in ("cpu_offload", "sum_each_micro_batch"):
             if getattr(self, name) and self.sharding == "none":
                 raise ValueError(f"{name} goes with sharding: fsdp")
-        if self.optimizer == "adafactor" and self.sharding == "fsdp":
-            raise ValueError("sharding: fsdp goes with optimizer adamw or sgd: adafactor's factors are of whole matrices")
+        if self.optimizer in WHOLE_MATRICES and self.sharding == "fsdp":
+            reason = WHOLE_MATRICES[self.optimizer]
+            raise ValueError(f"sharding: fsdp goes with optimizer adamw or sgd: {reason} whole matrices")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> Self:
+        if self.muon is not None and self.optimizer != "muon":
+            raise ValueError(f"muon goes with optimizer: muon, not {self.optimizer!r}")
         return self
 
 

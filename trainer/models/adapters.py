@@ -121,7 +121,7 @@ def merge(model: PreTrainedModel) -> PreTrainedModel:
 
     for name, module in list(model.named_modules()):
         if isinstance(module, LoraLayer):
-            module.merge()  # type: ignore[operator]
+            module.merge()
             model.set_submodule(name, module.get_base_layer())
         elif isinstance(module, ModulesToSaveWrapper):
             model.set_submodule(name, module.modules_to_save["default"])

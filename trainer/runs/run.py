@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.optimizers import MuonConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
@@ -65,6 +66,9 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
+    del settings["muon"]
+    if training.optimizer == "muon":
+        settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     if settings.get("locality", 0) is None:
         del settings["locality"]  # the order that there was before there was a choice
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}

@@ -1,4 +1,4 @@
-"""Low-rank adapters: the same training as `peft` in a plain loop, checkpoints of the adapter alone, and final models of both forms."""
+"""Low-rank adapters: trained as `peft` does it in a plain loop, saved without their base, published in two forms."""
 
 import json
 import shutil
@@ -65,10 +65,11 @@ def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(raw: Path, stocked: 
         optimizer.zero_grad()
         losses.append(float(loss.detach()))
     assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
-    assert losses[-1] < losses[0] - 0.3, "it learns"
     merged = adapted.merge_and_unload().state_dict()
     published = load_file(stocked / run / "final" / "model.safetensors")
     assert max(float((merged[name] - each).abs().max()) for name, each in published.items()) < 1e-4
+    started = load_file(base / "model.safetensors")
+    assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, "far from where it began"
 
 
 def rate_at(step: int) -> float:
@@ -158,7 +159,9 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     with torch.no_grad():
         assert torch.allclose(loaded(ids).logits, plain(ids).logits, atol=1e-5)
     one, other = (
-        evaluate_checkpoint(EvaluateJob(store=str(stocked), checkpoint=f"{each}/final", evaluation={"max_windows": 4}), silent())
+        evaluate_checkpoint(
+            EvaluateJob(store=str(stocked), checkpoint=f"{each}/final", evaluation={"max_windows": 4}), silent()
+        )
         for each in (run, merged)
     )
     assert one.scores == other.scores
@@ -172,7 +175,10 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
 @pytest.mark.parametrize(
     ("targets", "said"),
     [
-        (["q_proj"], r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, lm_h"),
+        (
+            ["q_proj"],
+            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, lm_h",
+        ),
         (["wte"], r"transformer.wte is a Embedding, and linear layers are adapted"),
         (["lm_head"], r"lm_head shares its weight with the input embeddings"),
     ],
