@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
+from trainer.config.masking import MaskingConfig
 from trainer.config.optimizers import MuonConfig
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
 from trainer.store.plain_names import Key
@@ -22,6 +23,9 @@ LORA = "train a low-rank adapter beside the frozen pretrained weights; default: 
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+
+MASKED_FIGURES = ("loss", "perplexity", "accuracy")
+"""The same of a masked one, over the tokens that are hidden: and the share of them that it tells."""
 
 WHOLE_MATRICES = {"adafactor": "adafactor's factors are of", "muon": "muon orthogonalises"}
 """Optimizers that cannot step on some rows of a matrix, and why."""
@@ -162,12 +166,27 @@ class TrainingConfig(OptimizationConfig):
         description="shards of a corpus whose windows are mixed with each other before the next ones are read; default: all",
     )
     alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
+    objective: Literal["causal", "masked"] = Field(
+        default="causal",
+        description="what is predicted: causal: each next token; masked: tokens that are hidden, by a model that reads in both "
+        "directions, such as bert",
+    )
+    masking: MaskingConfig | None = Field(default=None, description="objective masked: which tokens are hidden, and how")
 
     @model_validator(mode="after")
-    def _stride_within_context(self) -> Self:
+    def _fits_together(self) -> Self:
+        if self.masking is not None and self.objective != "masked":
+            raise ValueError(f"masking goes with objective: masked, not {self.objective!r}")
+        if self.objective == "masked" and self.sharding == "fsdp":
+            raise ValueError("objective: masked goes with sharding: none: masked models are not divided yet")
         if self.stride is not None and self.stride > self.context:
             raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         return self
+
+    @property
+    def masks(self) -> MaskingConfig | None:
+        """How tokens are hidden; None if each next token is predicted."""
+        return (self.masking or MaskingConfig()) if self.objective == "masked" else None
 
 
 class EvaluationConfig(Schema):
@@ -281,6 +300,14 @@ class PipelineJob(PrepareJob):
         return checked
 
     @model_validator(mode="after")
+    def _masked_models_tell_tokens(self) -> Self:
+        if self.training.objective == "masked" and self.evaluation.prompts:
+            raise ValueError("evaluation.prompts goes with training.objective: causal: a masked model continues no text")
+        if self.training.objective == "masked" and self.model.lora is not None:
+            raise ValueError("model.lora goes with training.objective: causal, and with classifiers")
+        return self
+
+    @model_validator(mode="after")
     def _lora_goes_with_the_rest(self) -> Self:
         checked: Self = check_lora(self)
         return checked
@@ -289,8 +316,9 @@ class PipelineJob(PrepareJob):
     def _held_out_text(self) -> Self:
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
-        if self.promotion is not None and self.promotion.metric not in TEXT_FIGURES:
-            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(TEXT_FIGURES)}")
+        figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
+        if self.promotion is not None and self.promotion.metric not in figures:
+            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(figures)}")
         if self.data.validation_fraction == 0:
             for name in ("evaluate_every", "early_stopping"):
                 if getattr(self.training, name) is not None:

@@ -4,13 +4,17 @@ import os
 from contextlib import suppress
 
 import torch
+from transformers import AutoModelForCausalLM as CAUSAL
+from transformers import AutoModelForMaskedLM as MASKED
 
+from trainer.common.errors import TokenizerError
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
@@ -20,6 +24,7 @@ from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
 from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
+from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
@@ -48,13 +53,18 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
-    config = resolve_config(job.model, tokenizer, training.context)
+    masked = training.masks is not None
+    config = resolve_config(job.model, tokenizer, training.context, masked)
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
-    trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
-    if parameters <= TRIED_AT_ONCE:
+    mask_id = _mask_id(job, tokenizer)
+    if mask_id is not None and parameters <= TRIED_AT_ONCE:
+        tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
+        return_freed_memory()
+    elif parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
         with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
@@ -91,6 +101,21 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation,
     )
+
+
+def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
+    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the second."""
+    masks = job.training.masks
+    if masks is None:
+        return None
+    if not tokenizer.json and job.data.tokenizer.mask_token in ([masks.mask_token] if masks.mask_token else USUAL):
+        return 1
+    if not tokenizer.json:
+        raise TokenizerError(
+            f"a masked model needs a mask token, but that of the tokenizer that is to be trained is "
+            f"{job.data.tokenizer.mask_token!r}; set data.tokenizer.mask_token to {masks.mask_token or USUAL[1]!r}"
+        )
+    return mask_tokens(tokenizer, masks.mask_token).mask_id
 
 
 def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:

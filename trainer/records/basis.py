@@ -35,6 +35,8 @@ class TextBasis(Basis):
     keeps_text: bool
     context: int
     precision: str
+    masking: dict[str, Any] | None = None
+    """How tokens are hidden; None for models that predict each next token."""
 
 
 class ExamplesBasis(Basis):
@@ -51,6 +53,7 @@ def text_basis(
     context: int,
     max_windows: int | None,
     precision: str,
+    masking: dict[str, Any] | None = None,
 ) -> TextBasis | None:
     """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not record it.
 
@@ -68,6 +71,7 @@ def text_basis(
         and all(each["validation_token_bytes"] >= KEPT * each["validation_bytes"] for each in totals),
         context=context,
         precision=precision,
+        masking=masking,
     )
 
 
@@ -107,7 +111,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
         return text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
     chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"
-    return {**text, "choice": chosen, **read}
+    hidden = {"masking": fingerprint(basis.masking)} if basis.masking else {}
+    return {**text, "choice": chosen, **read, **hidden}
 
 
 def why_incomparable(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 from trainer.report.account import Account
 from trainer.runs.facts import RunFacts
 
-TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation"}
+TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation", "fill-mask": "Fill-Mask"}
 
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 """What the hub calls figures that have another name here."""

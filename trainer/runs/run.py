@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
 from trainer.config.optimizers import MuonConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.records.fields import tell_changes
@@ -66,7 +66,10 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    del settings["muon"]
+    for name in ("muon", "objective", "masking"):  # without them runs are named as before there were any
+        settings.pop(name, None)
+    if isinstance(training, TrainingConfig) and training.masks is not None:
+        settings["masking"] = one_spelling(training.masks.model_dump())
     if training.optimizer == "muon":
         settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     if settings.get("locality", 0) is None:

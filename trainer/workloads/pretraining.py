@@ -81,10 +81,13 @@ class Pretraining:
         return outline_new(config, job.model.attention, job.training.seed, rows)
 
     def _resolve_config(self) -> PretrainedConfig:
+        return self._configure(masked=False)
+
+    def _configure(self, masked: bool) -> PretrainedConfig:
         """The configuration of the model that the job starts with, checked against its tokenizer."""
         job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(job.model, tokenizer, job.training.context)
+        config = resolve_config(job.model, tokenizer, job.training.context, masked)
         if job.model.pretrained is not None:
             check_same_vocabulary(job.model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):
