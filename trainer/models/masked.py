@@ -47,10 +47,11 @@ def load_masked(path: str, attention: str | None = None) -> PreTrainedModel:
 
 def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLMLoss:
     """The model with its loss, after a trial on a window. Raises `ConfigError` if it cannot be run, or sees one side only."""
-    ids = torch.arange(context).remainder(model.config.get_text_config().vocab_size)[None].to(model.device)
+    vocab_size = model.config.get_text_config().vocab_size
+    ids = torch.arange(context).remainder(vocab_size)[None].to(model.device)
     ids[0, 0] = mask_id
     changed = ids.clone()
-    changed[0, -1] = ids[0, 1]
+    changed[0, 1] = (ids[0, 1] + 1) % vocab_size
     was_training = model.training
     model.eval()
     try:
@@ -64,9 +65,9 @@ def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLM
         ) from error
     finally:
         model.train(was_training)
-    if context > 2 and torch.equal(logits, others) and ids[0, -1] != changed[0, -1]:
+    if torch.equal(logits, others):
         raise ConfigError(
-            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token, or not as far as "
-            f"{context} tokens; set is_decoder to false in its configuration, or take a model that reads in both directions"
+            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token; set is_decoder to "
+            "false in its configuration, or take a model that reads in both directions"
         )
     return MaskedLMLoss(model)

@@ -127,7 +127,8 @@ def _train(
     runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     start = folder or fork_weights(store, run.key)
     runtime.on_first(lambda: _require_base(start, workload))
-    if start is None and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
+    begins = start is None or is_adapter(start)  # the weights of what the job names are read
+    if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
         require_same_model(pretrained, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
     optimizer = make_optimizer(objective, training)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM
 
@@ -24,6 +24,8 @@ from trainer.kinds.table import kind_of
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.pretrained.finding import find_model
+from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
+from trainer.store.places import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
 STEPS = 20
@@ -215,3 +217,26 @@ def test_the_preflight_counts_what_is_trained(raw: Path, stocked: Path, base: Pa
     one, other = (kind_of(job).preflight(job, silent()) for job in (adapted, whole))
     assert one.trained < other.trained == other.parameters < one.parameters
     assert any("of them trained" in line for line in one.lines())
+
+
+def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"training__max_steps": 4, "training__save_every": 2, "training__keep_last": 9}
+    run = adapt(raw, stocked, data, base, **changes)
+    whole, folder = final_bytes(stocked), stocked / run / "checkpoints" / "step-00000004"
+    moments = load_file(folder / "optimizer.safetensors")
+    name = next(each for each in moments if each.endswith("lora_A.default.weight/exp_avg"))
+    save_file({**moments, name: torch.zeros(1, 3)}, folder / "optimizer.safetensors")
+    manifest = read_manifest(Store(str(stocked)), f"{run}/checkpoints/{folder.name}", CHECKPOINT_KIND)
+    assert manifest is not None
+    files = [digest_file(folder / each.name, each.name) for each in manifest.files]
+    write_manifest(
+        Store(str(stocked)), f"{run}/checkpoints/{folder.name}", make_manifest(
+            CHECKPOINT_KIND, manifest.fingerprint, files, manifest.details
+        )
+    )  # fmt: skip
+    shutil.rmtree(stocked / run / "final")
+    adapt(raw, stocked, data, base, **changes)
+    assert "of shape (1, 3) for a weight of shape (4, 32)" in caplog.text
+    assert final_bytes(stocked) == whole

@@ -183,6 +183,12 @@ def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Pat
         kind_of(job).preflight(job, silent())
 
 
+def test_a_model_that_does_not_see_what_follows_is_refused(raw: Path, store: Path) -> None:
+    job = masked_job(raw, store, model__config={**BERT, "is_decoder": True})
+    with pytest.raises(ConfigError, match=r"does not see what follows a hidden token; set is_decoder to false"):
+        kind_of(job).preflight(job, silent())
+
+
 def test_the_preflight_takes_what_is_right(raw: Path, store: Path, tmp_path: Path) -> None:
     for place in (store, tmp_path / "new"):
         job = masked_job(raw, place)
