@@ -57,7 +57,7 @@ def _train(job: TrainingJob) -> str:
     progress = for_people() if runtime.rank == 0 else silent()
     kind = kind_of(job)
     checked = runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
-    runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.parameters)))
+    runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
     data = runtime.on_first(lambda: kind.prepare(job, progress))
     return_freed_memory()
     run = train_run(job, progress, data)

@@ -3,7 +3,8 @@
 from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = [
-    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "safetensors", "numpy", "fsspec", "prefect",
+    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "peft", "safetensors", "numpy", "fsspec",
+    "prefect",
 ]  # fmt: skip
 
 

@@ -6,12 +6,12 @@ from trainer.common.formats import NOTHING, count
 from trainer.comparison.curation import compare_curation
 from trainer.comparison.data import DIGITS, compare_corpora
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
-from trainer.config.jobs import TEXT_FIGURES
+from trainer.config.jobs import MASKED_FIGURES, TEXT_FIGURES
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.records import kinds
 from trainer.records.basis import TextBasis, facts_of
 from trainer.records.harness import HarnessResult, task_of
-from trainer.report.pretraining import UNIT
+from trainer.report.pretraining import unit_of
 from trainer.store.manifest import fingerprint
 
 
@@ -34,7 +34,7 @@ def _measure(evaluation: dict[str, Any]) -> Measured:
     scores = evaluation["scores"]
     found: Measured = {}
     for corpus, each in [(None, scores["total"]), *sorted(scores["corpora"].items())]:
-        for figure in TEXT_FIGURES:
+        for figure in dict.fromkeys((*TEXT_FIGURES, *MASKED_FIGURES)):
             if figure in each and (corpus is None or figure != "perplexity"):
                 told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
                 found[told] = (each[figure], _text(evaluation, figure, corpus, each))
@@ -59,7 +59,7 @@ def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: di
 PRETRAINING = ComparedKind(
     recorded=kinds.PRETRAINING,
     data="corpora",
-    unit=lambda run: UNIT,
+    unit=lambda run: unit_of(run.config["job"]),
     tokenizer=_tokenizer,
     base=_base,
     compare_data=lambda store, runs: [*compare_corpora(store, runs), *compare_curation(runs)],

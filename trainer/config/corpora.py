@@ -1,6 +1,6 @@
 """The schemas of raw corpora, their tokenizer and their shards; all that the processes know that tokenize."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -51,6 +51,9 @@ class TokenizerConfig(Schema):
     )
     sample_bytes: int = Field(default=64 * MIB, ge=1, description="bytes of raw text to train on, spread over the corpora")
     eos_token: str | None = Field(default=None, description="end-of-document token, where the taken tokenizer names none")
+    mask_token: str | None = Field(
+        default=None, min_length=1, description="with vocab_size: a special token besides, such as <mask>, for masked models"
+    )
     engine: Literal["gigatoken", "tokenizers"] = Field(
         default="gigatoken", description="gigatoken is checked against `tokenizers` on sampled documents first"
     )
@@ -59,7 +62,13 @@ class TokenizerConfig(Schema):
     def _train_or_take(self) -> Self:
         if (self.vocab_size is None) == (self.path is None):
             raise ValueError("give either vocab_size (train a tokenizer) or path (take one)")
+        if self.mask_token is not None and self.path is not None:
+            raise ValueError("mask_token goes with vocab_size: a tokenizer that is taken has its own special tokens")
         return self
+
+    def recorded(self) -> dict[str, Any]:
+        """Its settings as artifacts tell them: as before there were mask tokens where there is none."""
+        return self.model_dump(exclude={"mask_token"} if self.mask_token is None else set())
 
 
 class ShardConfig(Schema):

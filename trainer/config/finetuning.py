@@ -4,9 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, Strict, model_validator
 
+from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import QUOTING
 from trainer.config.engines import Engine, LocalEngine
-from trainer.config.jobs import ENGINE, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
+from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
 from trainer.config.schema import Name, Schema
 from trainer.config.tracking import Tracking
 
@@ -115,6 +116,7 @@ class ClassifierConfig(Schema):
     attention: Literal["sdpa", "eager"] | None = Field(
         default=None, description="attention implementation; default: the best that the architecture has"
     )
+    lora: LoraConfig | None = Field(default=None, description=LORA)
 
 
 class FinetuneTrainingConfig(OptimizationConfig):
@@ -193,4 +195,9 @@ class FinetuneJob(Schema):
     @model_validator(mode="after")
     def _fork_has_a_name(self) -> Self:
         checked: Self = check_fork(self)
+        return checked
+
+    @model_validator(mode="after")
+    def _lora_goes_with_the_rest(self) -> Self:
+        checked: Self = check_lora(self)
         return checked

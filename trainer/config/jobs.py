@@ -4,9 +4,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.harness import PREFIX, HarnessConfig
+from trainer.config.masking import MaskingConfig
+from trainer.config.optimizers import MuonConfig
 from trainer.config.schema import LANGUAGE, LICENSE, SHARD_SET, Name, Schema
 from trainer.config.tracking import Tracking
 from trainer.store.plain_names import Key
@@ -18,8 +21,16 @@ Schedule = Literal[
     "inverse_sqrt", "warmup_stable_decay",
 ]  # fmt: skip
 
+LORA = "train a low-rank adapter beside the frozen pretrained weights; default: train all weights"
+
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a language model is measured by: the mean loss in nats a token, its exponential, and bits a byte of text."""
+
+MASKED_FIGURES = ("loss", "perplexity", "accuracy")
+"""The same of a masked one, over the tokens that are hidden: and the share of them that it tells."""
+
+WHOLE_MATRICES = {"adafactor": "adafactor's factors are of", "muon": "muon orthogonalises"}
+"""Optimizers that cannot step on some rows of a matrix, and why."""
 
 RESUME = (
     "exact: continue the run, or refuse if its settings differ; fork: where they differ, start a new run beside it from the "
@@ -45,11 +56,14 @@ class ModelConfig(Schema):
     attention: Literal["sdpa", "eager"] | None = Field(
         default=None, description="attention implementation; default: the best that the architecture has"
     )
+    lora: LoraConfig | None = Field(default=None, description=LORA)
 
     @model_validator(mode="after")
     def _new_or_pretrained(self) -> Self:
         if (self.config is None) == (self.pretrained is None):
             raise ValueError("give either config (a new model) or pretrained")
+        if self.lora is not None and self.pretrained is None:
+            raise ValueError("lora goes with pretrained: the weights of a new model are random, and an adapter freezes them")
         return self
 
 
@@ -62,9 +76,12 @@ class OptimizationConfig(Schema):
     micro_batch: int | None = Field(
         default=None, ge=1, description="samples a forward pass on one rank; default: the rank's whole share"
     )
-    optimizer: Literal["adamw", "adafactor", "sgd"] = Field(
-        default="adamw", description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum"
+    optimizer: Literal["adamw", "adafactor", "sgd", "muon"] = Field(
+        default="adamw",
+        description="optimizer, as torch.optim has it; sgd takes beta1 as its momentum; muon is for the matrices of a model's "
+        "blocks, and adamw for the rest",
     )
+    muon: MuonConfig | None = Field(default=None, description="optimizer muon: its settings")
     learning_rate: float = Field(default=5e-4, gt=0, description="peak learning rate")
     weight_decay: float = Field(default=0.1, ge=0, description="decay of weight matrices; biases and norms are spared")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of the gradient's mean")
@@ -128,8 +145,15 @@ class OptimizationConfig(Schema):
         for name in ("cpu_offload", "sum_each_micro_batch"):
             if getattr(self, name) and self.sharding == "none":
                 raise ValueError(f"{name} goes with sharding: fsdp")
-        if self.optimizer == "adafactor" and self.sharding == "fsdp":
-            raise ValueError("sharding: fsdp goes with optimizer adamw or sgd: adafactor's factors are of whole matrices")
+        if self.optimizer in WHOLE_MATRICES and self.sharding == "fsdp":
+            reason = WHOLE_MATRICES[self.optimizer]
+            raise ValueError(f"sharding: fsdp goes with optimizer adamw or sgd: {reason} whole matrices")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_of_the_optimizer(self) -> Self:
+        if self.muon is not None and self.optimizer != "muon":
+            raise ValueError(f"muon goes with optimizer: muon, not {self.optimizer!r}")
         return self
 
 
@@ -144,12 +168,27 @@ class TrainingConfig(OptimizationConfig):
         description="shards of a corpus whose windows are mixed with each other before the next ones are read; default: all",
     )
     alpha: float = Field(default=0.7, ge=0.0, le=1.0, description="corpora are mixed with p ~ tokens ** alpha")
+    objective: Literal["causal", "masked"] = Field(
+        default="causal",
+        description="what is predicted: causal: each next token; masked: tokens that are hidden, by a model that reads in both "
+        "directions, such as bert",
+    )
+    masking: MaskingConfig | None = Field(default=None, description="objective masked: which tokens are hidden, and how")
 
     @model_validator(mode="after")
-    def _stride_within_context(self) -> Self:
+    def _fits_together(self) -> Self:
+        if self.masking is not None and self.objective != "masked":
+            raise ValueError(f"masking goes with objective: masked, not {self.objective!r}")
+        if self.objective == "masked" and self.sharding == "fsdp":
+            raise ValueError("objective: masked goes with sharding: none: masked models are not divided yet")
         if self.stride is not None and self.stride > self.context:
             raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         return self
+
+    @property
+    def masks(self) -> MaskingConfig | None:
+        """How tokens are hidden; None if each next token is predicted."""
+        return (self.masking or MaskingConfig()) if self.objective == "masked" else None
 
 
 class EvaluationConfig(Schema):
@@ -271,6 +310,21 @@ class PipelineJob(PrepareJob):
         return checked
 
     @model_validator(mode="after")
+    def _masked_models_tell_tokens(self) -> Self:
+        if self.training.objective == "masked" and self.evaluation.prompts:
+            raise ValueError("evaluation.prompts goes with training.objective: causal: a masked model continues no text")
+        if self.training.objective == "masked" and self.evaluation.harness is not None:
+            raise ValueError("evaluation.harness goes with training.objective: causal: its tasks ask for continuations")
+        if self.training.objective == "masked" and self.model.lora is not None:
+            raise ValueError("model.lora goes with training.objective: causal, and with classifiers")
+        return self
+
+    @model_validator(mode="after")
+    def _lora_goes_with_the_rest(self) -> Self:
+        checked: Self = check_lora(self)
+        return checked
+
+    @model_validator(mode="after")
     def _held_out_text(self) -> Self:
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
@@ -290,9 +344,10 @@ class PipelineJob(PrepareJob):
         """Raise `ValueError` for a gate on what is not measured; which figures a task of lm-eval has, the task says."""
         harness = self.evaluation.harness
         tasks = [f"{PREFIX}{name}/" for name in harness.tasks] if harness else []
-        if metric in TEXT_FIGURES or metric.startswith(tuple(tasks)):
+        figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
+        if metric in figures or metric.startswith(tuple(tasks)):
             return
-        named = [*TEXT_FIGURES, *(f"{begin}FIGURE" for begin in tasks)]
+        named = [*figures, *(f"{begin}FIGURE" for begin in tasks)]
         hint = "; tasks of lm-eval are named in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
         raise ValueError(f"promotion.metric is {metric!r}; what is measured are {', '.join(named)}{hint}")
 

@@ -102,7 +102,8 @@ def name_tokenizer(data: DataConfig) -> tuple[str, str]:
 
 def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
     """All that the fingerprint is of."""
-    options: dict[str, Any] = {"format": FORMAT, **data.tokenizer.model_dump(exclude={"engine"})}
+    options: dict[str, Any] = {"format": FORMAT, **data.tokenizer.recorded()}
+    del options["engine"]
     if data.tokenizer.path is None:
         return {**options, "corpora": [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]}
     content = {name: digest_file(file).sha256 for name, file in find_files(data.tokenizer.path).items()}
@@ -116,7 +117,7 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=options.vocab_size,
-        special_tokens=[END_OF_TEXT],
+        special_tokens=[END_OF_TEXT, *([options.mask_token] if options.mask_token else [])],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
@@ -132,12 +133,12 @@ def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callab
 
 def save_trained(options: TokenizerConfig, tokenizer: Tokenizer, trained_on: list[str] | None, folder: Path) -> dict[str, Any]:
     """Write a trained tokenizer's files; returns its manifest's details. `trained_on` is None where it is not known."""
-    _save(tokenizer, END_OF_TEXT, folder)
+    _save(tokenizer, END_OF_TEXT, options.mask_token, folder)
     return {
         "eos_token": END_OF_TEXT,
         "trained_on": trained_on,
         "vocab_size": tokenizer.get_vocab_size(),
-        "options": options.model_dump(),
+        "options": options.recorded(),
     }
 
 
@@ -173,7 +174,7 @@ def _take(options: TokenizerConfig, folder: Path) -> dict[str, Any]:
     return {"eos_token": eos, "taken_from": options.path, "vocab_size": len(vocab)}
 
 
-def _save(tokenizer: Tokenizer, eos: str, folder: Path) -> None:
+def _save(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
     """Write the files that `AutoTokenizer.from_pretrained` reads.
 
     The end token begins texts and pads as well. There is no unknown token, as there are no unknown bytes: else a token that is
@@ -181,4 +182,5 @@ def _save(tokenizer: Tokenizer, eos: str, folder: Path) -> None:
     """
     tokenizer.save(str(folder / TOKENIZER_FILE))
     config = {"tokenizer_class": PLAIN_CLASS, "eos_token": eos, "bos_token": eos, "pad_token": eos}
+    config |= {"mask_token": mask} if mask else {}
     (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

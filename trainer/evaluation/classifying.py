@@ -109,7 +109,7 @@ def _score(
         stack.enter_context(sharding_group(job.training, runtime))
         model = place_measured(
             job.training, runtime, partial(outline_classifier, job, data.details, folder),
-            partial(load_classifier, store, job, data.details, folder),
+            partial(load_classifier, store, job, data.details, folder, wanted.model.beside),
         )  # fmt: skip
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:

@@ -10,8 +10,10 @@ from pydantic import ValidationError
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.masking import MaskingConfig
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.pretrained.model_files import read_object
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.seals import read_sealed, require_sealed
 from trainer.runs.evaluation import check_asked, encoded_of
@@ -23,6 +25,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 3
 ENCODED = "encoded"
+MASKED = "ForMaskedLM"
+"""How `transformers` ends the names of architectures that tell hidden tokens."""
+
 PREDICTED = ("validation", "test")
 """The splits that are predicted, where there are some."""
 
@@ -37,6 +42,8 @@ class Measurement(NamedTuple):
     context: int
     fingerprint: str
     key: str
+    masking: MaskingConfig | None
+    """How tokens are hidden; None for a model that predicts each next token."""
 
 
 def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
@@ -45,13 +52,14 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on.
     """
     found = find_model(store, job.checkpoint)
-    shards, context = _what_to_read(store, job, found)
+    shards, context, masking = _what_to_read(store, job, found)
     corpora = [key.rsplit("-", 1)[0] for key in shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
     settings = {name: value for name, value in job.evaluation.without_harness().items() if name != "during_training"}
-    name = fingerprint([FORMAT, found.files, shards, context, job.precision, settings])
-    return Measurement(found, shards, context, name, _result_key(store, job, found, name))
+    measured = [FORMAT, found.files, shards, context, job.precision, settings]
+    name = fingerprint([*measured, *([masking.model_dump()] if masking else [])])
+    return Measurement(found, shards, context, name, _result_key(store, job, found, name), masking)
 
 
 def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
@@ -150,8 +158,8 @@ def _intact(store: Store, key: str, kind: type[Found]) -> Found | None:
     return None
 
 
-def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int]:
-    """The shard sets and the window length: as given, else those of the run that made the checkpoint."""
+def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int, MaskingConfig | None]:
+    """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masking."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
         run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
@@ -161,7 +169,16 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
         raise ConfigError(
             f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
         )
-    return shards, context
+    return shards, context, _masking_of(run, found)
+
+
+def _masking_of(run: Any, found: Checkpoint) -> MaskingConfig | None:
+    """How the run that made a checkpoint hides tokens; a masked model of no run is measured with the usual shares."""
+    names = read_object(Path(found.folder, "config.json")).get("architectures") or []
+    if not any(str(name).endswith(MASKED) for name in names):
+        return None
+    settings = run["job"]["training"].get("masking") if run else None
+    return MaskingConfig(**(settings or {}))
 
 
 def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) -> str:

@@ -8,13 +8,16 @@ from tokenizers import Tokenizer
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
+from trainer.corpus.mask_tokens import mask_tokens
 from trainer.corpus.shards import ShardSet, open_shards
 from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.generation import continue_prompts
 from trainer.evaluation.held_out_loss import evaluate
+from trainer.evaluation.masked_loss import evaluate_masked
 from trainer.evaluation.measured import FORMAT, find_evaluation, identify_evaluation
 from trainer.models.causal import check_positions, load_model
+from trainer.models.masked import load_masked
 from trainer.models.outline import outline_files
 from trainer.order.held_out import open_held_out
 from trainer.pretrained.finding import Checkpoint
@@ -52,7 +55,9 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     """
     store = Store(job.store)
     wanted = identify_evaluation(store, job)
-    found, shards, context, name, key = wanted
+    found, shards, context, name, key, masking = wanted
+    if masking is not None:
+        _check_masked(job)
     runtime = start_runtime(job.precision, job.device)
     earlier = runtime.on_first(lambda: find_evaluation(store, wanted))
     if earlier is not None:
@@ -60,8 +65,9 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
 
     sets = [open_shards(store, shard_set) for shard_set in shards]
     tokenizer = _tokenizer(store, found, sets)
+    load = partial(load_masked, found.folder) if masking else partial(load_model, found.folder, beside=found.beside)
     with sharding_group(job, runtime):
-        model = place_measured(job, runtime, partial(outline_files, found.folder, None), partial(load_model, found.folder))
+        model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
         check_positions(model.config, context, "context")
         vocab_size = model.config.get_text_config().vocab_size
         if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
@@ -72,9 +78,15 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
         if not any(corpus.windows for corpus in held_out):
             raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
-            scores = evaluate(model, held_out, context, job.evaluation.batch, runtime, bar.advance)
+            batch = job.evaluation.batch
+            if masking is None:
+                scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
+            else:
+                tokens = mask_tokens(load_tokenizer(store, sets[0].details["tokenizer"]), masking.mask_token)
+                scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
-    basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision)
+    hidden = masking.model_dump() if masking else None
+    basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision, hidden)
     run = run_at(store, found.key) if found.key else None
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
@@ -84,6 +96,14 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     if math.isfinite(scores.total.loss):
         runtime.on_first(lambda: write_sealed(store, key, result.recorded()))
     return result
+
+
+def _check_masked(job: EvaluateJob) -> None:
+    """Raise `ConfigError` for what a masked model is not asked for."""
+    if job.evaluation.prompts:
+        raise ConfigError(f"{job.checkpoint} is a masked language model, which continues no text; leave evaluation.prompts out")
+    if job.sharding == "fsdp":
+        raise ConfigError(f"{job.checkpoint} is a masked language model, which is not divided yet; set sharding to none")
 
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:

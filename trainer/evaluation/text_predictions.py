@@ -51,9 +51,9 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     if earlier is not None:
         return earlier
     runtime.on_first(store.sweep)
-    check_weights(wanted.model.folder)
+    check_weights(wanted.model.beside or wanted.model.folder)
     encoder = load_text_encoder(wanted.model.folder, wanted.data)
-    model = load_finished(wanted.model.folder, encoder.pad_id)
+    model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
     if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
         raise TokenizerError(
             f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but it has {embeddings} embeddings"

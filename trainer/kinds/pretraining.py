@@ -35,8 +35,11 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
 
 
 def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> "Pretraining":
+    from trainer.workloads.masked import MaskedPretraining
     from trainer.workloads.pretraining import Pretraining
 
+    if job.training.objective == "masked":
+        return MaskedPretraining(job, store, data, ranks)
     return Pretraining(job, store, data, ranks)
 
 

@@ -5,15 +5,24 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    GenerationConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers import logging as transformers_logging
 from transformers.activations import NewGELUActivation
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.config.adapters import LoraConfig
 from trainer.config.jobs import ModelConfig
 from trainer.corpus.taken_tokenizer import read_vocabulary
 from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
 from trainer.models.blocks import require_blocks
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
@@ -25,12 +34,13 @@ from trainer.pretrained.weights import check_weights
 transformers_logging.disable_progress_bar()
 
 
-def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int) -> PretrainedConfig:
+def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False) -> PretrainedConfig:
     """The model's full configuration, checked against the tokenizer and the window length.
 
     Raises `ConfigError` for unknown keys and impossible values, `TokenizerError` if tokenizer and model do not match.
     """
-    config = _pretrained_config(options.pretrained) if options.pretrained is not None else new_config(options, tokenizer)
+    pretrained = options.pretrained
+    config = new_config(options, tokenizer, masked) if pretrained is None else _pretrained_config(pretrained)
     vocab_size = config.get_text_config().vocab_size
     if tokenizer.vocab_size > vocab_size:
         raise TokenizerError(
@@ -55,6 +65,20 @@ def count_parameters(config: PretrainedConfig, attention: str | None = None, kin
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def count_adapted(
+    config: PretrainedConfig, attention: str | None, lora: LoraConfig | None, kind: Any = AutoModelForCausalLM
+) -> Trained:
+    """Parameters that are trained, and all, of a model that may have an adapter. Raises `ConfigError` as `find_targets`."""
+    if lora is None:
+        parameters = count_parameters(config, attention, kind)
+        return Trained(parameters, parameters)
+    with torch.device("meta"):
+        model = model_from(config, attention, kind)
+        heads = find_heads(model, made=()) if kind is AutoModelForSequenceClassification else []
+        add_adapter(model, lora, seed=0, heads=heads)
+    return count_trained(model)
+
+
 class Units(NamedTuple):
     """Parameters of a model, of its largest block, and of what is outside of its blocks; those that are tied count once."""
 
@@ -72,20 +96,35 @@ def count_units(config: PretrainedConfig, attention: str | None = None, kind: An
     return Units(parameters, max(blocks), parameters - sum(blocks))
 
 
-def build_model(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
-    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
+def build_model(options: ModelConfig, config: PretrainedConfig, seed: int, kind: Any = AutoModelForCausalLM) -> PreTrainedModel:
+    """A float32 model: pretrained, with an adapter if there is to be one, or new with weights decided by the seed.
+
+    Raises `ConfigError` if it cannot be built.
+    """
     torch.manual_seed(seed)
-    if options.pretrained is not None:
-        return load_model(options.pretrained, options.attention)
-    return made_ready(model_from(config, options.attention, AutoModelForCausalLM))
+    if options.pretrained is None:
+        return made_ready(model_from(config, options.attention, kind))
+    model = load_model(options.pretrained, options.attention, kind=kind)
+    if options.lora is not None:
+        add_adapter(model, options.lora, seed, name=options.pretrained)
+    return model
 
 
-def load_model(path: str | Path, attention: str | None = None) -> PreTrainedModel:
-    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`."""
+def load_model(
+    path: str | Path, attention: str | None = None, beside: str | None = None, kind: Any = AutoModelForCausalLM
+) -> PreTrainedModel:
+    """A float32 model from a folder that `save_pretrained` wrote, or a pretrained name. Raises `ConfigError`.
+
+    An adapter is merged into the model that it was trained `beside`.
+    """
+    if beside is not None:
+        model = load_model(beside, attention)
+        restore_adapter(model, Path(path))
+        return merge(model)
     check_settings(str(path))
     check_weights(str(path))
     try:
-        model: PreTrainedModel = load_pretrained(AutoModelForCausalLM, str(path), attn_implementation=attention)
+        model = load_pretrained(kind, str(path), attn_implementation=attention)
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
     return made_ready(keep_fixed(model))
@@ -123,7 +162,7 @@ def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> Pr
 
 
 def made_ready(model: PreTrainedModel) -> PreTrainedModel:
-    """A causal model as it is trained."""
+    """A language model as it is trained."""
     return fuse_activations(let_padding_learn(model))
 
 

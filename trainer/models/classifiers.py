@@ -12,8 +12,10 @@ from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.finetuning import FinetuneJob
+from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
 from trainer.models.outline import Outline, Rows, outline_folder
+from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.weights import check_weights
@@ -22,12 +24,20 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 
-def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None) -> PreTrainedModel:
+def load_classifier(
+    store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None, beside: str | None = None
+) -> PreTrainedModel:
     """A float32 model with a head for the data's labels: from a checkpoint, else from what the job starts with.
 
     `data` are the details of the encoded set. A head that the pretrained model lacks is made anew, decided by the seed, and
-    said so. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its embeddings.
+    said so. An adapter is put into the model that it was trained beside: `beside` says where that is, and merges them, else it
+    is the job's. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its
+    embeddings.
     """
+    if checkpoint is not None and is_adapter(checkpoint):
+        start = beside or find_model(store, job.model.pretrained, hub=True).folder
+        model = _load_adapted(str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention)
+        return merge(model) if beside else model
     source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
     config = classifier_config(source, data)
     check_weights(source)
@@ -44,11 +54,16 @@ def load_classifier(store: Store, job: FinetuneJob, data: dict[str, Any], checkp
         )
     if made:
         log.info("%s has no such head: newly initialised are %s", job.model.pretrained, ", ".join(made))
-    return fuse_activations(model)
+    fuse_activations(model)
+    if checkpoint is None and job.model.lora is not None:
+        add_adapter(model, job.model.lora, job.training.seed, find_heads(model, made), job.model.pretrained)
+    return model
 
 
 def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path, rows: Rows) -> Outline | None:
     """The same of a checkpoint, whose head is made, for ranks that hold some rows of each weight; None as `outline_folder`."""
+    if is_adapter(checkpoint):
+        return None
     config = classifier_config(str(checkpoint), data)
 
     def build() -> PreTrainedModel:
@@ -57,8 +72,10 @@ def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path,
     return outline_folder(str(checkpoint), rows, build)
 
 
-def load_finished(source: str, pad_id: int) -> PreTrainedModel:
+def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTrainedModel:
     """A float32 model whose head is trained, with its own classes; it is told which id pads.
+
+    An adapter is merged into the model that it was trained `beside`.
 
     Raises `ConfigError` if it cannot be loaded, has no such head, or gives an example several classes at once.
     """
@@ -66,6 +83,8 @@ def load_finished(source: str, pad_id: int) -> PreTrainedModel:
     if config.problem_type == "multi_label_classification":
         raise ConfigError(f"model {source!r} gives a text several classes at once, which is not supported")
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
+    if beside is not None:
+        return merge(_load_adapted(source, beside, config, None))
     check_weights(source)
     model, report = _load(source, config, None, ignore_mismatched_sizes=False)
     if lacking := _not_loaded(report):
@@ -106,6 +125,18 @@ def _read_config(source: str) -> PretrainedConfig:
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {source!r} cannot be loaded: {brief(error)}") from error
     return config
+
+
+def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention: str | None) -> PreTrainedModel:
+    """A base model with the adapter and the head that lie in another folder."""
+    check_weights(beside)
+    model, report = _load(beside, config, attention, ignore_mismatched_sizes=True)
+    fuse_activations(model)
+    restore_adapter(model, Path(source))
+    heads = [f"{name}." for name in saved_heads(model)]
+    if lacking := [name for name in _not_loaded(report) if not name.startswith(tuple(heads))]:
+        raise ConfigError(f"model {beside!r}, beside which {source!r} was trained, lacks {', '.join(lacking[:3])}")
+    return model
 
 
 def _load(

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_FAMILIES
 
 from trainer.common.errors import ConfigError, brief, reason_of
 from trainer.config.jobs import ModelConfig
@@ -17,7 +18,7 @@ from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.published_configs import check_keys, check_padding, is_published, take_published
 
 
-def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConfig:
+def new_config(options: ModelConfig, tokenizer: TokenizerInfo, masked: bool = False) -> PretrainedConfig:
     """The configuration of a new model, without a padding token unless the job names one that no text holds.
 
     A family's own padding token is a number that another tokenizer gave it: here it would be an ordinary token, whose
@@ -26,7 +27,7 @@ def new_config(options: ModelConfig, tokenizer: TokenizerInfo) -> PretrainedConf
     # A copy of all of it: libraries write into what they are given, and the job's own settings name its run.
     values = deepcopy(_read_values(options.config) if isinstance(options.config, str) else options.config or {})
     where = f"model config {options.config}" if isinstance(options.config, str) else "model.config"
-    kind = _check_family(values.pop("model_type", None), where)
+    kind = _check_family(values.pop("model_type", None), where, masked)
     default = _configured(where, lambda: AutoConfig.for_model(kind))
     _check_single(default, where)
     if is_published(values):
@@ -47,13 +48,19 @@ def padding_hint(kind: str, pad_id: int | None) -> str:
     return "; if it is a padding token that it misses, set model.config.pad_token_id to the first id that no text holds"
 
 
-def _check_family(kind: Any, where: str) -> str:
+def _check_family(kind: Any, where: str, masked: bool) -> str:
+    families = MASKED_FAMILIES if masked else CAUSAL_FAMILIES
     if kind not in CONFIG_MAPPING:
-        close = difflib.get_close_matches(str(kind), list(CAUSAL_FAMILIES), 3)
+        close = difflib.get_close_matches(str(kind), list(families), 3)
         raise ConfigError(
             f"{where}: model_type {kind!r} is not one that transformers knows" + (f"; did you mean {close}?" if close else "")
         )
-    if kind not in CAUSAL_FAMILIES:
+    if masked and kind not in families:
+        raise ConfigError(
+            f"{where}: transformers has no masked language model of model_type {kind!r}; take one that reads in both "
+            "directions, such as bert, roberta or modernbert"
+        )
+    if kind not in families:
         raise ConfigError(
             f"{where}: transformers has no causal language model of model_type {kind!r}; take one that predicts the next "
             "token, such as gpt2, llama or mamba"

@@ -22,6 +22,7 @@ from trainer.common.errors import brief
 from trainer.models.blocks import find_blocks
 from trainer.models.causal import made_ready, model_from, take_generation_config
 from trainer.models.converted import Converted
+from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.opened import Tensors
 from trainer.pretrained.weights import check_weights, weight_files
@@ -63,7 +64,7 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
     """A causal model whose weights lie in a local folder; None as `outline_folder` says."""
     check_settings(path)
-    if not Path(path).is_dir():
+    if not Path(path).is_dir() or is_adapter(Path(path)):
         return None
 
     def build() -> PreTrainedModel:

@@ -12,12 +12,12 @@ from trainer.labelled.encoded import encoded_details, split_sizes
 from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
 from trainer.labelled.text_encoder import load_text_encoder
-from trainer.models.causal import count_parameters, count_units
+from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config
 from trainer.order.plan import make_finetune_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
-from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, run_bytes
+from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.weights import check_weights
 from trainer.records.results import FinetunePreflight
@@ -42,8 +42,8 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     details, splits, told = _look(store, job, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
-    parameters = count_parameters(config, job.model.attention, AutoModelForSequenceClassification)
-    memory = _estimate(job, config, ranks, parameters, _longest(job, details, source))
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, AutoModelForSequenceClassification)
+    memory = _estimate(job, config, ranks, trained, parameters, _longest(job, details, source))
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
     plan = make_finetune_plan(job.training, splits, ranks) if splits else None
@@ -52,11 +52,12 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     def present(folder: str) -> int:
         return store.used_bytes(identify(job, encoded).key) if encoded else 0
 
-    require_room(store, {"runs": run_bytes(job.training, parameters, epochs)}, present)
-    require_checkpoint_room(store, checkpoint_bytes(parameters))
+    require_room(store, {"runs": run_bytes(job.training, trained, epochs, final_parameters(job, trained, parameters))}, present)
+    require_checkpoint_room(store, checkpoint_bytes(trained))
     return FinetunePreflight(
         model=job.model.pretrained,
         parameters=parameters,
+        trained=trained,
         ranks=ranks,
         metrics=metric_names(job, len(classes or [])),
         looked_at=told,
@@ -74,12 +75,12 @@ def _longest(job: FinetuneJob, details: dict[str, Any], source: str) -> int:
     return load_text_encoder(source, job.data).max_length
 
 
-def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, parameters: int, length: int) -> Memory:
+def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int) -> Memory:
     training = job.training
     sharded = training.sharding == "fsdp"
     units = count_units(config, job.model.attention, AutoModelForSequenceClassification) if sharded else None
     kept, libraries = guess_activations(config, training), library_bytes()
-    memory = estimate_memory(training, length, config, ranks, parameters, kept, libraries, units)
+    memory = estimate_memory(training, length, config, ranks, parameters, kept, libraries, units, trained)
     whole = libraries + WEIGHT_BYTES * parameters if sharded else 0  # until it is divided, as it gets a new head
     return Memory(memory.device if count_gpus(training.device) else max(memory.device, whole), max(memory.host, whole))
 

@@ -66,9 +66,10 @@ def estimate_memory(
     kept: Activations,
     libraries: int,
     units: Units | None = None,
+    trained: int | None = None,
 ) -> Memory:
     """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a sharded
-    model of these `units`."""
+    model of these `units`, or one of which so many parameters are `trained`, and the others frozen."""
     gpu = count_gpus(training.device) > 0
     _, accumulation = divide_batch(training, ranks)
     activations = activation_bytes(training, length, config, ranks, kept, gpu)
@@ -84,8 +85,9 @@ def estimate_memory(
             return Memory(shares.state + computed, host)
         return Memory(host + shares.state + computed, host + shares.state + computed)
     state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
-    computed = state * parameters + activations
-    host = libraries + COPIED_BYTES * parameters
+    trained = parameters if trained is None else trained
+    computed = state * trained + WEIGHT_BYTES * (parameters - trained) + activations
+    host = libraries + COPIED_BYTES * trained
     return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
 
 

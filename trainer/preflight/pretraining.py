@@ -4,13 +4,17 @@ import os
 from contextlib import suppress
 
 import torch
+from transformers import AutoModelForCausalLM as CAUSAL
+from transformers import AutoModelForMaskedLM as MASKED
 
+from trainer.common.errors import TokenizerError
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
@@ -20,7 +24,8 @@ from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
 from trainer.harness.loading import load_tasks
-from trainer.models.causal import build_model, check_same_vocabulary, count_parameters, count_units, resolve_config
+from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
+from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, make_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
@@ -53,20 +58,25 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
-    config = resolve_config(job.model, tokenizer, training.context)
+    masked = training.masks is not None
+    config = resolve_config(job.model, tokenizer, training.context, masked)
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
-    parameters = count_parameters(config, job.model.attention)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
-    if parameters <= TRIED_AT_ONCE:
+    mask_id = _mask_id(job, tokenizer)
+    if mask_id is not None and parameters <= TRIED_AT_ONCE:
+        tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
+        return_freed_memory()
+    elif parameters <= TRIED_AT_ONCE:
         objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
         with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
-    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units)
+    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = make_plan(training, manifests, ranks) if data else None
@@ -75,13 +85,17 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
     epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
     curation = _preview_curation(store, job)
-    needs = {"shards": _shard_bytes(previews, tokenizer), "runs": run_bytes(training, parameters, epochs)}
+    needs = {
+        "shards": _shard_bytes(previews, tokenizer),
+        "runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters)),
+    }
     require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
-    require_checkpoint_room(store, checkpoint_bytes(parameters))  # of the parts of a sharded model all are fetched
+    require_checkpoint_room(store, checkpoint_bytes(trained))  # of the parts of a sharded model all are fetched
     return Preflight(
         corpora=previews,
         vocab_size=tokenizer.vocab_size,
         parameters=parameters,
+        trained=trained,
         ranks=ranks,
         plan=plan,
         about_windows=windows,
@@ -92,6 +106,21 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation,
     )
+
+
+def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
+    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the second."""
+    masks = job.training.masks
+    if masks is None:
+        return None
+    if not tokenizer.json and job.data.tokenizer.mask_token in ([masks.mask_token] if masks.mask_token else USUAL):
+        return 1
+    if not tokenizer.json:
+        raise TokenizerError(
+            f"a masked model needs a mask token, but that of the tokenizer that is to be trained is "
+            f"{job.data.tokenizer.mask_token!r}; set data.tokenizer.mask_token to {masks.mask_token or USUAL[1]!r}"
+        )
+    return mask_tokens(tokenizer, masks.mask_token).mask_id
 
 
 def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:
@@ -150,17 +179,22 @@ def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> i
     return max(1, _tokens(previews) // (training.stride or training.context))
 
 
-def checkpoint_bytes(parameters: int) -> int:
-    """A checkpoint: weights and Adam's two means in float32."""
-    return 12 * parameters
+def checkpoint_bytes(trained: int) -> int:
+    """A checkpoint: weights that are trained, and Adam's two means, in float32."""
+    return 12 * trained
 
 
-def run_bytes(training: OptimizationConfig, parameters: int, epochs: int) -> int:
+def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
+    """The parameters that the final model's folder holds."""
+    return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
+
+
+def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
     """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
-    model, its weights in float32.
+    model's parameters in float32.
     """
     of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
-    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(parameters) + 4 * parameters
+    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
 
 
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:

@@ -50,7 +50,7 @@ def plan_scale(config: PretrainedConfig, training: TrainingConfig, ranks: int) -
         copies=shares.copies,
         part=shares.copies,
         checkpoint=checkpoint_bytes(units.parameters),
-        kept=run_bytes(training, units.parameters, epochs=0),
+        kept=run_bytes(training, units.parameters, epochs=0, final=units.parameters),
         final=4 * units.parameters,
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
+from trainer.pretrained.adapters import Base, base_of, is_adapter, read_base, require_base
 from trainer.pretrained.hub import hub_reason, is_hub_name
 from trainer.pretrained.parts import of_optimizer
 from trainer.pretrained.weights import CONVERT
@@ -22,15 +23,45 @@ HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its origin."""
+    """A checkpoint found: where its files are, the digests of all of them, its key if it is in the store, and its origin.
+
+    Of an adapter, `beside` is the folder of the model that it was trained beside.
+    """
 
     folder: str
     files: dict[str, str]
     key: str | None
     origin: Literal["store", "folder", "hub"]
+    beside: str | None = None
 
 
 def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
+    """A model, as `_find` says, and the base model of what is an adapter.
+
+    Raises `ArtifactError` if there is no such model or it is damaged, or the base model is another one now.
+    """
+    found = _find(store, name, hub)
+    base = read_base(Path(found.folder)) if is_adapter(Path(found.folder)) else None
+    if base is None:
+        return found
+    beside = _find(store, base.key or base.name, base.origin == "hub")
+    require_base(Path(found.folder), identify_base(base.name, beside))
+    return found._replace(beside=beside.folder)
+
+
+def find_base(store: Store, name: str) -> Checkpoint:
+    """The model that an adapter is trained beside: a folder here, else as `find_model` finds it, on the hub too."""
+    if Path(name, "config.json").is_file():
+        return Checkpoint(name, digest_files(Path(name)), None, "folder")
+    return _find(store, name, hub=True)
+
+
+def identify_base(name: str, found: Checkpoint) -> Base:
+    """What an adapter's folder says of the model that it is beside."""
+    return base_of(name, found.origin, found.key, found.files)
+
+
+def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     """A run's name, a pointer (runs/NAME/checkpoint-best, models/NAME/champion), a folder in the store, or a pretrained folder.
 
     With `hub`, what is none of these and looks like it is taken for the name of a model of the Hugging Face hub, and fetched.

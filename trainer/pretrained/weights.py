@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from trainer.common.errors import ConfigError
+from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.parts import MODEL, find_gap, find_parts
 from trainer.pretrained.tensor_files import Tensor, read_file_header
 from trainer.store.plain_names import plain_name
@@ -23,6 +24,11 @@ def check_weights(name: str) -> None:
     folder = Path(name)
     if not folder.is_dir():
         return
+    if is_adapter(folder):
+        raise ConfigError(
+            f"model {name!r} is an adapter, without the weights that it was trained beside: begin with a run whose "
+            "model.lora.publish is merged, or merge it (peft: merge_and_unload, then save_pretrained) and name that folder"
+        )
     if parts := find_parts(folder, MODEL):  # first: a whole model beside them is of a save that they have replaced
         if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
             raise ConfigError(

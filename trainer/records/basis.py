@@ -38,6 +38,8 @@ class TextBasis(Basis):
     precision: str
     harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
     """What each task of lm-eval is, where figures of such tasks stand beside those of the text."""
+    masking: dict[str, Any] | None = None
+    """How tokens are hidden; None for models that predict each next token."""
 
 
 class ExamplesBasis(Basis):
@@ -54,6 +56,7 @@ def text_basis(
     context: int,
     max_windows: int | None,
     precision: str,
+    masking: dict[str, Any] | None = None,
 ) -> TextBasis | None:
     """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not record it.
 
@@ -71,6 +74,7 @@ def text_basis(
         and all(each["validation_token_bytes"] >= KEPT * each["validation_bytes"] for each in totals),
         context=context,
         precision=precision,
+        masking=masking,
     )
 
 
@@ -112,7 +116,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
         return text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}
     chosen = None if basis.max_windows is None else f"{basis.max_windows} windows a corpus of {', '.join(basis.shards)}"
-    return {**text, "choice": chosen, **read}
+    hidden = {"masking": fingerprint(basis.masking)} if basis.masking else {}
+    return {**text, "choice": chosen, **read, **hidden}
 
 
 def why_incomparable(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:

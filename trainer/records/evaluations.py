@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from trainer.config.jobs import TEXT_FIGURES
+from trainer.config.jobs import MASKED_FIGURES, TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.harness import HarnessResult
 from trainer.store.plain_names import Count, Figure, Share
@@ -56,9 +56,13 @@ class CorpusScore(Result):
     windows: Count
     bits_per_byte: Figure | None = None
     text_bytes: Count | None = None
+    accuracy: Share | None = None
+    """Of a masked model, the share of the hidden tokens that it tells; the other figures are of these tokens too."""
 
     def describe(self) -> str:
         """The figures in one line."""
+        if self.accuracy is not None:
+            return f"loss {self.loss:.4f} nats a hidden token, {self.accuracy:.2%} of them told"
         bits = "" if self.bits_per_byte is None else f", {self.bits_per_byte:.4f} bits a byte"
         return f"loss {self.loss:.4f} nats a token, perplexity {self.perplexity:.1f}{bits}"
 
@@ -109,9 +113,10 @@ class Evaluation(Result):
 
     def figures(self) -> dict[str, float]:
         """The figures of all held-out text and of lm-eval's tasks, as a gate's `metric` names them."""
-        total = self.scores.total.model_dump(include=set(TEXT_FIGURES), exclude_none=True)
+        names = dict.fromkeys((*TEXT_FIGURES, *MASKED_FIGURES))
+        total = self.scores.total.model_dump(include=set(names), exclude_none=True)
         return {
-            **{name: total[name] for name in TEXT_FIGURES if name in total},
+            **{name: total[name] for name in names if name in total},
             **(self.harness.figures() if self.harness else {}),
         }
 

@@ -36,6 +36,7 @@ class Preflight(Result):
     corpora: list[CorpusPreview]
     vocab_size: int
     parameters: int
+    trained: int
     ranks: int
     plan: StepPlan | None
     about_windows: int
@@ -55,7 +56,7 @@ class Preflight(Result):
         about = "" if self.plan else "about "
         rows = [
             ("vocabulary", f"{self.vocab_size:,} tokens"),
-            ("model", f"{self.parameters:,} parameters"),
+            ("model", tell_parameters(self.parameters, self.trained)),
             ("windows", f"{about}{self.about_windows:,}"),
             ("steps", f"{about}{self.about_steps:,} on {self.ranks} rank{'s' if self.ranks > 1 else ''}"),
             *memory_rows(self.about_memory_bytes, self.about_host_bytes),
@@ -71,6 +72,12 @@ class Preflight(Result):
         if not self.plan:
             lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
         return lines
+
+
+def tell_parameters(parameters: int, trained: int) -> str:
+    """How large a model is, and how much of it is trained if that is not all."""
+    part = "" if trained == parameters else f", {trained:,} of them trained ({trained / parameters:.2%})"
+    return f"{parameters:,} parameters{part}"
 
 
 def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
@@ -101,6 +108,7 @@ class FinetunePreflight(Result):
 
     model: str
     parameters: int
+    trained: int
     ranks: int
     metrics: list[str]
     looked_at: str
@@ -111,7 +119,8 @@ class FinetunePreflight(Result):
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
-        rows = [("model", f"{self.model}, {self.parameters:,} parameters"), ("metrics", ", ".join(self.metrics))]
+        model = f"{self.model}, {tell_parameters(self.parameters, self.trained)}"
+        rows = [("model", model), ("metrics", ", ".join(self.metrics))]
         rows.append(("looked at", self.looked_at))
         rows += [(name, f"{count:,} examples") for name, count in (self.splits or {}).items()]
         if self.plan is not None:

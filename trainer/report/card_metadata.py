@@ -8,7 +8,7 @@ from typing import Any
 from trainer.report.account import Account
 from trainer.runs.facts import RunFacts
 
-TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation"}
+TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation", "fill-mask": "Fill-Mask"}
 
 METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
 """What the hub calls figures that have another name here."""
@@ -22,7 +22,7 @@ def describe_metadata(facts: RunFacts, account: Account) -> tuple[dict[str, Any]
     results = [result for result in account.card.results if result["metrics"]]
     family = facts.model_config.get("model_type")
     matter = {
-        "library_name": "transformers",
+        "library_name": "peft" if facts.is_adapter else "transformers",
         "pipeline_tag": account.card.task,
         "license": license_,
         "language": language or None,

@@ -9,6 +9,7 @@ from trainer.metrics.measures import OF_ONE_CLASS, positive_class
 from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
 from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.adapters import loaded_beside
 from trainer.report.card_metadata import hub_metric, index_entry
 from trainer.report.curves import standard_curves
 from trainer.report.finetuning_data import describe_data, in_order
@@ -199,7 +200,7 @@ def _card(
     what = "text classification" if details["classes"] else "text regression"
     summary = (
         f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(sum(facts.parameters.values()))} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
+        f"{short(facts.whole_parameters)} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
         f"{plural(facts.steps, 'optimizer step')}"
     )
     metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
@@ -216,7 +217,14 @@ def _card(
             else "logits.item()"
         ),
     )  # fmt: skip
-    return Card("text-classification", what.replace(" ", "-"), matter, _index(facts, evaluation, details), summary, use)
+    return Card(
+        "text-classification",
+        what.replace(" ", "-"),
+        matter,
+        _index(facts, evaluation, details),
+        summary,
+        loaded_beside(use, facts),
+    )
 
 
 def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from trainer.common.formats import count, duration, percent, plural, size
+from trainer.report.adapters import adapter_pairs
 from trainer.report.summary import FORMATS, measure_speed
 from trainer.report.tables import Pairs, Table
 from trainer.runs.facts import RunFacts
@@ -67,6 +68,7 @@ def model_pairs(facts: RunFacts, origin: str, vocab_size: int, tokenizer: str) -
         ("Weights from", origin),
         *([("Checkpoint", f"the best, of step {count(facts.best_step)}")] if facts.best_step is not None else []),
         ("Parameters", stored or "unknown"),
+        *adapter_pairs(facts),
         *((label, count(value)) for label, value in named if isinstance(value, int)),
         ("Embeddings", f"{count(config.get('vocab_size'))}, for {count(vocab_size)} tokens"),
         ("Tokenizer", tokenizer),

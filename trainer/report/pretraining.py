@@ -1,13 +1,15 @@
 """What a report says of pretraining: text by corpus, loss in nats a token."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from trainer.common.formats import count, number, perplexity, plural, short
+from trainer.common.formats import count, number, percent, perplexity, plural, short
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import StepPlan
 from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.adapters import loaded_beside
 from trainer.report.card_metadata import index_entry
 from trainer.report.curation import describe_curation
 from trainer.report.curves import standard_curves
@@ -19,6 +21,19 @@ from trainer.runs.facts import RunFacts
 from trainer.store.places import FINAL
 
 UNIT = "nats a token"
+
+HIDDEN = "nats a hidden token"
+
+MASKED_USE = """\
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForMaskedLM.from_pretrained(folder)
+
+inputs = tokenizer(f"Once upon a {{tokenizer.mask_token}}", return_tensors="pt")
+likeliest = model(**inputs).logits[0].argmax(-1)[inputs["input_ids"][0] == tokenizer.mask_token_id]
+print(tokenizer.decode(likeliest))"""
 
 USE = """\
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -37,25 +52,43 @@ def describe_pretraining(facts: RunFacts, plan: StepPlan) -> Account:
         verdict=_verdict(facts),
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),
-        curves=standard_curves(UNIT, [BITS_PER_BYTE]),
+        curves=standard_curves(_unit(facts), list(_second_figure(facts))),
         results=[Section("Results by corpus", _results(facts, plan)), *describe_harness(facts)],
         samples=[Section("Samples", [_samples(facts)])],
         data=Section("Data", [Block(_data_note(facts), _data_table(facts, plan)), *describe_curation(facts)]),
         plan=_plan(facts, plan),
         model=_model(facts),
-        checkpoints=checkpoint_table(facts, {"loss": "loss", BITS_PER_BYTE: "bits per byte"}, number),
+        checkpoints=checkpoint_table(facts, {"loss": "loss", **_second_figure(facts)}, number),
         card=_card(facts, plan),
     )
+
+
+def unit_of(job: Mapping[str, Any]) -> str:
+    """The unit of the loss of a job's model."""
+    return HIDDEN if job["training"].get("objective") == "masked" else UNIT
+
+
+def _masked(facts: RunFacts) -> bool:
+    return _unit(facts) == HIDDEN
+
+
+def _second_figure(facts: RunFacts) -> dict[str, str]:
+    """The figure that is told beside the loss, with its name for people."""
+    return {"accuracy": "accuracy"} if _masked(facts) else {BITS_PER_BYTE: "bits per byte"}
+
+
+def _unit(facts: RunFacts) -> str:
+    return unit_of(facts.job)
 
 
 def _verdict(facts: RunFacts) -> str:
     """One line: what training did to the loss on held-out text."""
     compared = find_comparison(facts)
     if compared is None:
-        return verdict_unmeasured(facts, UNIT)
+        return verdict_unmeasured(facts, _unit(facts))
     before, after = compared.before["loss"], compared.after["loss"]
     return (
-        f"Validation loss {number(before)} → {number(after)} {UNIT} {tell_length(facts)} "
+        f"Validation loss {number(before)} → {number(after)} {_unit(facts)} {tell_length(facts)} "
         f"(perplexity {perplexity(before)} → {perplexity(after)})."
     )
 
@@ -66,8 +99,9 @@ def _describe_evaluation(facts: RunFacts) -> str:
         return "The finished model has not been evaluated: there is no evaluation in the store."
     total = facts.evaluation["scores"]["total"]
     bits = f", {number(total[BITS_PER_BYTE])} bits a byte of text" if BITS_PER_BYTE in total else ""
+    bits += f", {percent(total['accuracy'])} of them told" if "accuracy" in total else ""
     return (
-        f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} {UNIT}, "
+        f"Finished model on {count(total['tokens'])} held-out tokens: {number(total['loss'])} {_unit(facts)}, "
         f"perplexity {perplexity(total['loss'])}{bits}."
     )
 
@@ -88,6 +122,8 @@ def _loss_tiles(facts: RunFacts) -> list[Tile]:
     if facts.evaluation is not None:
         total = facts.evaluation["scores"]["total"]
         tiles = [Tile("Validation loss", number(total["loss"]), f"perplexity {perplexity(total['loss'])}")]
+        if "accuracy" in total:
+            tiles.append(Tile("Accuracy", percent(total["accuracy"]), f"of {count(total['tokens'])} hidden tokens"))
         if BITS_PER_BYTE in total:
             text = f"of {short(total['text_bytes'])} held-out bytes, whatever the tokenizer"
             tiles.append(Tile("Bits a byte", number(total[BITS_PER_BYTE]), text))
@@ -208,11 +244,23 @@ def _model(facts: RunFacts) -> Pairs:
 def _card(facts: RunFacts, plan: StepPlan) -> Card:
     start = facts.job["model"]["pretrained"]
     summary = (
-        f"A causal language model ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(sum(facts.parameters.values()))} parameters, trained {f'further from {start}' if start else 'from scratch'} "
+        f"A {'masked' if _masked(facts) else 'causal'} language model "
+        f"({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(facts.whole_parameters)} parameters, trained {f'further from {start}' if start else 'from scratch'} "
         f"on {count(facts.steps * plan.tokens_per_step)} tokens in {plural(facts.steps, 'optimizer step')}"
     )
-    return Card("text-generation", "causal-lm", {}, _index(facts, plan), summary, USE.format(folder=f"{facts.key}/{FINAL}"))
+    return Card(
+        _task(facts),
+        "masked-lm" if _masked(facts) else "causal-lm",
+        {},
+        _index(facts, plan),
+        summary,
+        loaded_beside((MASKED_USE if _masked(facts) else USE).format(folder=f"{facts.key}/{FINAL}"), facts),
+    )
+
+
+def _task(facts: RunFacts) -> str:
+    return "fill-mask" if _masked(facts) else "text-generation"
 
 
 def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
@@ -222,7 +270,9 @@ def _index(facts: RunFacts, plan: StepPlan) -> list[dict[str, Any]]:
     corpora = ", ".join(corpus.name for corpus in plan.corpora)
     dataset = {"name": f"held-out text of {corpora}", "type": corpora, "split": "validation"}
     total = facts.evaluation["scores"]["total"]
-    figures = {"loss": (f"loss ({UNIT})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
+    figures = {"loss": (f"loss ({_unit(facts)})", total["loss"]), "perplexity": ("perplexity", total["perplexity"])}
     if BITS_PER_BYTE in total:
         figures[BITS_PER_BYTE] = ("bits a byte of text", total[BITS_PER_BYTE])
-    return [index_entry("text-generation", dataset, figures), *index_harness(facts)]
+    if "accuracy" in total:
+        figures["accuracy"] = ("accuracy", total["accuracy"])
+    return [index_entry(_task(facts), dataset, figures), *index_harness(facts)]

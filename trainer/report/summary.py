@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from trainer.common.formats import count, duration, number, percent, plural, short, significant
 from trainer.report.account import Tile
+from trainer.report.adapters import adapter_tiles
 from trainer.runs.facts import RunFacts
 
 FORMATS = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
@@ -83,7 +84,8 @@ def size_tiles(facts: RunFacts) -> list[Tile]:
     family = facts.model_config.get("model_type", "model")
     epochs = facts.steps / facts.plan.steps_per_epoch
     return [
-        Tile("Parameters", short(sum(facts.parameters.values())), f"{family}, {stored}"),
+        Tile("Parameters", short(facts.whole_parameters), f"{family}, {stored}"),
+        *adapter_tiles(facts),
         Tile("Optimizer steps", count(facts.steps), f"{significant(epochs)} epoch{'' if epochs == 1 else 's'}"),
     ]
 

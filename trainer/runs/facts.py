@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.corpus.decisions import decisions_behind
+from trainer.pretrained.adapters import WEIGHTS as ADAPTER
 from trainer.pretrained.tensor_files import read_tensors
 from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
@@ -84,6 +85,22 @@ class RunFacts:
     def steps(self) -> int:
         """The steps that were made: fewer than planned if training stopped early."""
         return max((record["step"] for record in self.records), default=self.plan.total_steps)
+
+    @property
+    def whole_parameters(self) -> int:
+        """The parameters of the model as it computes: an adapter's file holds those that were trained alone."""
+        return self.trained["parameters"] if self.trained and self.is_adapter else sum(self.parameters.values())
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the final model is an adapter, to be loaded beside the model that it was trained beside."""
+        return ADAPTER in self.final.digests()
+
+    @property
+    def trained(self) -> dict[str, int] | None:
+        """The parameters that were `trained` beside frozen ones, and all `parameters`; None where all of them were."""
+        counts: dict[str, int] | None = self.final.details.get("trained")
+        return counts
 
     @property
     def best_step(self) -> int | None:

@@ -34,4 +34,7 @@ def _model_identity(model: ModelConfig) -> dict[str, Any]:
             identity[key] = digest_file(Path(value)).sha256
         elif isinstance(value, str) and Path(value).is_dir():
             identity[key] = digest_files(Path(value))
+    lora = identity.pop("lora")
+    if lora is not None:  # else runs are named as before there were adapters
+        identity["lora"] = one_spelling(lora)
     return {**identity, "config": one_spelling(identity["config"])}

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob, PrepareJob
+from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
+from trainer.config.optimizers import MuonConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
@@ -65,6 +66,12 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
+    for name in ("muon", "objective", "masking"):  # without them runs are named as before there were any
+        settings.pop(name, None)
+    if isinstance(training, TrainingConfig) and training.masks is not None:
+        settings["masking"] = one_spelling(training.masks.model_dump())
+    if training.optimizer == "muon":
+        settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     if settings.get("locality", 0) is None:
         del settings["locality"]  # the order that there was before there was a choice
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
@@ -86,7 +93,7 @@ def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
         raise _nothing_to_fork(store, key)
     if earlier["fingerprint"] == name:
         return Run(key, name, identity)
-    fixed = ("model", "tokenizer")
+    fixed = ("model", "tokenizer", "lora")
     before, now = ({part: each.get(part) for part in fixed} for each in (earlier["identity"], identity))
     if before != now:
         raise RunError(f"{store.path(key)} cannot be forked with another model: {'; '.join(tell_changes(before, now))}")

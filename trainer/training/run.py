@@ -12,7 +12,9 @@ from trainer.common.errors import RunError
 from trainer.common.outages import patiently
 from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
+from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.order.batches import batches_from
+from trainer.pretrained.adapters import is_adapter, require_base
 from trainer.pretrained.finding import find_model
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
@@ -125,7 +127,9 @@ def _train(
     environment = describe_environment(runtime.device, runtime.ranks, training.precision)
     runtime.on_first(lambda: write_sealed(store, f"{run.key}/{ENVIRONMENT}", environment))
     start = folder or fork_weights(store, run.key)
-    if start is None and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
+    runtime.on_first(lambda: _require_base(start, workload))
+    begins = start is None or is_adapter(start)  # the weights of what the job names are read
+    if begins and (pretrained := job.model.pretrained) is not None and runtime.any(Path(pretrained).is_dir()):
         require_same_model(pretrained, runtime)
     model, objective, settings = place_model(training, workload, runtime, start)
     optimizer = make_optimizer(objective, training)
@@ -151,6 +155,7 @@ def _train(
         arguments = (
             store, run.key, model, workload.files, run.fingerprint, training.keep_last, workload.criterion.figure,
             lease.check if runtime.rank == 0 else lambda: None, lambda step: ended_epoch(step, plan), training.keep_epochs,
+            workload.base if runtime.rank == 0 else None,
         )  # fmt: skip
         if is_sharded(model):
             saver = stack.enter_context(PartSaver(*arguments, runtime=runtime.with_own_group(), settings=settings))
@@ -167,6 +172,12 @@ def _train(
         )  # fmt: skip
         run_loop(session, batches)
     return model, state
+
+
+def _require_base(start: Path | None, workload: Workload) -> None:
+    """Raise `ArtifactError` if training is to go on with an adapter of another base model."""
+    if start is not None and is_adapter(start) and workload.base is not None:
+        require_base(start, workload.base)
 
 
 def _measure(workload: Workload, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
@@ -192,14 +203,18 @@ def _publish(
     saved = f"{run.key}/{folder_name(state.step if best is None else best)}"
     if best is not None and not is_sharded(model):
         model = workload.load_model(Path(find_model(store, saved).folder))
+    counts = {"trained": count_trained(model)._asdict()} if is_adapted(model) else {}
+    base = workload.base if job.model.lora is not None and job.model.lora.publish == "adapter" else None
+    if is_adapted(model) and base is None:
+        model = merge(model)
     with store.staging(sum(p.nbytes for p in model.parameters()), f"{run.key}/{FINAL}") as folder:
         if is_sharded(model):
             publish_parts(model, Path(find_model(store, saved).folder), folder)
         else:
-            model.save_pretrained(folder)
+            save_model(model, folder, base)
         for path in workload.files:
             (folder / path.name).write_bytes(path.read_bytes())
-        details = {"run": run.fingerprint, "step": best, **workload.details}
+        details = {"run": run.fingerprint, "step": best, **counts, **workload.details}
         lease.check()
         manifest = publish_folder(store, folder, f"{run.key}/{FINAL}", FINAL_KIND, run.fingerprint, details)
     return ArtifactRef(key=run.key, fingerprint=run.fingerprint, size=manifest.size())

@@ -5,6 +5,7 @@ A checksum says that a file is the one that was written, not that what was writt
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue
 
+from trainer.pretrained.adapters import PREFIX, tensor_of
 from trainer.pretrained.parts import find_gap, of_optimizer
 from trainer.pretrained.tensor_files import Tensor, read_tensors
 from trainer.store.manifest import Manifest
@@ -55,12 +56,13 @@ def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) 
         return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
     if gap := find_gap(weights) or find_gap(moments):
         return f"the files of {store.path(key)} {gap}"
-    known, shapes = {name for group in settings.optimizer for name in group.params}, dict(weights)
+    known = {name for group in settings.optimizer for name in group.params}
+    shapes = {name.removeprefix(PREFIX): weight for name, weight in weights}
     for full, moment in moments:
         parameter = full.rpartition("/")[0]
         if parameter not in known:
             return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which is of no parameter that state.json names"
-        weight = shapes.get(parameter.removeprefix("model."))  # some families save weights under other names
+        weight = shapes.get(tensor_of(parameter.removeprefix("model.")))  # some families save weights under other names
         if weight is not None and not _fits(moment.whole, weight.whole):
             return f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.whole} for a weight of shape {weight.whole}"
     return None

@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.outages import passes, patiently
 from trainer.common.stopping import finishing
+from trainer.models.adapters import save_model
+from trainer.pretrained.adapters import Base
 from trainer.records.pointers import folder_name, write_pointer
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
@@ -61,14 +63,17 @@ class Saver:
         check: Callable[[], None] = lambda: None,
         ended: EndedEpoch = lambda step: None,
         keep_epochs: int | None = None,
+        base: Base | None = None,
     ) -> None:
-        """`check` is called before each commit, and raises if this process may no longer write to the run.
+        """`base` is the model that an adapter is trained beside, of which the adapter alone is saved.
+
+        `check` is called before each commit, and raises if this process may no longer write to the run.
 
         `ended` says which epoch ends with a step: its checkpoint is kept, or, with `keep_epochs`, those of the newest so many.
         """
         self._store, self._run, self._model, self._extra = store, run, model, extra
         self._fingerprint, self._keep_last, self._figure, self._check = fingerprint, keep_last, figure, check
-        self._ended, self._keep_epochs = ended, keep_epochs
+        self._ended, self._keep_epochs, self._base = ended, keep_epochs, base
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._pending: Future[Commit] | None = None
         self._failures = 0
@@ -130,7 +135,7 @@ class Saver:
         state, place = snapshot.state, self._place(snapshot)
         with told(self._store.path(place)), self._store.staging(snapshot.size(), place) as folder:
             # It empties what it is given, and this may be done again.
-            self._model.save_pretrained(folder, state_dict=dict(snapshot.weights))
+            save_model(self._model, folder, self._base, snapshot.weights)
             save_file(snapshot.optimizer, folder / OPTIMIZER)
             self._write_settings(snapshot, folder)
             self._check()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.models.adapters import trained_tensors
 from trainer.models.outline import own_tensors
 from trainer.pretrained.opened import Stretch
 from trainer.training.checkpoint import TrainState
@@ -49,7 +50,7 @@ def take_snapshot(
     """Copy the training state off the device, over the snapshot that was taken into these copies before.
 
     `computed` says with how many threads and ranks. Every rank has the whole state, so one of them is enough;
-    of a model that is divided among them, each takes its `own_part`.
+    of a model that is divided among them, each takes its `own_part`. Of a model with an adapter the adapter is all.
     `optimizer.safetensors` names a tensor by its parameter's name in the objective and its own
     ("transformer.wte.weight/exp_avg"), as `torch.distributed.checkpoint.state_dict` does.
     """
@@ -67,7 +68,7 @@ def take_snapshot(
         "computed": computed,
     }
     if own_part is None:
-        weights = copies.take("weights", model.state_dict())
+        weights = copies.take("weights", trained_tensors(model))
         return Snapshot(state.model_copy(), weights, copies.take("optimizer", moments), settings, epoch)
     model_part, optimizer_part = own_part(own_tensors(model)), own_part(moments)
     weights, moments = copies.take("weights", model_part.tensors), copies.take("optimizer", optimizer_part.tensors)

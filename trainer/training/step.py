@@ -12,7 +12,9 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from trainer.common.errors import ConfigError, brief
 from trainer.config.jobs import OptimizationConfig
+from trainer.config.optimizers import MuonConfig
 from trainer.order.batches import Batch
+from trainer.training.muon import block_matrices, make_muon
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import clip_gradients, unsynchronised
 
@@ -25,10 +27,13 @@ class Outcome(NamedTuple):
     skipped: bool
 
 
+def _adamw(groups: Any, training: OptimizationConfig) -> torch.optim.AdamW:
+    betas = (training.beta1, training.beta2)
+    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.epsilon, fused=True)
+
+
 OPTIMIZERS: dict[str, Callable[[Any, OptimizationConfig], torch.optim.Optimizer]] = {
-    "adamw": lambda groups, t: torch.optim.AdamW(
-        groups, lr=t.learning_rate, betas=(t.beta1, t.beta2), eps=t.epsilon, fused=True
-    ),
+    "adamw": _adamw,
     "adafactor": lambda groups, t: torch.optim.Adafactor(groups, lr=t.learning_rate),
     "sgd": lambda groups, t: torch.optim.SGD(groups, lr=t.learning_rate, momentum=t.beta1),
 }
@@ -47,12 +52,16 @@ STATE_SPACE = {"A_log", "D", "dt_bias"}
 def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.optim.Optimizer:
     """The optimizer, which decays matrices only: biases, norms and what governs a recurrence are spared."""
     spared = spared_from_decay(model)
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matrices = block_matrices(model) - spared if training.optimizer == "muon" else set()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad and parameter not in matrices]
     groups = [
         {"params": [p for p in parameters if p not in spared], "weight_decay": training.weight_decay},
         {"params": [p for p in parameters if p in spared], "weight_decay": 0.0},
     ]
-    return OPTIMIZERS[training.optimizer](groups, training)
+    if training.optimizer != "muon":
+        return OPTIMIZERS[training.optimizer](groups, training)
+    options, ordered = training.muon or MuonConfig(), [each for each in model.parameters() if each in matrices]
+    return make_muon(ordered, _adamw(groups, training), options, training.learning_rate, training.weight_decay)
 
 
 def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from trainer.common.progress import Progress
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
+from trainer.pretrained.adapters import Base
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
@@ -36,6 +37,10 @@ class Workload(Protocol):
     @property
     def details(self) -> dict[str, Any]:
         """What the final model's manifest says of its making."""
+
+    @property
+    def base(self) -> Base | None:
+        """The model that an adapter is trained beside; None where all weights are trained. Read on the first rank."""
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         """The model as the job starts it, or as a checkpoint's folder holds it."""

@@ -1,6 +1,7 @@
 """Fine-tuning as the training loop sees it: labelled examples in their order, and the loss of a label."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
 from trainer.order.epoch_order import EpochOrder
 from trainer.order.plan import make_finetune_plan
+from trainer.pretrained.adapters import Base
+from trainer.pretrained.finding import find_model, identify_base
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
@@ -64,6 +67,11 @@ class Finetuning:
     @property
     def details(self) -> dict[str, Any]:
         return {}  # config.json names the encoded set, which becomes another one with another test split
+
+    @cached_property
+    def base(self) -> Base | None:
+        name = self._job.model.pretrained
+        return identify_base(name, find_model(self._store, name, hub=True)) if self._job.model.lora else None
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         return load_classifier(self._store, self._job, self._set.details, folder)

@@ -14,12 +14,15 @@ from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
 from trainer.evaluation.held_out_loss import evaluate
+from trainer.models.adapters import restore_adapter
 from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
 from trainer.models.outline import Outline, Rows, outline_files, outline_new
 from trainer.models.trial import tried_objective
 from trainer.order.batches import Batch
 from trainer.order.dataset import Dataset, open_dataset, read_batch
 from trainer.order.plan import make_plan
+from trainer.pretrained.adapters import Base
+from trainer.pretrained.finding import find_base, identify_base
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
@@ -51,11 +54,22 @@ class Pretraining:
         job = self._job
         return open_dataset(self._store, self._data, job.training, self.plan, job.evaluation.during_training)
 
+    @cached_property
+    def base(self) -> Base | None:
+        name = self._job.model.pretrained
+        if self._job.model.lora is None or name is None:
+            return None
+        return identify_base(name, find_base(self._store, name))
+
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         job = self._job
-        if folder is not None:
+        if folder is None:
+            return build_model(job.model, self._resolve_config(), job.training.seed)
+        if job.model.lora is None or job.model.pretrained is None:
             return load_model(folder, job.model.attention)
-        return build_model(job.model, self._resolve_config(), job.training.seed)
+        model = load_model(job.model.pretrained, job.model.attention)
+        restore_adapter(model, folder)
+        return model
 
     def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
         job = self._job
@@ -67,10 +81,13 @@ class Pretraining:
         return outline_new(config, job.model.attention, job.training.seed, rows)
 
     def _resolve_config(self) -> PretrainedConfig:
+        return self._configure(masked=False)
+
+    def _configure(self, masked: bool) -> PretrainedConfig:
         """The configuration of the model that the job starts with, checked against its tokenizer."""
         job = self._job
         tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
-        config = resolve_config(job.model, tokenizer, job.training.context)
+        config = resolve_config(job.model, tokenizer, job.training.context, masked)
         if job.model.pretrained is not None:
             check_same_vocabulary(job.model.pretrained, tokenizer)
         if other := find_other_class(tokenizer.json, config.model_type):

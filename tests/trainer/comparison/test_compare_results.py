@@ -126,7 +126,8 @@ def language_model(letter: str, loss: float, bits: float, tokenizer: str) -> Com
     }  # fmt: skip
     return ComparedRun(
         letter=letter, key=f"runs/{letter}", kind=PRETRAINING, state="finished",
-        config={"job": {"evaluation": {}}, "data": {"shards": []}}, plan={}, environment={}, records=[], evaluation=evaluation,
+        config={"job": {"evaluation": {}, "training": {}}, "data": {"shards": []}}, plan={}, environment={}, records=[],
+        evaluation=evaluation,
         model_config={}, parameters=None, sources={},
     )  # fmt: skip
 

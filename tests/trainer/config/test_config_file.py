@@ -206,7 +206,7 @@ def every_field(schema: type[BaseModel], prefix: str) -> list[tuple[str, str | N
     [
         "  training.learning_rate  number > 0, default 0.0005",
         "  training.global_batch  whole number ≥ 1, default 8",
-        "  training.optimizer  adamw|adafactor|sgd, default adamw",
+        "  training.optimizer  adamw|adafactor|sgd|muon, default adamw",
         "  training.compile  true|false, default False",
         "  data.corpora.N.paths  list of text, required",
         "  model.config  mapping or text, optional",

@@ -86,7 +86,7 @@ TABLE = [
         "a value where keys are expected",
         ["model=gpt2"],
         "ConfigError: configuration {here}/job.yaml: model: expected keys with values, found 'gpt2'; known keys are "
-        "config, pretrained, pad_vocab_to, attention",
+        "config, pretrained, pad_vocab_to, attention, lora",
     ),
     Said(
         "a value where a list of keys is expected",

@@ -1,0 +1,66 @@
+"""Runs with Muon and of masked models, killed and continued, on one rank and on two, end with the bytes of one that was not."""
+
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.depth import once
+from tests.processes import Running, start_ranks, start_warm
+from tests.support import SMALL_MODEL, curve, final_bytes, only_run, small_values, steps_recorded, write_config
+from tests.trainer.adapted_runs import LORA, lora_values, write_base
+from trainer.corpus.preparation import PreparedData
+
+pytestmark = pytest.mark.slow
+
+OFTEN = {"training__save_every": 1, "training__max_steps": 24, "training__micro_batch": 2}
+"""Time to be interrupted."""
+
+BERT = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 32,
+}  # fmt: skip
+KINDS: dict[str, dict[str, Any]] = {
+    "lora": {},
+    "muon": {"training__optimizer": "muon", "model__config": SMALL_MODEL},
+    "masked": {
+        "training__objective": "masked", "model__config": BERT, "evaluation__prompts": [],
+        "data__tokenizer": {"vocab_size": 384, "mask_token": "<mask>"},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", once("lora", "muon", "masked"))
+def test_a_killed_run_ends_with_the_same_bytes(
+    raw: Path, prepared: tuple[Path, PreparedData], kind: str, ranks: int, tmp_path: Path
+) -> None:
+    base = write_base(tmp_path / "base", *prepared)
+    changes = {**KINDS[kind], **(lora_values(base, {**LORA, "dropout": 0.1}) if kind == "lora" else {}), **OFTEN}
+    whole, killed = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("whole", "killed"))
+    configs = [write_config(tmp_path / f"{s.name}.yaml", small_values(raw, s, **changes)) for s in (whole, killed)]
+    finish(tmp_path / "said-whole", ranks, configs[0])
+    running = start(tmp_path / "said-killed", ranks, configs[1])
+    ended = running[0].send_when(signal.SIGKILL, lambda: steps_recorded(killed) >= 9)
+    assert ended.status == -signal.SIGKILL
+    for other in running[1:]:
+        other.wait()
+    assert "continuing from" in finish(tmp_path / "said-last", ranks, configs[1])
+    assert only_run(whole) == only_run(killed)
+    assert curve(whole) == curve(killed)
+    assert final_bytes(whole) == final_bytes(killed)
+
+
+def finish(said: Path, ranks: int, config: Path) -> str:
+    """Train to the end; returns what the first rank tells."""
+    ended = [each.wait() for each in start(said, ranks, config)]
+    assert [each.status for each in ended] == [0] * ranks, ended
+    return ended[0].stderr
+
+
+def start(said: Path, ranks: int, config: Path) -> list[Running]:
+    if ranks == 1:
+        return [start_warm(said, "trainer.__main__", config)]
+    return start_ranks(said, ranks, "trainer.__main__", config)

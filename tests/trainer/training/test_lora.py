@@ -1,0 +1,242 @@
+"""Low-rank adapters: trained as `peft` does it in a plain loop, saved without their base, published in two forms."""
+
+import json
+import shutil
+from math import cos, pi
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM
+
+from tests.support import curve, digests, final_bytes, records, small_job
+from tests.trainer.adapted_runs import LORA, adapt, lora_job, write_base
+from trainer.common.errors import ArtifactError, ConfigError, RunError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.reporting import make_report
+from trainer.kinds.table import kind_of
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.pretrained.finding import find_model
+from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
+from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.storage import Store
+
+STEPS = 20
+
+# peft asks transformers by a name that this one will not have for ever.
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def base(prepared: tuple[Path, PreparedData], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that is adapted; not to be written to."""
+    return write_base(tmp_path_factory.mktemp("base") / "model", *prepared)
+
+
+def test_a_model_is_adapted_as_peft_does_it_in_a_plain_loop(raw: Path, stocked: Path, data: PreparedData, base: Path) -> None:
+    run = adapt(raw, stocked, data, base)
+    job = lora_job(raw, stocked, base)
+    store, training = Store(str(stocked)), job.training
+    plan = make_plan(training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, training, plan, None)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    torch.manual_seed(training.seed)
+    targets = ["c_attn", "c_proj", "c_fc"]
+    adapted = get_peft_model(plain, LoraConfig(r=4, lora_alpha=8, target_modules=targets, fan_in_fan_out=True))
+    optimizer = torch.optim.AdamW(
+        [p for p in adapted.parameters() if p.requires_grad], lr=training.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate_at(step))
+    losses = []
+    for step in range(STEPS):
+        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
+        ids = inputs["input_ids"]
+        logits = adapted(input_ids=ids).logits[:, :-1]
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(adapted.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
+    merged = adapted.merge_and_unload().state_dict()
+    published = load_file(stocked / run / "final" / "model.safetensors")
+    assert max(float((merged[name] - each).abs().max()) for name, each in published.items()) < 1e-4
+    started = load_file(base / "model.safetensors")
+    assert max(float((started[name] - each).abs().max()) for name, each in published.items()) > 0.1, "far from where it began"
+
+
+def rate_at(step: int) -> float:
+    """A cosine after two steps of warm-up, as the small jobs have it."""
+    return step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2)))
+
+
+def test_a_checkpoint_holds_the_adapter_and_its_optimizer_alone_and_names_its_base(
+    raw: Path, stocked: Path, data: PreparedData, base: Path
+) -> None:
+    run = adapt(raw, stocked, data, base, training__max_steps=3)
+    folder = stocked / run / "checkpoints" / "step-00000003"
+    assert not (folder / "model.safetensors").exists()
+    adapter, moments = load_file(folder / "adapter_model.safetensors"), load_file(folder / "optimizer.safetensors")
+    assert len(adapter) == 2 * 4 * 2, "A and B of four layers in each of two blocks"
+    assert {name.rpartition("/")[0].replace(".default", "") for name in moments} == {
+        name.replace("base_model.model.", "model.", 1) for name in adapter
+    }
+    named = json.loads((folder / "base_model.json").read_text())
+    assert named["name"] == str(base) and named["files"]["model.safetensors"] == digests(base)["model.safetensors"]
+    whole = (base / "model.safetensors").stat().st_size
+    assert sum(path.stat().st_size for path in folder.glob("*.safetensors")) < whole
+
+
+def test_the_final_model_is_a_plain_one_and_the_report_says_how_much_was_trained(
+    raw: Path, stocked: Path, data: PreparedData, base: Path
+) -> None:
+    run = adapt(raw, stocked, data, base, training__max_steps=3)
+    model, started = (AutoModelForCausalLM.from_pretrained(folder) for folder in (stocked / run / "final", base))
+    assert sorted(model.state_dict()) == sorted(started.state_dict())
+    trained = json.loads((stocked / run / "final" / "manifest.json").read_text())["details"]["trained"]
+    adapter = load_file(stocked / run / "checkpoints" / "step-00000003" / "adapter_model.safetensors")
+    assert trained["trained"] == sum(each.numel() for each in adapter.values())
+    page = Store(str(stocked)).read_bytes(make_report(Store(str(stocked)), run).key).decode()
+    assert "Trained parameters" in page and "rank 4, alpha 8, dropout 0, on every linear layer; merged" in page
+
+
+def test_training_goes_on_from_the_adapter_with_the_same_bytes_and_dropout(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
+) -> None:
+    lora = {**LORA, "dropout": 0.3}
+    changes = {"training__max_steps": 6, "training__save_every": 2, "training__keep_last": 9}
+    run = adapt(raw, stocked, data, base, lora, **changes)
+    whole = final_bytes(stocked)
+    other = Path(shutil.copytree(stocked, tmp_path / "other"))
+    for folder in (other / run / "final", *sorted((other / run / "checkpoints").iterdir())[1:]):
+        shutil.rmtree(folder)
+    (other / run / "checkpoint-last").unlink()
+    assert adapt(raw, other, data, base, lora, **changes) == run
+    assert final_bytes(other) == whole
+    assert curve(other) == curve(stocked)
+    assert [r["loss"] for r in records(stocked, "train")][1:] != [
+        r["loss"] for r in records(dropless(raw, tmp_path / "dry", stocked, data, base, changes), "train")
+    ][1:], "the dropout drops"
+
+
+def dropless(raw: Path, store: Path, stocked: Path, data: PreparedData, base: Path, changes: dict[str, int]) -> Path:
+    shutil.copytree(stocked, store, ignore=shutil.ignore_patterns("runs"))
+    adapt(raw, store, data, base, **changes)
+    return store
+
+
+def test_a_run_does_not_go_on_beside_another_base_model(
+    raw: Path, stocked: Path, prepared: tuple[Path, PreparedData], data: PreparedData, tmp_path: Path
+) -> None:
+    base = write_base(tmp_path / "base", *prepared)
+    changes = {"training__max_steps": 4, "training__save_every": 2, "run": "named"}
+    adapt(raw, stocked, data, base, **changes)
+    shutil.rmtree(stocked / "runs/named/final")
+    write_base(base, *prepared, seed=8)
+    with pytest.raises(RunError, match=r"was made with other settings: model.pretrained.model.safetensors"):
+        adapt(raw, stocked, data, base, **changes)
+    with pytest.raises(ArtifactError, match=r"an adapter of .*, and .* is another model now \(model.safetensors: expected"):
+        find_model(Store(str(stocked)), "runs/named/checkpoints/step-00000004")
+
+
+def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
+) -> None:
+    merged = adapt(raw, stocked, data, base, training__max_steps=5)
+    run = adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, training__max_steps=5)
+    final = stocked / run / "final"
+    assert {path.name for path in final.glob("*.safetensors")} == {"adapter_model.safetensors"}
+    ids = torch.arange(16)[None]
+    plain = AutoModelForCausalLM.from_pretrained(stocked / merged / "final").eval()
+    loaded = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(final)).eval()
+    with torch.no_grad():
+        assert torch.allclose(loaded(ids).logits, plain(ids).logits, atol=1e-5)
+    one, other = (
+        evaluate_checkpoint(
+            EvaluateJob(store=str(stocked), checkpoint=f"{each}/final", evaluation={"max_windows": 4}), silent()
+        )
+        for each in (run, merged)
+    )
+    assert one.scores == other.scores
+    card = (final / "README.md").read_text() if make_report(Store(str(stocked)), run) else ""
+    assert "library_name: peft" in card and "PeftModel.from_pretrained(base, folder)" in card
+    with pytest.raises(ConfigError, match=r"is an adapter, without the weights .* whose model.lora.publish is merged"):
+        kind = kind_of(further := lora_job(raw, stocked, final))
+        kind.preflight(further, silent())
+
+
+@pytest.mark.parametrize(
+    ("targets", "said"),
+    [
+        (
+            ["q_proj"],
+            r"no module's name ends with 'q_proj'; the nearest are c_proj, .*; in all there are c_attn, c_fc, c_proj, lm_h",
+        ),
+        (["wte"], r"transformer.wte is a Embedding, and linear layers are adapted"),
+        (["lm_head"], r"lm_head shares its weight with the input embeddings"),
+    ],
+)
+def test_targets_that_cannot_be_adapted_are_refused_before_anything_is_done(
+    raw: Path, stocked: Path, base: Path, targets: list[str], said: str
+) -> None:
+    job = lora_job(raw, stocked, base, {**LORA, "targets": targets})
+    with pytest.raises(ConfigError, match=said):
+        kind_of(job).preflight(job, silent())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model__lora__rank": 0}, r"model.lora.rank: expected at least 1, found 0"),
+        ({"training__sharding": "fsdp"}, r"model.lora goes with training.sharding: none"),
+    ],
+)
+def test_settings_that_do_not_go_with_an_adapter_are_refused(
+    raw: Path, tmp_path: Path, changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        lora_job(raw, tmp_path, tmp_path, dict(LORA), **changes)
+
+
+def test_a_new_model_is_not_adapted(raw: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model: lora goes with pretrained"):
+        small_job(raw, tmp_path, model__lora=LORA)
+
+
+def test_the_preflight_counts_what_is_trained(raw: Path, stocked: Path, base: Path) -> None:
+    adapted, whole = lora_job(raw, stocked, base), small_job(raw, stocked, model={"pretrained": str(base)})
+    one, other = (kind_of(job).preflight(job, silent()) for job in (adapted, whole))
+    assert one.trained < other.trained == other.parameters < one.parameters
+    assert any("of them trained" in line for line in one.lines())
+
+
+def test_a_checkpoint_whose_moments_are_not_those_of_the_adapter_is_passed_over(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"training__max_steps": 4, "training__save_every": 2, "training__keep_last": 9}
+    run = adapt(raw, stocked, data, base, **changes)
+    whole, folder = final_bytes(stocked), stocked / run / "checkpoints" / "step-00000004"
+    moments = load_file(folder / "optimizer.safetensors")
+    name = next(each for each in moments if each.endswith("lora_A.default.weight/exp_avg"))
+    save_file({**moments, name: torch.zeros(1, 3)}, folder / "optimizer.safetensors")
+    manifest = read_manifest(Store(str(stocked)), f"{run}/checkpoints/{folder.name}", CHECKPOINT_KIND)
+    assert manifest is not None
+    files = [digest_file(folder / each.name, each.name) for each in manifest.files]
+    write_manifest(
+        Store(str(stocked)), f"{run}/checkpoints/{folder.name}", make_manifest(
+            CHECKPOINT_KIND, manifest.fingerprint, files, manifest.details
+        )
+    )  # fmt: skip
+    shutil.rmtree(stocked / run / "final")
+    adapt(raw, stocked, data, base, **changes)
+    assert "of shape (1, 3) for a weight of shape (4, 32)" in caplog.text
+    assert final_bytes(stocked) == whole

@@ -1,0 +1,101 @@
+"""Classifiers with low-rank adapters: their head is trained whole, and all that follows training takes both forms."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+
+from tests.support import cpu_runtime, only_run
+from tests.trainer.labelled_data import bert_folder
+from tests.trainer.labelled_pairs import finetune_job
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.predicting import PredictJob
+from trainer.evaluation.measuring import evaluate_any
+from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.table import kind_of
+from trainer.kinds.training import train
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import promote
+
+LORA: dict[str, Any] = {"rank": 2, "dropout": 0.1}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT that was pretrained on masks: it has neither a head nor a pooler for texts; not to be written to."""
+    folder = bert_folder(tmp_path_factory.mktemp("models") / "bert")
+    BertForMaskedLM(BertConfig.from_pretrained(folder)).save_pretrained(folder)
+    return folder
+
+
+def tune(pairs: Path, store: Path, bert: Path, lora: dict[str, Any], **changes: Any) -> str:
+    cpu_runtime()
+    job = finetune_job(
+        pairs, store, bert, model__lora=lora, training__max_steps=6, training__epochs=None, training__save_every=3, **changes
+    )
+    kind = kind_of(job)
+    kind.preflight(job, silent())
+    data = kind.prepare(job, silent())
+    run = train(job, silent(), data).key
+    kind.evaluate(job, run, data, silent())
+    return run
+
+
+@pytest.fixture(scope="module")
+def adapted(pairs: Path, bert: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A store with a run whose final model is an adapter; not to be written to."""
+    store = tmp_path_factory.mktemp("adapted") / "store"
+    return store, tune(pairs, store, bert, {**LORA, "publish": "adapter"})
+
+
+def test_the_head_and_a_new_pooler_are_saved_with_the_adapter(adapted: tuple[Path, str]) -> None:
+    folder = adapted[0] / adapted[1] / "checkpoints" / "step-00000006"
+    names = {name.removeprefix("base_model.model.") for name in load_file(folder / "adapter_model.safetensors")}
+    assert {"classifier.weight", "classifier.bias", "bert.pooler.dense.weight"} <= names
+    assert all("lora_" in name or name.startswith(("classifier.", "bert.pooler.")) for name in names)
+    assert json.loads((folder / "adapter_config.json").read_text())["modules_to_save"] == ["bert.pooler", "classifier"]
+
+
+def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
+    pairs: Path, bert: Path, adapted: tuple[Path, str], tmp_path: Path
+) -> None:
+    store, run = adapted
+    merged = tune(pairs, tmp_path / "store", bert, LORA)
+    one, other = (json.loads((each / "eval.json").read_text()) for each in (store / run, tmp_path / "store" / merged))
+    assert one["scores"] == other["scores"]
+    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "store" / merged / "final").config.num_labels == 2
+    told = []
+    for each in (store, tmp_path / "store"):
+        values = {
+            "store": str(each), "model": only_run(each).removeprefix("runs/"), "name": "new", "device": "cpu",
+            "data": {"source": "jsonl", "paths": [f"{pairs}/test.jsonl"], "id_column": "id", "max_length": 32},
+        }  # fmt: skip
+        made = predict_texts(validate_job(PredictJob, values, "test"), silent())
+        told.append((each / made.key / "predictions.jsonl").read_text())
+    assert told[0] == told[1]
+
+
+def test_an_adapter_becomes_champion_and_is_measured_under_that_name(adapted: tuple[Path, str]) -> None:
+    store, run = Store(str(adapted[0])), adapted[1]
+    promote(store, "judge", run, {"loss": 0.7}, "tried")
+    cpu_runtime()
+    found = evaluate_any(EvaluateJob(store=store.url, checkpoint="models/judge/champion"), silent())
+    assert found.reused
+
+
+def test_a_further_job_does_not_begin_with_an_adapter(pairs: Path, adapted: tuple[Path, str]) -> None:
+    job = finetune_job(pairs, adapted[0], adapted[1].removeprefix("runs/"))
+    with pytest.raises(ConfigError, match=r"is an adapter, without the weights that it was trained beside"):
+        kind_of(job).preflight(job, silent())
+
+
+def test_the_head_is_no_target(pairs: Path, bert: Path, tmp_path: Path) -> None:
+    job = finetune_job(pairs, tmp_path, bert, model__lora={"targets": ["classifier"]})
+    with pytest.raises(ConfigError, match=r"classifier is of the head, which is trained whole; leave 'classifier' out"):
+        kind_of(job).preflight(job, silent())

@@ -1,0 +1,202 @@
+"""Masked language models: the same training as a plain loop under the same masks, which nothing but seed and sample decide."""
+
+import json
+import shutil
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForMaskedLM
+
+from tests.support import cpu_runtime, curve, final_bytes, records, small_job
+from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.corpus.tokenizer import load_tokenizer
+from trainer.curation.preparing import prepare
+from trainer.kinds.reporting import make_report
+from trainer.kinds.table import kind_of
+from trainer.kinds.training import train
+from trainer.models.causal import resolve_config
+from trainer.models.masked import build_masked
+from trainer.store.storage import Store
+from trainer.workloads.masked import MaskedPretraining
+
+STEPS = 20
+BERT: dict[str, Any] = {
+    "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64,
+    "max_position_embeddings": 32, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+MASKED: dict[str, Any] = {
+    "data__tokenizer": {"vocab_size": 384, "mask_token": "<mask>", "name": "masked"}, "model__config": BERT,
+    "training__objective": "masked", "training__max_steps": STEPS, "training__learning_rate": 3e-3, "evaluation__prompts": [],
+}  # fmt: skip
+
+
+def masked_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
+    return small_job(raw, store, **{**MASKED, **changes})
+
+
+@pytest.fixture(scope="module")
+def made(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
+    """A store with a tokenizer that has a mask token, and shards; not to be written to."""
+    store = tmp_path_factory.mktemp("masked") / "store"
+    return store, prepare(masked_job(raw, store).preparation(), silent())
+
+
+@pytest.fixture
+def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made[0], tmp_path / "store"))
+
+
+def train_here(raw: Path, store: Path, data: PreparedData, **changes: Any) -> str:
+    cpu_runtime()
+    return train(masked_job(raw, store, **changes), silent(), data).key
+
+
+def rows(workload: MaskedPretraining, number: int, rank: int) -> list[Any]:
+    batch = workload.read_batch(number, rank)
+    return [torch.cat([inputs[name] for inputs in batch.micro_batches]).tolist() for name in ("input_ids", "labels")]
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_masks_follow_from_seed_and_sample_whatever_the_ranks(
+    raw: Path, made: tuple[Path, PreparedData], whole_words: bool
+) -> None:
+    job = masked_job(raw, made[0], training__masking={"whole_words": whole_words})
+    alone, two = (MaskedPretraining(job, Store(str(made[0])), made[1], ranks) for ranks in (1, 2))
+    for number in (0, 1, 1000):
+        ids, labels = rows(alone, number, 0)
+        shares = [rows(two, number, rank) for rank in (0, 1)]
+        assert [ids, labels] == [[*shares[0][part], *shares[1][part]] for part in (0, 1)]
+        assert alone.read_batch(number, 0).targets == two.read_batch(number, 1).targets
+        assert sum(label != -100 for row in labels for label in row) == alone.read_batch(number, 0).targets == 8 * 5
+    other = MaskedPretraining(masked_job(raw, made[0], training__seed=1), Store(str(made[0])), made[1], 1)
+    assert rows(other, 0, 0) != rows(alone, 0, 0)
+
+
+def test_a_model_is_trained_as_in_a_plain_loop_under_the_same_masks(
+    raw: Path, store: Path, made: tuple[Path, PreparedData]
+) -> None:
+    data = made[1]
+    run = train_here(raw, store, data)
+    job, here = masked_job(raw, store), Store(str(store))
+    workload = MaskedPretraining(job, here, data, 1)
+    tokenizer = load_tokenizer(here, data.tokenizer.key)
+    model = build_masked(job.model, resolve_config(job.model, tokenizer, 32, masked=True), job.training.seed)
+    spared = [p for name, p in model.named_parameters() if p.ndim < 2 or "LayerNorm" in name]
+    decayed = [p for p in model.parameters() if all(p is not each for each in spared)]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": spared, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    losses = []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+        (inputs,) = workload.read_batch(step, 0).micro_batches
+        logits = model(input_ids=inputs["input_ids"]).logits
+        loss = F.cross_entropy(logits.flatten(0, 1), inputs["labels"].flatten(), ignore_index=-100)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert [loss for _, loss, _, _ in curve(store)] == pytest.approx(losses, abs=1e-4)
+    assert losses[-1] < losses[0] - 0.4, "it learns"
+    final = AutoModelForMaskedLM.from_pretrained(store / run / "final")
+    assert final.config.architectures == ["BertForMaskedLM"]
+    for name, value in model.state_dict().items():
+        assert torch.allclose(final.state_dict()[name], value, atol=1e-4), name
+
+
+def test_a_run_that_goes_on_ends_with_the_same_bytes(
+    raw: Path, store: Path, made: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    dropping = {**BERT, "hidden_dropout_prob": 0.1}
+    changes = {"training__max_steps": 6, "training__save_every": 2, "training__keep_last": 9, "model__config": dropping}
+    run = train_here(raw, store, made[1], **changes)
+    other = Path(shutil.copytree(store, tmp_path / "other"))
+    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
+        shutil.rmtree(folder)
+    (other / run / "checkpoint-last").unlink()
+    assert train_here(raw, other, made[1], **changes) == run
+    assert (final_bytes(other), curve(other)) == (final_bytes(store), curve(store))
+
+
+def test_the_finished_model_is_measured_on_masks_that_never_change(
+    raw: Path, store: Path, made: tuple[Path, PreparedData]
+) -> None:
+    changes = {"evaluation__during_training": None, "training__max_steps": 6}
+    job = masked_job(raw, store, **changes)
+    runs = [train_here(raw, store, made[1], **changes, **more) for more in ({}, {"training__seed": 3})]
+    found = [kind_of(job).evaluate(masked_job(raw, store, **changes, training__seed=seed), run, made[1], silent())
+             for seed, run in zip((0, 3), runs, strict=True)]  # fmt: skip
+    last = records(store, "evaluation", runs[0])[-1]
+    total = found[0].scores.total
+    assert (last["loss"], last["accuracy"]) == (pytest.approx(total.loss, abs=1e-6), pytest.approx(total.accuracy))
+    assert 0 < total.accuracy < 1 and total.bits_per_byte is None and total.tokens == found[1].scores.total.tokens
+    assert found[0].figures().keys() == {"loss", "perplexity", "accuracy"}
+    assert found[0].measured_on == found[1].measured_on
+    page = Store(str(store)).read_bytes(make_report(Store(str(store)), runs[0]).key).decode()
+    assert "nats a hidden token" in page and "hidden tokens" in page
+    assert "pipeline_tag: fill-mask" in (store / runs[0] / "final" / "README.md").read_text()
+
+
+def test_a_tokenizer_without_a_mask_token_is_refused_before_anything_is_done(
+    raw: Path, stocked: Path, data: PreparedData, tmp_path: Path
+) -> None:
+    values: dict[str, Any] = {"data__tokenizer": {"vocab_size": 384}}
+    said = (
+        r"needs a mask token, but the tokenizer has none of the mask tokens \[MASK\] and <mask>; its special tokens are <\|end"
+    )
+    with pytest.raises(TokenizerError, match=said):
+        kind_of(job := masked_job(raw, stocked, **values)).preflight(job, silent())
+    with pytest.raises(TokenizerError, match=r"is to be trained is None; set data.tokenizer.mask_token to '<mask>'"):
+        kind_of(job := masked_job(raw, tmp_path / "new", **values)).preflight(job, silent())
+    with pytest.raises(TokenizerError, match=r"has no special token '<hidden>'"):
+        kind_of(job := masked_job(raw, stocked, **values, training__masking={"mask_token": "<hidden>"})).preflight(
+            job, silent()
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training__masking": {"mask_share": 0.95}}, r"mask_share 0.95 and random_share 0.1 are more than 1 together"),
+        ({"training__objective": "causal", "training__masking": {}}, r"masking goes with objective: masked, not 'causal'"),
+        ({"training__sharding": "fsdp"}, r"objective: masked goes with sharding: none"),
+        ({"evaluation__prompts": ["a"]}, r"evaluation.prompts goes with training.objective: causal"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(raw: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        masked_job(raw, tmp_path, **changes)
+
+
+def test_a_family_that_reads_from_left_to_right_is_refused(raw: Path, store: Path) -> None:
+    job = masked_job(raw, store, model__config={"model_type": "gpt2"})
+    with pytest.raises(ConfigError, match=r"no masked language model of model_type 'gpt2'; take one that reads"):
+        kind_of(job).preflight(job, silent())
+
+
+def test_a_model_that_does_not_see_what_follows_is_refused(raw: Path, store: Path) -> None:
+    job = masked_job(raw, store, model__config={**BERT, "is_decoder": True})
+    with pytest.raises(ConfigError, match=r"does not see what follows a hidden token; set is_decoder to false"):
+        kind_of(job).preflight(job, silent())
+
+
+def test_the_preflight_takes_what_is_right(raw: Path, store: Path, tmp_path: Path) -> None:
+    for place in (store, tmp_path / "new"):
+        job = masked_job(raw, place)
+        assert kind_of(job).preflight(job, silent()).parameters > 0
+
+
+def test_without_masks_tokenizers_and_runs_are_named_as_before(raw: Path, stocked: Path, data: PreparedData) -> None:
+    identity = kind_of(job := small_job(raw, stocked)).identify(job, data).identity
+    assert not {"objective", "masking", "muon"} & identity["training"].keys() and "lora" not in identity["model"]
+    manifest = json.loads((stocked / data.tokenizer.key / "manifest.json").read_text())
+    assert "mask_token" not in json.dumps(manifest)

@@ -1,0 +1,137 @@
+"""Muon beside AdamW: the steps of both in a plain loop, and a run that goes on as if it had not been interrupted."""
+
+import json
+import shutil
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from torch.nn import functional as F
+
+from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, small_job
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob, TrainingConfig
+from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.kinds.training import train
+from trainer.models.causal import build_model, resolve_config
+from trainer.order.dataset import open_dataset, read_batch
+from trainer.order.plan import make_plan
+from trainer.runs.pretraining import identify
+from trainer.store.storage import Store
+from trainer.training.step import make_optimizer
+
+STEPS = 20
+VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
+MUON: dict[str, Any] = {"learning_rate": 2e-2, "adjust_lr": "original"}
+
+
+def muon_job(raw: Path, store: Path, **changes: Any) -> PipelineJob:
+    values = {
+        "model__config": {**SMALL_MODEL, **NO_DROPOUT}, "training__optimizer": "muon", "training__max_steps": STEPS,
+        "training__muon": MUON, "training__learning_rate": 3e-3,
+    }  # fmt: skip
+    return small_job(raw, store, **{**values, **changes})
+
+
+def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(raw: Path, stocked: Path, data: PreparedData) -> None:
+    job = muon_job(raw, stocked)
+    cpu_runtime()
+    run = train(job, silent(), data).key
+    store, training = Store(str(stocked)), job.training
+    plan = make_plan(training, shard_manifests(store, data), 1)
+    dataset = open_dataset(store, data, training, plan, None)
+    tokenizer = load_tokenizer(store, data.tokenizer.key)
+    model = build_model(job.model, resolve_config(job.model, tokenizer, 32), training.seed)
+    matrices = [p for name, p in model.named_parameters() if name.startswith("transformer.h.") and p.ndim == 2]
+    embeddings = [model.transformer.wte.weight, model.transformer.wpe.weight]
+    rest = [p for p in model.parameters() if p.ndim == 1]
+    muon = torch.optim.Muon(matrices, lr=2e-2, weight_decay=0.1)
+    adamw = torch.optim.AdamW(
+        [{"params": embeddings}, {"params": rest, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    losses = []
+    for step in range(STEPS):
+        for group, peak in [*((each, 3e-3) for each in adamw.param_groups), (muon.param_groups[0], 2e-2)]:
+            group["lr"] = peak * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+        (inputs,) = read_batch(step, plan, dataset.order, dataset.windows, 0).micro_batches
+        logits = model(input_ids=inputs["input_ids"]).logits[:, :-1]
+        loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), inputs["input_ids"][:, 1:].reshape(-1))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step()
+        adamw.step()
+        model.zero_grad()
+        losses.append(float(loss.detach()))
+    assert [loss for _, loss, _, _ in curve(stocked)] == pytest.approx(losses, abs=1e-4)
+    assert losses[-1] < losses[0] - 0.5, "it learns"
+    assert curve(stocked)[1][2] == 3e-3, "the rate that is told is AdamW's"
+    moments = load_file(stocked / run / "checkpoints" / f"step-{STEPS:08d}" / "optimizer.safetensors")
+    assert {name.rpartition("/")[2] for name in moments if ".h." in name and "attn.c_attn.weight" in name} == {
+        "momentum_buffer"
+    }
+    assert "model.transformer.wte.weight/exp_avg_sq" in moments
+
+
+@pytest.mark.parametrize("micro_batch", [None, 2])
+def test_a_run_that_goes_on_ends_with_the_same_bytes(
+    raw: Path, stocked: Path, data: PreparedData, micro_batch: int | None, tmp_path: Path
+) -> None:
+    saved = {"training__save_every": 2, "training__keep_last": 9}
+    job = muon_job(raw, stocked, training__max_steps=6, training__micro_batch=micro_batch, **saved)
+    cpu_runtime()
+    run = train(job, silent(), data).key
+    other = Path(shutil.copytree(stocked, tmp_path / "other"))
+    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
+        shutil.rmtree(folder)
+    (other / run / "checkpoint-last").unlink()
+    assert (other / run / "checkpoints" / "step-00000002").is_dir(), "it goes on from there"
+    cpu_runtime()
+    train(job.model_copy(update={"store": str(other)}), silent(), data)
+    assert (final_bytes(other), curve(other)) == (final_bytes(stocked), curve(stocked))
+
+
+def test_what_is_no_matrix_of_a_block_is_adamws(raw: Path, tmp_path: Path) -> None:
+    job = muon_job(raw, tmp_path, training__muon=None)
+    model = build_model(job.model, resolve_config(job.model, VOCABULARY, 32), 0)
+    optimizer = make_optimizer(model, job.training)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    *adamw, muon = [{names[p] for p in group["params"]} for group in optimizer.param_groups]
+    assert {name.rpartition(".h.")[2].partition(".")[2] for name in muon} == {
+        "attn.c_attn.weight", "attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight",
+    }  # fmt: skip
+    assert muon | set().union(*adamw) == set(names.values())
+    assert optimizer.param_groups[-1]["lr"] == job.training.learning_rate
+    assert optimizer.param_groups[-1]["adjust_lr_fn"] == "match_rms_adamw"
+
+
+def test_a_job_without_muon_names_its_run_as_before_and_one_with_it_by_its_settings(
+    raw: Path, stocked: Path, data: PreparedData
+) -> None:
+    plain, named = (identify(job, data) for job in (small_job(raw, stocked), muon_job(raw, stocked)))
+    assert "muon" not in json.dumps(plain.identity)
+    assert named.identity["training"]["muon"]["learning_rate"] == 2e-2
+    defaults = [identify(muon_job(raw, stocked, training__muon=each), data).fingerprint for each in (None, {})]
+    assert defaults[0] == defaults[1] != named.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training__sharding": "fsdp"}, r"training: sharding: fsdp goes with optimizer adamw or sgd: muon orthogonalises"),
+        ({"training__optimizer": "adamw"}, r"training: muon goes with optimizer: muon, not 'adamw'"),
+    ],
+)
+def test_settings_that_do_not_go_with_muon_are_refused(raw: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        muon_job(raw, tmp_path, **changes)
+
+
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"training.optimizer is muon, .* none are trained of this one"):
+        make_optimizer(nn.Linear(4, 4), TrainingConfig(max_steps=1, optimizer="muon"))
