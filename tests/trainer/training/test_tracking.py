@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from tests.support import cpu_runtime, small_job
+from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.tracking import Tracker
+from trainer.corpus.preparation import PreparedData
 from trainer.kinds.pretraining import preflight
+from trainer.kinds.training import train
+from trainer.runs.pretraining import identify
 from trainer.training import tracking
 from trainer.training.tracking import MAKERS, Trackers
 
@@ -70,6 +73,19 @@ def test_trackers_are_shown_the_curves_and_the_hyperparameters(
     assert kept["mlflow"].told == [("job", "job-1"), settings, steps[0]], "one that fails is told nothing more"
     assert caplog.messages == ["tracking: mlflow fails, and is told nothing more: OSError: no more room"]
     assert capsys.readouterr().out == "", "standard output is for the stage's own words"
+
+
+def test_training_shows_a_tracker_what_it_records_and_is_the_same_run_without(
+    kept: dict[str, Kept], raw: Path, stocked: Path, data: PreparedData
+) -> None:
+    job = small_job(raw, stocked, tracking=["wandb"])
+    cpu_runtime()
+    run = train(job, silent(), data).key
+    (named, settings, *shown, end) = kept["wandb"].told
+    assert named == ("tiny", run.removeprefix("runs/")) and settings["training.learning_rate"] == 1e-3 and end == "finished"
+    losses = [(step, values["train/loss"]) for step, values in shown if "train/loss" in values]
+    assert losses == [(record["step"], record["loss"]) for record in records(stocked, "train")]
+    assert identify(job, data) == identify(small_job(raw, stocked), data)
 
 
 def test_a_tracker_that_is_not_installed_is_refused_at_the_start(
