@@ -14,7 +14,7 @@ from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.requests import measurement, measurement_alike
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.results import Outcome
 
 
@@ -37,7 +37,7 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
         return Outcome(run=run.key, evaluation=None, report=made.key)
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
 
-    def measure(champion: str) -> Evaluation | FinetuneEvaluation:
+    def measure(champion: str) -> RunEvaluation:
         return evaluate(measurement_alike(measuring, champion, evaluation), plan.ranks, return_state=True).result()
 
     verdict = consider(job.promotion, job.store, run.key, evaluation, measure)

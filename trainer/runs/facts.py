@@ -16,7 +16,7 @@ from trainer.corpus.decisions import decisions_behind
 from trainer.pretrained.tensor_files import read_tensors
 from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
-from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.plans import RunPlan
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed, remedy_of
 from trainer.runs.clean import clean_of
@@ -58,7 +58,7 @@ class RunFacts:
     key: str
     config: dict[str, Any]
     config_sha256: str
-    plan: StepPlan | FinetunePlan
+    plan: RunPlan
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     evaluation: dict[str, Any] | None
