@@ -37,13 +37,13 @@ class Chat:
         self._job, self._store, self._key = job, store, key
         self._set = open_chat(store, key)
         self._train = self._set.splits[TRAIN]
-        self._windows = pack_split(job.data, self._train, self._set.details["context"])
-        self.plan = plan_windows(job, self._set, self._windows, ranks)
-        self._lengths = self._windows.sums(self._train.lengths)
-        self._targets = self._windows.sums(self._train.answer_tokens)
+        self.windows = pack_split(job.data, self._train, self._set.details["context"])
+        self.plan = plan_windows(job, self._set, self.windows, ranks)
+        self._lengths = self.windows.sums(self._train.lengths)
+        self._targets = self.windows.sums(self._train.answer_tokens)
         training = job.training
         by_length = training.group_by_length and not job.data.packing
-        self._order = EpochOrder(training.seed, self._lengths, training.global_batch, by_length)
+        self.order = EpochOrder(training.seed, self._lengths, training.global_batch, by_length)
 
     @property
     def files(self) -> Sequence[Path]:
@@ -73,7 +73,7 @@ class Chat:
         All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
         windows for some, or none, these take one that does not count.
         """
-        windows = self._order.examples(number)
+        windows = self.order.examples(number)
         mine, size = windows[rank :: self.plan.ranks], self.plan.micro_batch
         count = -(-len(windows[:: self.plan.ranks]) // size)
         parts = [mine[start : start + size] for start in range(0, len(mine), size)]
@@ -83,7 +83,7 @@ class Chat:
 
     def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:
         """Inputs of some windows; where each holds one conversation, positions are as the model counts them itself."""
-        inputs = read_windows(self._train, self._windows, windows, self._set.pad_id)
+        inputs = read_windows(self._train, self.windows, windows, self._set.pad_id)
         if not self._job.data.packing:
             del inputs["position_ids"]
         return {name: torch.from_numpy(values) for name, values in inputs.items()}

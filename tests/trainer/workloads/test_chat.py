@@ -143,7 +143,7 @@ def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float
         rows.append((made["input_ids"], made["assistant_masks"]))
     found = []
     for step in range(steps):
-        examples = [e for w in work._order.examples(step) for e in work._windows.window(int(w))]
+        examples = [e for w in work.order.examples(step) for e in work.windows.window(int(w))]
         width = max(len(rows[e][0]) for e in examples)
         ids, mask = torch.zeros(2, len(examples), width, dtype=torch.long)
         labels = torch.full((len(examples), width), -100)
