@@ -8,7 +8,6 @@ from typing import Any
 from trainer.chat.data import Counts, duplicates_across, read_encoded, require_conversations
 from trainer.chat.encoded import ChatWriter
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.common.formats import plural
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.corpus.sources import forgetting_changed
@@ -91,9 +90,8 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
     for split, found in counts.items():
         if found.truncated:
             log.warning(
-                "data set %s: %s of the %s split are longer than a window and lose their end%s; data.context is what a window "
-                "holds", name, plural(found.truncated, "conversation"), split,
-                f", and {found.unanswered} of them all of their answers: these are left out" if found.unanswered else "",
+                "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left out, as "
+                "no answer is left of them: %d", name, split, found.truncated, found.unanswered,
             )  # fmt: skip
     if duplicates := duplicates_across(counts):
         log.warning(

@@ -15,6 +15,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
+from trainer.records.kinds import CHAT, run_kind
 from trainer.records.seals import read_sealed, require_sealed
 from trainer.runs.evaluation import check_asked, encoded_of
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
@@ -167,6 +168,11 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
         run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
     shards = job.shards or (run and [ref["key"] for ref in run["data"].get("shards", ())])
     context = job.context or (run and run["job"]["training"].get("context"))
+    if run and run_kind(run) is CHAT and not (shards and context):
+        raise ConfigError(
+            f"{job.checkpoint} is of a run on conversations: how well it answers those that it was not trained on stands in "
+            "that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
+        )
     if not shards or not context:
         raise ConfigError(
             f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
