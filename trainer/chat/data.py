@@ -57,6 +57,9 @@ def read_encoded(
     for part in parts:
         table = open_table(part, data)
         present = [column for column in COLUMNS if column in table.columns or (data.source == "jsonl" and part.loaded is None)]
+        if not present:
+            there = ", ".join(table.columns) or "none"
+            raise CorpusError(f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has {there}")
         for taken, row in enumerate(table.rows(present)):
             if taken == most:
                 break

@@ -39,8 +39,8 @@ class ChatEncoding(NamedTuple):
 class ChatEncoder:
     """A tokenizer and a chat template made ready for a job.
 
-    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer; `digest`
-    names the files that `save` writes, the template among them.
+    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer; `special`:
+    the spellings of special tokens, by id; `digest` names the files that `save` writes, the template among them.
     """
 
     tokenizer: Any
@@ -48,6 +48,7 @@ class ChatEncoder:
     context: int
     vocab_size: int
     end_id: int
+    special: dict[int, str]
     digest: str
 
     @property
@@ -72,8 +73,8 @@ class ChatEncoder:
 
     def _spelt(self, conversation: Sequence[Message]) -> set[int]:
         """The special tokens whose spelling stands in a message."""
-        special = {number: token.content for number, token in self.tokenizer.added_tokens_decoder.items() if token.special}
-        return {number for number, spelling in special.items() if any(spelling in message.content for message in conversation)}
+        said = [message.content for message in conversation]
+        return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
 
     def _as_text(
         self, conversation: Sequence[Message], text: str, spelt: set[int], ids: NDArray[np.int32], offsets: NDArray[np.int64]
@@ -136,7 +137,8 @@ def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
     with TemporaryDirectory(prefix="headrace-") as folder:
         save_flat(tokenizer, Path(folder))
         digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
-    return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, digest)
+    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, special, digest)
 
 
 def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:

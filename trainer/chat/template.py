@@ -16,6 +16,9 @@ from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
 
 MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
+TODAY = "strftime_now"
+"""What a template calls to write the date."""
+
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can write."""
 
@@ -96,6 +99,11 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate
     """
     template = ChatTemplate(_read(given) if given is not None else _own(tokenizer, model), tokenizer)
     whose = "data.chat_template" if given is not None else f"the chat template of {model!r}"
+    if TODAY in template.source:
+        raise TokenizerError(
+            f"{whose} writes the date of today ({TODAY}), so that the same conversations would be other tokens tomorrow; give "
+            "a copy in data.chat_template that writes a fixed one"
+        )
     try:
         text, answers = template.write(PROBE)
     except ValueError as error:

@@ -107,6 +107,7 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(model: Path, tmp_path:
     ("template", "error", "message"),
     [
         ("no/such.jinja", ConfigError, "data.chat_template 'no/such.jinja' cannot be read: No such file or directory"),
+        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "data.chat_template writes the date of today (strftime_now)"),
         ("{{ messages", TokenizerError, "data.chat_template cannot be used, with a question and an answer"),
         (
             "{% for m in messages %}{{ messages | length ~ m.content ~ eos_token }}{% endfor %}",

@@ -122,7 +122,7 @@ def test_the_ranks_shares_together_are_the_batch(chats: Path, model: Path, tmp_p
         shares = [others[0].read_batch(number, rank) for rank in range(ranks)]
         assert {(share.targets, share.tokens) for share in shares} == {(expected.targets, expected.tokens)}
         assert len({len(share.micro_batches) for share in shares}) == 1
-        assert float(loss_of(objective, shares)) == pytest.approx(float(loss_of(objective, [expected])), rel=1e-5)
+        assert loss_of(objective, shares).item() == pytest.approx(loss_of(objective, [expected]).item(), rel=1e-5)
 
 
 def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float]:

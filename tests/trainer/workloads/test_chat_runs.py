@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from tests.processes import start_warm
-from tests.support import only_run, write_config
+from tests.support import cpu_runtime, only_run, write_config
 from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
 from trainer import compare, lineage
@@ -24,12 +25,15 @@ from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measuring import evaluate_any
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import KINDS, kind_of, load_training_job
+from trainer.models.plain_attention import WITH_MASKS, WITHOUT_MASKS
 from trainer.preflight.chat import chat_preflight
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.seals import read_sealed
 from trainer.store.storage import Store
+from trainer.training.compiling import compile_objective
 from trainer.upkeep.promotion import find_measured, promote
+from trainer.workloads.chat import Chat
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +160,14 @@ def test_validation_is_cut_by_the_question(chats: Path, model: Path, tmp_path: P
     assert found.details["duplicates_across"] == 0
 
 
+def test_a_table_without_conversations_is_refused(chats: Path, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"text": ["a"], "id": [1]}), path)
+    job = chat_job(chats, tmp_path / "store", model, data__source="parquet", data__train=[str(path)])
+    with pytest.raises(CorpusError, match=r"other\.parquet has neither a column `messages` nor .*; it has text, id"):
+        encode_conversations(job, silent())
+
+
 def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(chats: Path, model: Path, tmp_path: Path) -> None:
     job = chat_job(chats, tmp_path / "store", model, data__context=4)
     with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
@@ -163,3 +175,17 @@ def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(chats: P
     small = chat_model(tmp_path / "small", vocab_size=500)
     with pytest.raises(TokenizerError, match="gives ids up to 501, but the model has 500 embeddings"):
         chat_preflight(chat_job(chats, tmp_path / "store", small), silent())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
+def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, model: Path, tmp_path: Path) -> None:
+    job = chat_job(chats, tmp_path / "store", model)
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    batch = work.read_batch(0, 0)
+    found = []
+    with torch.compiler.set_stance("force_eager"):
+        for each in (batch, batch._replace(micro_batches=[{"input_ids": batch.micro_batches[0]["input_ids"]}])):
+            learner = work.load_model(None)
+            compile_objective(work.make_objective(learner), learner, cpu_runtime(), each)
+            found.append(learner.config._attn_implementation)
+    assert found == [WITH_MASKS, WITHOUT_MASKS]
