@@ -36,7 +36,8 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
     assert state.name == "Completed"
     outcome, flow_run = state.result(), flow_run_of(state)
     assert outcome.promotion.passed and outcome.evaluation.figures().keys() == {"loss", "perplexity"}
-    assert list(task_runs(flow_run, "report")) == ["preflight", "encode", "plan-steps", "train", "evaluate", "report"]
+    names = list(task_runs(flow_run, "promote"))
+    assert names == ["preflight", "encode", "plan-steps", "train", "evaluate", "report", "judge", "promote"]
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
     assert re.search(r"windows of 256 tokens, [\d.]+% full", keyed["labelled-data"].description or "")
     assert "answer tokens" in json.loads(str(keyed["labelled-data"].data))[0]
@@ -46,8 +47,8 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
     ended = start_module(tmp_path / "said", "flows.command", "finetune", config, env=server).wait()
     assert ended.status == 0, ended.stderr
     assert digests(tmp_path / "store") == before
-    names = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "report").items()}
-    assert [names[name] for name in ("encode", "train", "evaluate", "report")] == ["Reused"] * 4
+    states = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "judge").items()}
+    assert [states[name] for name in ("encode", "train", "evaluate", "report")] == ["Reused"] * 4
     assert "validation loss" in ended.stdout and "### " not in ended.stdout and "Which parameters" in ended.stdout
 
 
