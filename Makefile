@@ -9,7 +9,7 @@ STAMP := .venv/installed
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs harness tasks test test-deep test-machines test-cluster test-long soak outages stops check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats harness tasks test test-deep test-machines test-cluster test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -40,6 +40,13 @@ harness: $(STAMP) pairs tasks
 
 tasks: $(STAMP) pairs
 	@$(BIN)/python -m trainer.sample_tasks data/tasks
+
+chat: $(STAMP) chats
+	$(BIN)/python -m flows.data_to_model configs/chat-base.yaml
+	$(BIN)/python -m flows.finetune configs/chat.yaml
+
+chats: $(STAMP)
+	@$(BIN)/python -m trainer.sample_chats data/chats
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup

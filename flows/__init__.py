@@ -22,6 +22,9 @@ READS = {
 }
 """Commands that run a flow, in the order of the help, and the module and schema of the configuration that each reads."""
 
+READ_TOO = {"finetune": {"chat": ("trainer.config.chat", "ChatJob")}}
+"""What such a command reads besides, by the `data.task` that the configuration names."""
+
 RUNNING = tuple(READS)
 """SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
 

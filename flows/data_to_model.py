@@ -15,7 +15,7 @@ from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.results import Outcome
 
 
@@ -42,9 +42,9 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
     whole = evaluation if harness is None else evaluation.beside(harness)
 
-    def measure(champion: str) -> Evaluation | FinetuneEvaluation:
+    def measure(champion: str) -> RunEvaluation:
         alike = measurement_alike(measuring, champion, whole)
-        its = evaluate(alike, plan.ranks, return_state=True).result()
+        its: RunEvaluation = evaluate(alike, plan.ranks, return_state=True).result()
         if not isinstance(its, Evaluation) or not gates_on_harness(job.promotion):
             return its
         return its.beside(measure_harness(alike, own=False, return_state=True).result())

@@ -9,14 +9,14 @@ from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import EvaluateJob
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, RunEvaluation
 
 
 @flow(name="evaluate-model", log_prints=True)
-def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> Evaluation | FinetuneEvaluation:  # noqa: A002 - the name on the form
+def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> RunEvaluation:  # noqa: A002 - the name on the form
     """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
     job = open_flow(job, set)
-    result: Evaluation | FinetuneEvaluation = evaluate(job, return_state=True).result()
+    result: RunEvaluation = evaluate(job, return_state=True).result()
     if job.evaluation.harness is None or not isinstance(result, Evaluation):
         return result
     return result.beside(measure_harness(job, own=False, return_state=True, wait_for=[result]).result())

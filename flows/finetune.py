@@ -1,4 +1,4 @@
-"""A labelled data set to a fine-tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value ...]`."""
+"""Labelled data, or conversations, to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value ...]`."""
 
 import sys
 
@@ -11,14 +11,15 @@ from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
+from tasks.tuning import TunedEvaluation
+from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
 from trainer.config.finetuning import FinetuneJob
-from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.results import FinetuneOutcome
 
 
 @flow(name="finetune", log_prints=True)
-def finetune(job: FinetuneJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A002 - the name on the form
+def finetune(job: TunedJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A002 - the name on the form
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     job = open_flow(job, set)
     checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
@@ -28,8 +29,8 @@ def finetune(job: FinetuneJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa:
     evaluation = evaluate_run(job, data, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
     made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
 
-    def measure(champion: str) -> FinetuneEvaluation:
-        measured: FinetuneEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
+    def measure(champion: str) -> TunedEvaluation:
+        measured: TunedEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
         return measured
 
     verdict = consider(job.promotion, job.store, run.key, evaluation, measure)

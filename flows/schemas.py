@@ -1,9 +1,10 @@
 """Which configuration each command reads. Loads the schemas, and nothing more."""
 
 import importlib
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from flows import READS, RUNNING
+from flows import READ_TOO, READS, RUNNING
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -12,13 +13,32 @@ TITLE = "fields of the configuration"
 
 
 def schema_of(command: str) -> "dict[str, type[BaseModel]]":
-    """What a command reads: its schema, under a title; for `explain`, those of all kinds of training."""
+    """What a command reads: schemas, each under a title; for `explain`, those of all kinds of training."""
     if command == "explain":
         from trainer.records.kinds import RUN_KINDS
 
         return {f"fields for {kind.name}": kind.job for kind in RUN_KINDS}
-    module, schema = READS[command]
-    return {TITLE: getattr(importlib.import_module(module), schema)}
+    found = {TITLE: _load(READS[command])}
+    return found | {f"{TITLE} with data.task: {task}": _load(each) for task, each in READ_TOO.get(command, {}).items()}
+
+
+def schema_for(schema: "type[BaseModel]", values: Mapping[str, Any]) -> "type[BaseModel]":
+    """The schema of some values that a command reads by this one: another, if they name the `data.task` of that."""
+    data = values.get("data")
+    task = data.get("task") if isinstance(data, dict) else None
+    others = READ_TOO.get(reader_of(schema), {})
+    return _load(others[task]) if isinstance(task, str) and task in others else schema
+
+
+def schemas() -> "list[type[BaseModel]]":
+    """What all commands read, each once."""
+    return list(dict.fromkeys(schema for command in RUNNING for schema in schema_of(command).values()))
+
+
+def _load(named: tuple[str, str]) -> "type[BaseModel]":
+    module, schema = named
+    loaded: type[BaseModel] = getattr(importlib.import_module(module), schema)
+    return loaded
 
 
 def reader_of(schema: "type[BaseModel]") -> str:

@@ -1,13 +1,14 @@
 """What a flow made, printed for people."""
 
 import sys
+from collections.abc import Sequence
 
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.predicted import describe
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import RunEvaluation, Sample
 from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts, Verdict
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
@@ -42,14 +43,20 @@ def show_losses(store: Store, run: str) -> None:
         print(f"validation loss {first['loss']:.3f} -> {last['loss']:.3f} ({last['loss'] / first['loss'] - 1:+.0%}){told}")
 
 
-def show_evaluation(job: EvaluateJob, result: Evaluation | FinetuneEvaluation) -> None:
+def show_evaluation(job: EvaluateJob, result: RunEvaluation) -> None:
     """Print scores, and a language model's samples."""
     print("\n".join(result.lines()))
+    show_samples(result.samples)
+    print(f"evaluation {Store(job.store).path(result.key)}")
+
+
+def show_samples(samples: Sequence[Sample]) -> None:
+    """Print prompts, each with what the model made of it, and an empty line after them."""
     bold, plain = ("\033[1m", "\033[0m") if sys.stdout.isatty() else ("|", "")
-    for sample in result.samples:
+    for sample in samples:
         print(f"\n{sample.prompt}{bold}{sample.continuation}{plain}")
-    gap = "\n" if result.samples else ""
-    print(f"{gap}evaluation {Store(job.store).path(result.key)}")
+    if samples:
+        print()
 
 
 def show_predictions(job: PredictJob, made: PredictedTexts) -> None:
@@ -70,7 +77,7 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
     show_verdict(outcome.promotion)
 
 
-def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
+def show_finetuned(job: TunedJob, outcome: FinetuneOutcome) -> None:
     """Print the figures before and after, and where everything is."""
     store = Store(job.store)
     print()
@@ -79,7 +86,9 @@ def show_finetuned(job: FinetuneJob, outcome: FinetuneOutcome) -> None:
         start = f"{before[name]:.4f} -> " if name in before else ""
         print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
     print("\n".join(outcome.evaluation.lines()))
-    for key in [*outcome.evaluation.predictions, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
+    show_samples(outcome.evaluation.samples)
+    written = getattr(outcome.evaluation, "predictions", ())
+    for key in [*written, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
         print(store.path(key))
     show_verdict(outcome.promotion)
 

@@ -22,19 +22,19 @@ from tasks.credentials import use_credentials
 from tasks.patience import OutOfPatience, patient
 from trainer.common.errors import RunError
 from trainer.common.outages import AT_THE_START
+from trainer.config.chat import TunedJob
 from trainer.config.files import override
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.runs.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death ended."""
 
-JOBS: dict[str, type[PipelineJob] | type[PrepareJob] | type[FinetuneJob]] = {
+JOBS: dict[str, Any] = {
     "data-to-model": PipelineJob,
     "train-model": PipelineJob,
     "prepare-data": PrepareJob,
-    "finetune": FinetuneJob,
+    "finetune": TunedJob,
 }
 """The flows that continue where they stopped, with the type of their job."""
 
@@ -159,8 +159,9 @@ def _crashed(client: SyncPrefectClient, flow_run: UUID | None = None) -> list[Fl
     return client.read_flow_runs(flow_run_filter=TypeAdapter(FlowRunFilter).validate_python(wanted))
 
 
-def _job_of(client: SyncPrefectClient, run: FlowRun) -> PipelineJob | PrepareJob | FinetuneJob | None:
+def _job_of(client: SyncPrefectClient, run: FlowRun) -> PipelineJob | PrepareJob | TunedJob | None:
     schema = JOBS.get(client.read_flow(run.flow_id).name)
     if schema is None or "job" not in run.parameters:
         return None
-    return override(schema(**run.parameters["job"]), run.parameters.get("set", ()))
+    job: PipelineJob | PrepareJob | TunedJob = TypeAdapter(schema).validate_python(run.parameters["job"])
+    return override(job, run.parameters.get("set", ()))

@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from flows import LATEST
-from flows.schemas import reader_of
+from flows.schemas import reader_of, schema_for, schema_of
 from flows.temporary_server import start_loading
 from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
 from trainer.common.loading import loading
 from trainer.common.outages import exit_status
 from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
+from trainer.config.chat import ChatJob
 from trainer.config.files import Job, read_values, validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 FIRST_STAGES: dict[type[Any], str] = {
     PipelineJob: "preflight",
     FinetuneJob: "finetune-preflight",
+    ChatJob: "chat-preflight",
     PrepareJob: "tokenizer",
     EvaluateJob: "evaluate",
     PredictJob: "predict",
@@ -56,8 +58,8 @@ def carry_out(
 
             dry_run(job, as_json)
             return
-        if schema in FIRST_STAGES:
-            load_early(FIRST_STAGES[schema])
+        if type(job) in FIRST_STAGES:
+            load_early(FIRST_STAGES[type(job)])
         server = start_loading()
         with loading():
             flow, show = find()
@@ -92,8 +94,9 @@ def status_of(work: Callable[[], None]) -> int:
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
-    read_by = (PipelineJob, PrepareJob) if schema is PrepareJob else (schema,)
+    read_by = (PipelineJob, PrepareJob) if schema is PrepareJob else tuple(schema_of(reader_of(schema)).values())
     values = read_values(path, words, read_by)
+    schema = cast(type[Job], schema_for(schema, values))
     try:
         if schema is PrepareJob and "model" in values:
             return cast(Job, validate_job(PipelineJob, values, path).preparation())

@@ -1,4 +1,4 @@
-"""The task that encodes a labelled data set."""
+"""The task that encodes a labelled data set, or conversations."""
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -6,12 +6,13 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import publish
-from trainer.config.finetuning import FinetuneJob
+from tasks.tuning import tuning_of
+from trainer.config.chat import TunedJob
 from trainer.store.manifest import ArtifactRef
 
 
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def encode(job: FinetuneJob) -> ArtifactRef:
-    """Read, check and encode the labelled data, unless it is published and intact."""
-    return publish("encode", {"job": job.model_dump(mode="json")})
+def encode(job: TunedJob) -> ArtifactRef:
+    """Read, check and encode labelled data or conversations, unless they are published and intact."""
+    return publish(tuning_of(job).encode, {"job": job.model_dump(mode="json")})

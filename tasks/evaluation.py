@@ -7,12 +7,13 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
+from tasks.tuning import TunedEvaluation, tuning_of
 from tasks.turns import DEVICES, turn
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
-from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, require_scoring
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import evaluation_type
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -20,11 +21,11 @@ from trainer.store.storage import Store
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def evaluate(job: EvaluateJob, ranks: int = 1) -> Evaluation | FinetuneEvaluation:
+def evaluate(job: EvaluateJob, ranks: int = 1) -> RunEvaluation:
     """Score a checkpoint: a language model by corpus and in total, with continuations of prompts, a classifier by split."""
     logger, store = TaskLogger(), Store(job.store)
     scoring = identify_checkpoint(store, job)
-    result: Evaluation | FinetuneEvaluation | None
+    result: RunEvaluation | None
     result = find_scoring(store, scoring.wanted) if scoring else find_evaluation(store, identify_evaluation(store, job))
     if result is None:
         with turn(DEVICES), showing() as show:
@@ -39,16 +40,15 @@ def evaluate(job: EvaluateJob, ranks: int = 1) -> Evaluation | FinetuneEvaluatio
 
 @task(name="evaluate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def evaluate_run(job: FinetuneJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None) -> FinetuneEvaluation:
-    """Score a run's final model on the labelled splits, and write its predictions; or score that of another run on them."""
-    logger, store = TaskLogger(), Store(job.store)
-    result = find_scoring(store, require_scoring(store, job, run_key, other, data.key))
+def evaluate_run(job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, other: str | None = None) -> TunedEvaluation:
+    """Measure a run's final model on what it was not trained on, as its kind is measured; or that of another run on it."""
+    logger, store, tuning = TaskLogger(), Store(job.store), tuning_of(job)
+    result = tuning.find(store, job, run_key, other, data.key)
     if result is None:
         arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other, "encoded": data.key}
         with turn(DEVICES), showing() as show:
-            result = FinetuneEvaluation(
-                **run_stage("evaluate-run", arguments, show, logger, ranks, job.engine, job.training.device)
-            )
+            made = run_stage(tuning.evaluate, arguments, show, logger, ranks, job.engine, job.training.device)
+        result = tuning.evaluation(**made)
     create_table_artifact(result.rows(), key="evaluation", description=other or run_key)
     if result.reused:
         logger.info("reused %s", result.key)

@@ -9,14 +9,14 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
+from tasks.tuning import TunedPlan, tuning_of
 from trainer.common.outages import AT_THE_START
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.labelled.encoded import encoded_details, split_sizes
-from trainer.labelled.encoding import describe_columns
-from trainer.order.plan import make_finetune_plan, make_plan
-from trainer.records.plans import FinetunePlan, Plan, StepPlan
+from trainer.labelled.encoded import encoded_details
+from trainer.order.plan import make_plan
+from trainer.records.plans import Plan, StepPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -37,11 +37,11 @@ def preflight(job: PipelineJob) -> Preflight:
 
 @task(name="preflight", cache_policy=NO_CACHE)
 @patient(AT_THE_START)
-def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
+def finetune_preflight(job: TunedJob) -> FinetunePreflight:
     """Check store, devices, model, tokenizer and metrics before any long work."""
     arguments = {"job": job.model_dump(mode="json")}
     with showing() as show:
-        found = FinetunePreflight(**run_stage("finetune-preflight", arguments, show, TaskLogger()))
+        found = FinetunePreflight(**run_stage(tuning_of(job).preflight, arguments, show, TaskLogger()))
     TaskLogger().info(
         "preflight: %s, %.1fM parameters, measured by %s, %d ranks",
         found.model, found.parameters / 1e6, ", ".join(found.metrics), found.ranks,
@@ -51,25 +51,21 @@ def finetune_preflight(job: FinetuneJob) -> FinetunePreflight:
 
 @task(name="plan-steps", cache_policy=NO_CACHE)
 @patient()
-def plan_finetuning(job: FinetuneJob, data: ArtifactRef, ranks: int) -> FinetunePlan:
-    """Compute the steps from the number of examples, and show them."""
+def plan_finetuning(job: TunedJob, data: ArtifactRef, ranks: int) -> TunedPlan:
+    """Compute the steps from what was encoded, and show them."""
+    plan, told = tuning_of(job).plan(job, data, ranks)
     details = encoded_details(Store(job.store), data.key)
-    plan = make_finetune_plan(job.training, split_sizes(details), ranks)
-    create_table_artifact(split_table(details), key="labelled-data", description=describe_columns(details))
+    create_table_artifact(split_table(details), key="labelled-data", description=told)
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
-    TaskLogger().info(
-        "plan: %s examples, %s steps an epoch; %s steps of %d examples (%d ranks x %d x %d)",
-        f"{plan.examples:,}", f"{plan.steps_per_epoch:,}", f"{plan.total_steps:,}", plan.global_batch, plan.ranks,
-        plan.accumulation, plan.micro_batch,
-    )  # fmt: skip
+    TaskLogger().info("plan: %s", plan.describe_steps())
     return plan
 
 
 def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
     """A row for each split of an encoded set."""
-    figures = ("examples", "tokens", "longest", "truncated", "bad_records")
+    figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
     return [
-        {"split": name, **{figure.replace("_", " "): split[figure] for figure in figures}}
+        {"split": name, **{figure.replace("_", " "): split[figure] for figure in figures if figure in split}}
         for name, split in details["splits"].items()
     ]
 

@@ -12,10 +12,11 @@ from prefect.events import emit_event
 from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config.jobs import PromotionConfig
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.storage import Store
-from trainer.upkeep.gate import ALREADY, Basis, Measured, figures, remeasure
+from trainer.upkeep.gate import ALREADY, Basis, figures, remeasure
 from trainer.upkeep.promotion import find_rival, key_of, look, pass_through
 
 GATE_NOT_MET = "headrace.gate-not-met"
@@ -25,7 +26,7 @@ APPROVAL_SECONDS = 7 * 24 * 3600
 
 
 def consider(
-    gate: PromotionConfig | None, store: str, run: str, evaluation: Measured, measure: Callable[[str], Measured]
+    gate: PromotionConfig | None, store: str, run: str, evaluation: RunEvaluation, measure: Callable[[str], RunEvaluation]
 ) -> Verdict | None:
     """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
 

@@ -18,7 +18,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
 from trainer.config.jobs import PromotionConfig
 from trainer.kinds.table import kind_of, load_training_job
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.results import Remeasured
 from trainer.runs.logs import for_terminals, start_logging
 from trainer.runs.run import TrainingJob
@@ -103,7 +103,7 @@ def heed_launcher(job: TrainingJob) -> TrainingJob:
 def measure_rival(
     job: TrainingJob,
     run_key: str,
-    evaluation: Evaluation | FinetuneEvaluation | None,
+    evaluation: RunEvaluation | None,
     progress: Progress,
     runtime: "Runtime",
 ) -> Remeasured | None:
@@ -118,7 +118,7 @@ def measure_rival(
     if rival is None:
         return None
 
-    def measure() -> Evaluation | FinetuneEvaluation:
+    def measure() -> RunEvaluation:
         return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
 
     return remeasure(rival, measure)
@@ -128,7 +128,7 @@ def consider(
     gate: PromotionConfig,
     store: Store,
     run_key: str,
-    evaluation: Evaluation | FinetuneEvaluation,
+    evaluation: RunEvaluation,
     anew: Remeasured | None,
 ) -> None:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""

@@ -12,11 +12,14 @@ STAGES: dict[str, tuple[str, str]] = {
     "tokenizer": ("trainer.corpus.preparation", "prepare_tokenizer"),
     "corpus": ("trainer.corpus.preparation", "prepare_corpus"),
     "finetune-preflight": ("trainer.preflight.finetuning", "finetune_preflight"),
+    "chat-preflight": ("trainer.preflight.chat", "chat_preflight"),
+    "encode-chat": ("trainer.chat.encoding", "encode_conversations"),
     "encode": ("trainer.labelled.encoding", "encode"),
     "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
     "harness": ("trainer.harness.measuring", "measure_harness"),
+    "evaluate-answers": ("trainer.evaluation.answering", "evaluate_answers"),
     "predict": ("trainer.evaluation.text_predictions", "predict_texts"),
 }
 

@@ -35,7 +35,8 @@ def _schemas() -> dict[type[BaseModel], list[str]]:
     """Each schema, with the names of what reads it."""
     found: dict[type[BaseModel], list[str]] = {}
     for command in RUNNING:
-        found.setdefault(schema_of(command)[TITLE], []).append(command)
+        for title, schema in schema_of(command).items():
+            found.setdefault(schema, []).append(command + title.removeprefix(TITLE))
     return {**found, GarbageJob: ["the flow gc"]}
 
 

@@ -30,7 +30,7 @@ def run(config: Config, words: Words = None, verify: Verify = False, dry_run: Dr
 
 @commands.command(cls=JobCommand)
 def finetune(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
-    """Labelled data and a model to a fine-tuned model."""
+    """Labelled data, or conversations, and a model to a tuned model."""
 
     def find() -> "Found":
         from flows.finetune import finetune as finetune_flow

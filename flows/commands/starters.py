@@ -8,7 +8,7 @@ import typer
 
 from flows import RUNNING
 from flows.commands.options import end
-from flows.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of, schemas
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -24,10 +24,11 @@ class Starter(StrEnum):
     text = "text"
     jsonl = "jsonl"
     csv = "csv"
+    chat = "chat"
     s3 = "s3"
 
 
-RUN_BY = {Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.s3: "run"}
+RUN_BY = {Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune", Starter.s3: "run"}
 """The command that takes the file of each kind."""
 
 Command = Annotated[str | None, typer.Argument(metavar="COMMAND", help="the command that reads the file, such as run")]
@@ -36,7 +37,7 @@ Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="
 
 @commands.command()
 def new(
-    kind: Annotated[Starter, typer.Argument(help="a folder of text, JSON lines, a labelled CSV file, or text in a bucket")],
+    kind: Annotated[Starter, typer.Argument(help="text, JSON lines, a labelled CSV file, conversations, or text in a bucket")],
     file: Annotated[Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")] = None,
 ) -> None:
     """Write a commented configuration to start from."""
@@ -56,7 +57,7 @@ def schema(command: Command = None, write: Folder = None) -> None:
         if command is not None:
             raise typer.BadParameter(f"--write writes the schemas of all commands: leave {command!r} out")
         folder = write
-        end(status_of(lambda: write_schemas([_schema(name) for name in RUNNING], folder)))
+        end(status_of(lambda: write_schemas(schemas(), folder)))
     if command not in RUNNING:
         raise typer.BadParameter(f"{_unfit(command)} ({', '.join(RUNNING)}), or give --write FOLDER for all schemas")
     typer.echo(as_text(_schema(command)), nl=False)
@@ -87,7 +88,7 @@ def _write_starter(kind: Starter, path: Path) -> None:
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}; name a file in a folder that can be written") from error
     try:
-        write_schemas([_schema(RUN_BY[kind])], path.parent)
+        write_schemas(list(schema_of(RUN_BY[kind]).values()), path.parent)
     except PipelineError:
         path.unlink()  # else a second try would find it there
         raise

@@ -15,7 +15,7 @@ from flows import RUNNING
 from flows.commands import app
 from flows.commands.starters import TEMPLATES
 from flows.schema_files import file_name
-from flows.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_of, schemas
 from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.support import ROOT
@@ -31,7 +31,7 @@ WHOLE = {"run": TEMPLATES / "text.yaml", "finetune": TEMPLATES / "csv.yaml"}
 SECTIONS = ("data", "training", "evaluation")
 """Keys that a part changes key by key; others it replaces."""
 
-SCHEMAS = {file_name(schema): schema for schema in (schema_of(command)[TITLE] for command in RUNNING)}
+SCHEMAS = {file_name(schema): schema for schema in schemas()}
 GROUP: Any = get_command(app)
 
 

@@ -20,7 +20,7 @@ from flows.commands import app, jobs
 from flows.commands.starters import RUN_BY, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
-from flows.schemas import TITLE, schema_of
+from flows.schemas import TITLE, schema_for, schema_of, schemas
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import free_port, start_module
 from tests.stops import heeds
@@ -28,7 +28,7 @@ from tests.support import ROOT, only_run, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.plain_values import show_json
 from trainer.comparison.listing import RunLine
-from trainer.config.files import explain, load_job
+from trainer.config.files import explain, load_job, read_values
 from trainer.config.unique_keys import parse_yaml
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
@@ -100,7 +100,8 @@ def test_the_help_of_every_command_loads_no_heavy_library() -> None:
     assert statuses == [0] * len(COMMANDS), said
     assert not loaded & set(HEAVY)
     for command in RUNNING:
-        assert explain(schema_of(command)[TITLE]) in printed
+        for schema in schema_of(command).values():
+            assert explain(schema) in printed
 
 
 def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_stop_while_libraries_are_loaded_ends_a_command_with_75(config: Path, 
 def test_every_command_that_runs_a_flow_is_in_every_table() -> None:
     commands = [str(info.callback.__name__) for info in jobs.commands.registered_commands if info.callback]
     assert tuple(commands) == RUNNING
-    assert {schema_of(command)[TITLE] for command in RUNNING} == set(DRY_RUNS)
+    assert set(schemas()) == set(DRY_RUNS)
 
 
 def test_a_file_of_the_other_kind_is_told_which_command_reads_it(config: Path, tmp_path: Path) -> None:
@@ -229,12 +230,13 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     assert status_of("new", kind, path) == 0
     assert f"headrace {RUN_BY[kind]} {path} --dry-run" in capsys.readouterr().out
     require_valid(path)
-    schema = schema_of(RUN_BY[kind])[TITLE]
+    schema = schema_for(schema_of(RUN_BY[kind])[TITLE], read_values(str(path)))
     assert "<-" in path.read_text()
     (tmp_path / "part.csv").write_text("text,label\ngood,1\nbad,0\n")
-    files = "data.train" if kind == Starter.csv else "data.corpora.0.paths"
+    splits = RUN_BY[kind] == "finetune"
+    files = "data.train" if splits else "data.corpora.0.paths"
     job: Any = load_job(schema, str(path), [f"{files}=[{tmp_path}/*.csv]", f"store={tmp_path / 'store'}"])
-    assert job.data.name if kind == Starter.csv else job.data.corpora[0].paths == [f"{tmp_path}/*.csv"]
+    assert (job.data.train if splits else job.data.corpora[0].paths) == [f"{tmp_path}/*.csv"]
     assert status_of("new", kind, path) == EXIT_BAD_INPUT
     assert "is there already: name another file" in capsys.readouterr().err
 
@@ -279,7 +281,7 @@ def test_the_schemas_beside_the_configurations_are_up_to_date(tmp_path: Path, ca
     assert made == kept, "`headrace schema --write configs` brings them up to date"
     assert status_of("schema", "predict") == 0
     assert capsys.readouterr().out == made["predict.json"] == as_text(schema_of("predict")[TITLE])
-    assert set(made) == {file_name(schema_of(command)[TITLE]) for command in RUNNING}
+    assert set(made) == {file_name(schema) for schema in schemas()}
 
 
 def test_what_programs_read_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,9 @@ NAMED = 3
 DIGITS = 12
 """Of a digest, which is enough to tell one from another."""
 
+COUNTED = ("examples", "labelled", "tokens", "answer_tokens")
+"""What a split's manifest may count."""
+
 Pieces = dict[str, list[tuple[int, int, int, str]]]
 """The pieces of source files, by the file's key: number, start, end and SHA-256."""
 
@@ -178,7 +181,8 @@ def _split_rows(runs: Sequence[ComparedRun], split: str) -> list[list[str]]:
     found = [_split(run.encoded, split) for run in runs]
     return [
         [f"{split}: {what}", *(each.get(what, NOTHING) for each in found)]
-        for what in ("examples", "labelled", "tokens", "digest")
+        for what in (*COUNTED, "digest")
+        if any(what in each for each in found)
     ]
 
 
@@ -196,5 +200,5 @@ def _split(encoded: Manifest | None, split: str) -> dict[str, str]:
     details: dict[str, Any] = encoded.details["splits"].get(split, {}) if encoded else {}
     if encoded is None or not details:
         return {}
-    figures = {what: count(details[what]) for what in ("examples", "labelled", "tokens")}
+    figures = {what: count(details[what]) for what in COUNTED if what in details}
     return {**figures, "digest": encoded.digests()[f"{split}{ENDING}"][:DIGITS]}

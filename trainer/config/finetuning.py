@@ -12,8 +12,8 @@ from trainer.config.schema import Name, Schema
 from trainer.config.tracking import Tracking
 
 
-class LabelledDataConfig(Schema):
-    """A labelled data set: where it is, and which of its columns are text, label and id."""
+class SplitsConfig(Schema):
+    """Data in splits: where it is, and which files or splits of it are for training, validation and testing."""
 
     name: Name = Field(default="labelled", description="name of the data set, used in directory names and reports")
     source: Literal["csv", "jsonl", "parquet", "hub", "disk"] = Field(
@@ -35,6 +35,24 @@ class LabelledDataConfig(Schema):
         min_length=1,
         description="the same for what is only predicted, labelled or not; default: the split of that name",
     )
+
+    @model_validator(mode="after")
+    def _source_has_its_fields(self) -> Self:
+        remote = self.source in ("hub", "disk")
+        if remote and self.path is None:
+            raise ValueError(f"source {self.source!r} needs path")
+        if not remote and self.path is not None:
+            raise ValueError(f"path goes with source hub or disk; the files of source {self.source!r} stand in train")
+        if not remote and "train" not in self.model_fields_set:
+            raise ValueError(f"source {self.source!r} needs train: its files")
+        if self.subset is not None and self.source != "hub":
+            raise ValueError("subset goes with source hub")
+        return self
+
+
+class LabelledDataConfig(SplitsConfig):
+    """A labelled data set: where it is, and which of its columns are text, label and id."""
+
     delimiter: str | None = Field(
         default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
     )
@@ -64,19 +82,6 @@ class LabelledDataConfig(Schema):
         default=0.1, gt=0.0, lt=1.0, description="where no validation is given: share held out, chosen by a hash of the text"
     )
     max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
-
-    @model_validator(mode="after")
-    def _source_has_its_fields(self) -> Self:
-        remote = self.source in ("hub", "disk")
-        if remote and self.path is None:
-            raise ValueError(f"source {self.source!r} needs path")
-        if not remote and self.path is not None:
-            raise ValueError(f"path goes with source hub or disk; the files of source {self.source!r} stand in train")
-        if not remote and "train" not in self.model_fields_set:
-            raise ValueError(f"source {self.source!r} needs train: its files")
-        if self.subset is not None and self.source != "hub":
-            raise ValueError("subset goes with source hub")
-        return self
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:

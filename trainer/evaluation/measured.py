@@ -1,7 +1,9 @@
 """What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
 
 import logging
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +16,8 @@ from trainer.config.masking import MaskingConfig
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.model_files import read_object
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
+from trainer.records.kinds import CHAT, run_kind
 from trainer.records.seals import read_sealed, require_sealed
 from trainer.runs.evaluation import check_asked, encoded_of
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
@@ -31,7 +34,7 @@ MASKED = "ForMaskedLM"
 PREDICTED = ("validation", "test")
 """The splits that are predicted, where there are some."""
 
-Found = TypeVar("Found", Evaluation, FinetuneEvaluation)
+Found = TypeVar("Found", Evaluation, FinetuneEvaluation, ChatEvaluation)
 
 
 class Measurement(NamedTuple):
@@ -64,7 +67,7 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
 
 def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
     """The evaluation already made of the same; a damaged one is to be made anew, which a warning tells."""
-    earlier = _intact(store, wanted.key, Evaluation)
+    earlier = intact_evaluation(store, wanted.key, Evaluation)
     if earlier is None or earlier.fingerprint != wanted.fingerprint:
         return None
     return earlier.model_copy(update={"reused": True})
@@ -85,9 +88,16 @@ def identify_scoring(store: Store, job: FinetuneJob, run: str, other: str | None
     `encoded` is the key of the set that the job prepared, by default of the one that the run was last asked for with. Raises
     `ArtifactError` if the model is missing or damaged, or it is not known what the run's data is.
     """
+    return locate_scoring(store, run, other, encoded, partial(scoring_fingerprint, job))
+
+
+def locate_scoring(
+    store: Store, run: str, other: str | None, encoded: str | None, name_of: Callable[[Checkpoint, str], str]
+) -> Scoring:
+    """The same, given what names the figures of a model on an encoded set. Raises as `identify_scoring` does."""
     found = find_model(store, f"{other or run}/{FINAL}")
     encoded = encoded or encoded_of(store, run)
-    name = scoring_fingerprint(job, found, encoded)
+    name = name_of(found, encoded)
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
 
 
@@ -107,7 +117,7 @@ def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> st
 
 def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
     """The scoring already made of the same, if that and its predictions are as it left them."""
-    earlier = _intact(store, wanted.key, FinetuneEvaluation)
+    earlier = intact_evaluation(store, wanted.key, FinetuneEvaluation)
     if earlier is None or earlier.fingerprint != wanted.fingerprint:
         return None
     manifest = read_manifest(store, wanted.encoded, ENCODED)
@@ -146,7 +156,7 @@ def predictions_key(run: str, split: str) -> str:
     return f"{run}/predictions/{split}.jsonl"
 
 
-def _intact(store: Store, key: str, kind: type[Found]) -> Found | None:
+def intact_evaluation(store: Store, key: str, kind: type[Found]) -> Found | None:
     """An evaluation's record, or None if there is none that can be used."""
     try:
         values = read_sealed(store, key)
@@ -163,8 +173,13 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
         run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
-    shards = job.shards or (run and [ref["key"] for ref in run["data"]["shards"]])
-    context = job.context or (run and run["job"]["training"]["context"])
+    shards = job.shards or (run and [ref["key"] for ref in run["data"].get("shards", ())])
+    context = job.context or (run and run["job"]["training"].get("context"))
+    if run and run_kind(run) is CHAT and not (shards and context):
+        raise ConfigError(
+            f"{job.checkpoint} is of a run on conversations: how well it answers those that it was not trained on stands in "
+            "that run's eval.json. To measure it on held-out text, say which `shards`, and the `context`"
+        )
     if not shards or not context:
         raise ConfigError(
             f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"

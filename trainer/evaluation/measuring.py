@@ -22,7 +22,7 @@ from trainer.models.outline import outline_files
 from trainer.order.held_out import open_held_out
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.seals import write_sealed
 from trainer.runs.clean import clean_of
 from trainer.runs.references import run_at
@@ -33,7 +33,7 @@ from trainer.training.runtime import start_runtime
 from trainer.training.sharding import sharding_group
 
 
-def evaluate_any(job: EvaluateJob, progress: Progress) -> Evaluation | FinetuneEvaluation:
+def evaluate_any(job: EvaluateJob, progress: Progress) -> RunEvaluation:
     """Score a checkpoint of any kind: of a fine-tuned run on its labelled splits, else as `evaluate_checkpoint` does."""
     store = Store(job.store)
     scoring = identify_checkpoint(store, job)

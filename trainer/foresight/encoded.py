@@ -1,9 +1,12 @@
 """What would become of a job's encoded set, and why."""
 
 from collections.abc import Mapping
+from typing import Any
 
+from trainer.chat.encoding import locate_conversations
 from trainer.common.formats import plural
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.chat import ChatDataConfig, ChatJob
+from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
 from trainer.labelled.encoded import KIND
@@ -22,13 +25,26 @@ def foresee_data(store: Store, job: FinetuneJob) -> tuple[list[Foreseen], Artifa
 
 def foresee_encoded(store: Store, job: FinetuneJob) -> tuple[Foreseen, ArtifactRef]:
     """Whether the labelled set is there, encoded, and what will refer to it. Raises as encoding does for missing input."""
-    recipe = locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder)
-    stage = _foresee(store, job, recipe)
+    return foresee_recipe(store, job.data, locate_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder))
+
+
+def foresee_conversations(store: Store, job: ChatJob) -> tuple[list[Foreseen], ArtifactRef]:
+    """The same as `foresee_data`, of conversations."""
+    recipe = locate_conversations(store, job, find_model(store, job.model.pretrained, hub=True).folder)
+    encoded, ref = foresee_recipe(store, job.data, recipe)
+    return [encoded], ref
+
+
+def foresee_recipe(
+    store: Store, data: LabelledDataConfig | ChatDataConfig, recipe: Recipe[Any]
+) -> tuple[Foreseen, ArtifactRef]:
+    """Whether the set of a recipe is there, and what will refer to it."""
+    stage = _foresee(store, data, recipe)
     return stage, recipe.refer(0, stage.verdict == "reused")
 
 
-def _foresee(store: Store, job: FinetuneJob, recipe: Recipe) -> Foreseen:
-    stage, allowed = f"encoded set {job.data.name}", job.data.max_bad_records
+def _foresee(store: Store, data: LabelledDataConfig | ChatDataConfig, recipe: Recipe[Any]) -> Foreseen:
+    stage, allowed = f"encoded set {data.name}", data.max_bad_records
     manifest, problems = look(store, recipe.key, KIND)
     bad = max(split["bad_records"] for split in manifest.details["splits"].values()) if manifest else 0
     if manifest is not None and bad <= allowed:

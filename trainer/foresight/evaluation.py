@@ -3,8 +3,10 @@
 from typing import Any
 
 from trainer.common.errors import ConfigError
+from trainer.config.chat import ChatJob
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
+from trainer.evaluation.answers_measured import find_answers, identify_answers
 from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.evaluation.requests import measurement
 from trainer.foresight.foreseen import Foreseen
@@ -53,6 +55,18 @@ def foresee_scoring(store: Store, job: FinetuneJob, data: ArtifactRef, run: str)
     known = identify_scoring(store, recorded, run).fingerprint == own["fingerprint"]
     differences = _compare_settings(store, job, run, {"metrics"}) if known else []
     return Foreseen("evaluation", "made", key, tuple(differences or [f"{key} was {UNRECORDED}"]))
+
+
+def foresee_answers(store: Store, job: ChatJob, data: ArtifactRef, run: str) -> Foreseen:
+    """Whether the figures and the answers of a model that answers are there."""
+    own = _own(store, run)
+    wanted = identify_answers(store, job, run, encoded=data.key)
+    if find_answers(store, wanted) is not None:
+        return Foreseen("evaluation", "reused", wanted.key)
+    if (noted := encoded_of(store, run)) != data.key:
+        return Foreseen("evaluation", "made", wanted.key, (f"another test split: {noted} -> {data.key}",))
+    differences = [NONE_YET] if own is None else _compare_settings(store, job, run)
+    return Foreseen("evaluation", "made", wanted.key, tuple(differences or [f"{wanted.key} was {UNRECORDED}"]))
 
 
 def _is_gone(metric: str) -> bool:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import RunKind
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
-from trainer.upkeep.gate import Measured
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
     from trainer.comparison.runs import ComparedKind
@@ -25,7 +25,7 @@ class Kind:
     recorded: RunKind
     """How its runs are recorded, and the job's schema."""
     mark: str
-    """The key of `data` by which a file is seen to be of this kind, before it is validated."""
+    """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has one."""
     preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
     prepare: Callable[[Any, Progress], TrainingData]
@@ -34,9 +34,9 @@ class Kind:
     """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
     """The `Workload` of a job and its data for so many ranks."""
-    evaluate: Callable[[Any, str, Any, Progress], Measured | None]
+    evaluate: Callable[[Any, str, Any, Progress], RunEvaluation | None]
     """The figures of a run's final model; None if nothing is held out. Called by every rank."""
-    evaluate_alike: Callable[[Any, str, str, Any, Progress], Measured]
+    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
     """The figures of another run's model, measured as the first one's evaluation was."""
     foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]]
     """The stages before training, and references to what they give, as far as its names are known."""

@@ -4,14 +4,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.config.files import read_values, validate_job
+from trainer.kinds.chat import CHAT
 from trainer.kinds.finetuning import FINETUNING
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining import PRETRAINING
-from trainer.records.kinds import run_kind
+from trainer.records.kinds import run_kind, task_of
 from trainer.runs.run import Run, TrainingData, TrainingJob
 
-KINDS = (FINETUNING, PRETRAINING)
-"""A file is of the first kind whose mark it has."""
+KINDS = (CHAT, FINETUNING, PRETRAINING)
+"""A file is of the first kind whose mark it has, and whose task if that has one."""
 
 
 def kind_of(job: TrainingJob) -> Kind:
@@ -31,7 +32,8 @@ def kind_of_run(config: Mapping[str, Any]) -> Kind:
 def marked_kinds(values: Mapping[str, Any]) -> list[Kind]:
     """The kinds whose mark the values of a file have, in their order."""
     data = values.get("data")
-    return [kind for kind in KINDS if isinstance(data, dict) and kind.mark in data]
+    task = task_of(values)
+    return [kind for kind in KINDS if isinstance(data, dict) and kind.mark in data and kind.recorded.task in (None, task)]
 
 
 def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) -> TrainingJob:

@@ -2,14 +2,14 @@
 
 from trainer.common.progress import Progress
 from trainer.kinds.table import kind_of
-from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.plans import RunPlan
 from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.manifest import ArtifactRef
 from trainer.training import run
 
 
 def train(
-    job: TrainingJob, progress: Progress, data: TrainingData | None = None, expected: StepPlan | FinetunePlan | None = None
+    job: TrainingJob, progress: Progress, data: TrainingData | None = None, expected: RunPlan | None = None
 ) -> ArtifactRef:
     """Train to the end and publish the final model: `trainer.training.run.train` for a job of any kind."""
     return run.train(job, kind_of(job), progress, data, expected)

@@ -43,7 +43,7 @@ class EncodedSplit:
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
         self._names, self._pad_id = table["id"], pad_id
-        self._columns = {name: _Lists(table[name]) for name in LISTS if name in table.column_names}
+        self._columns = {name: Lists(table[name]) for name in LISTS if name in table.column_names}
         self.lengths = self._columns["input_ids"].lengths
         labels = table["labels"]
         self.labels: NDArray[Any] | None = None if labels.null_count else labels.to_numpy()
@@ -85,17 +85,17 @@ class EncodedSet(NamedTuple):
 
 def open_encoded(store: Store, key: str) -> EncodedSet:
     """Map a published data set. Raises `ArtifactError` if there is none, or it is damaged."""
-    manifest = _manifest(store, key)
+    manifest = encoded_manifest(store, key)
     details, digests = manifest.details, manifest.digests()
     pad_id: int = details["pad_id"]
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {s: EncodedSplit(_map(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
+    splits = {s: EncodedSplit(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
     return EncodedSet(details, splits, pad_id)
 
 
 def encoded_details(store: Store, key: str) -> dict[str, Any]:
     """What the manifest of a published data set says of it. Raises `ArtifactError` if there is none."""
-    return _manifest(store, key).details
+    return encoded_manifest(store, key).details
 
 
 def split_sizes(details: dict[str, Any]) -> dict[str, int]:
@@ -105,7 +105,7 @@ def split_sizes(details: dict[str, Any]) -> dict[str, int]:
 
 def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
-    digests = {name: sha for name, sha in _manifest(store, key).digests().items() if not name.endswith(ENDING)}
+    digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
 
 
@@ -174,7 +174,7 @@ def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     return missing
 
 
-class _Lists:
+class Lists:
     """A column of lists as numpy sees it: one array of values for each record batch, and where each list lies."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
@@ -193,7 +193,7 @@ class _Lists:
         return rows
 
 
-def _manifest(store: Store, key: str) -> Manifest:
+def encoded_manifest(store: Store, key: str) -> Manifest:
     manifest = read_manifest(store, key, KIND)
     if manifest is None:
         raise ArtifactError(
@@ -203,7 +203,7 @@ def _manifest(store: Store, key: str) -> Manifest:
     return manifest
 
 
-def _map(path: Path) -> pa.Table:
+def open_rows(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 

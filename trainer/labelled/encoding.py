@@ -3,8 +3,9 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,14 +45,25 @@ log = logging.getLogger(__name__)
 FORMAT = 4
 
 
-class Recipe(NamedTuple):
+class Encodes(Protocol):
+    """What an encoder of any kind says of itself: `digest` names the files of its tokenizer."""
+
+    @property
+    def digest(self) -> str: ...
+
+
+Encoder = TypeVar("Encoder", bound=Encodes)
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[Encoder]):
     """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content.
 
     `trained` names what training depends on: the same without the test split.
     """
 
     source: LabelledSource
-    encoder: TextEncoder
+    encoder: Encoder
     key: str
     trained: str
     options: dict[str, Any]
@@ -69,7 +81,7 @@ def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
 
 def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
     """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
-    return _find(store, job.data, locate_encoded(store, job, model_folder))
+    return find_made(store, job.data.max_bad_records, locate_encoded(store, job, model_folder))
 
 
 def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
@@ -79,7 +91,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
     for a length beyond the model's positions, `StorageError` if the store refuses.
     """
     data, recipe = job.data, locate_encoded(store, job, model_folder)
-    if found := _find(store, data, recipe):
+    if found := find_made(store, data.max_bad_records, recipe):
         return found
     store.sweep()
     encoder = recipe.encoder
@@ -128,7 +140,7 @@ def describe_columns(details: dict[str, Any]) -> str:
     return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
 
 
-def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> Recipe:
+def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> Recipe[TextEncoder]:
     """Where the job's encoded set belongs, and what it is made from; raises as `prepare_encoded` does for missing input."""
     data = job.data
     encoder = load_text_encoder(model_folder, data)
@@ -144,7 +156,8 @@ def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> 
     return Recipe(source, encoder, f"encoded/{data.name}-{name}", trained, {**told, "tokenizer": encoder.digest})
 
 
-def _find(store: Store, data: LabelledDataConfig, recipe: Recipe) -> ArtifactRef | None:
+def find_made(store: Store, max_bad_records: int, recipe: Recipe[Any]) -> ArtifactRef | None:
+    """The published, intact set of a recipe, or None; also if more of its records are bad than may be skipped now."""
     key = recipe.key
     try:
         manifest = read_manifest(store, key, KIND)
@@ -153,7 +166,7 @@ def _find(store: Store, data: LabelledDataConfig, recipe: Recipe) -> ArtifactRef
         return None
     if manifest is None:
         return None
-    if any(split["bad_records"] > data.max_bad_records for split in manifest.details["splits"].values()):
+    if any(split["bad_records"] > max_bad_records for split in manifest.details["splits"].values()):
         return None  # making it anew names the record that may no longer be passed over
     for file, problem in (damage := find_damage(store, key, manifest)).items():
         log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)

@@ -37,7 +37,7 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress)
     """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
     source = find_labelled(store, data)
     parts = [part for each in source.parts.values() for part in each]
-    if sum(map(_stored_bytes, parts)) > WHOLE_BYTES:
+    if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
         return _look_at_heads(data, source, progress, len(parts))
     with open_labelled(data, source, progress) as found:
         sizes = {split: len(examples) for split, examples in found.splits.items()}
@@ -60,7 +60,8 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
     return Look(classes, None, f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}")
 
 
-def _stored_bytes(part: Part) -> int:
+def stored_bytes(part: Part) -> int:
+    """What a part takes as it is stored."""
     if part.loaded is not None:
         return int(part.loaded.data.nbytes)
     fs, path = fsspec.url_to_fs(part.path)

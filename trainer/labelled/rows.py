@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import CorpusError, RecordError
+from trainer.config.chat import ChatDataConfig
 from trainer.config.finetuning import LabelledDataConfig
 from trainer.corpus.csv_files import csv_dialect, never_ends, quoting_hint
 from trainer.corpus.raw_bytes import RawFile, require_file
@@ -65,13 +66,14 @@ class Table(NamedTuple):
     rows: Callable[[Sequence[str]], Iterator[Row]]
 
 
-def open_table(part: Part, data: LabelledDataConfig) -> Table:
+def open_table(part: Part, data: LabelledDataConfig | ChatDataConfig) -> Table:
     """Open a part, reading no more than its head.
 
     Raises `CorpusError`, also later, if it is damaged, and after its last row if it is not what was looked at.
     """
     with _explained(part):
-        table = _open_loaded(part, data) if part.loaded is not None else OPENERS[data.source](part, data)
+        label = data.label_column if isinstance(data, LabelledDataConfig) else None
+        table = _open_loaded(part, label) if part.loaded is not None else _open_file(part, data, label)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         with _explained(part):
@@ -83,6 +85,12 @@ def open_table(part: Part, data: LabelledDataConfig) -> Table:
             part.require_same()
 
     return table._replace(rows=rows)
+
+
+def _open_file(part: Part, data: LabelledDataConfig | ChatDataConfig, label: str | None) -> Table:
+    if isinstance(data, LabelledDataConfig) and data.source == "csv":
+        return _open_csv(part, data)
+    return _open_parquet(part, label) if data.source == "parquet" else _open_jsonl(part)
 
 
 def columns_of(data: LabelledDataConfig) -> list[str]:
@@ -152,7 +160,7 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
     return first, FIRST_LINE
 
 
-def _open_jsonl(part: Part, data: LabelledDataConfig) -> Table:
+def _open_jsonl(part: Part) -> Table:
     def records() -> Iterator[tuple[int, dict[str, Any] | None, str | None]]:
         with open_raw(part.path) as file:
             number = 0
@@ -184,14 +192,14 @@ def _open_jsonl(part: Part, data: LabelledDataConfig) -> Table:
     raise RecordError(trouble)
 
 
-def _open_parquet(part: Part, data: LabelledDataConfig) -> Table:
+def _open_parquet(part: Part, label: str | None) -> Table:
     import pyarrow.parquet as pq
     from datasets import Features
 
     with open_bytes(part.path) as file:
         schema = pq.ParquetFile(file).schema_arrow
     described = b"huggingface" in (schema.metadata or {})
-    feature = Features.from_arrow_schema(schema).get(data.label_column) if described else None
+    feature = Features.from_arrow_schema(schema).get(label) if described else None
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
         number = 0
@@ -204,7 +212,7 @@ def _open_parquet(part: Part, data: LabelledDataConfig) -> Table:
     return Table(list(schema.names), _class_names(feature), "row", rows)
 
 
-def _open_loaded(part: Part, data: LabelledDataConfig) -> Table:
+def _open_loaded(part: Part, label: str | None) -> Table:
     loaded = part.loaded
     assert loaded is not None
 
@@ -215,20 +223,13 @@ def _open_loaded(part: Part, data: LabelledDataConfig) -> Table:
                 yield Row(number, values)
                 number += 1
 
-    return Table(list(loaded.column_names), _class_names(loaded.features.get(data.label_column)), "row", rows)
+    return Table(list(loaded.column_names), _class_names(loaded.features.get(label)), "row", rows)
 
 
 def _class_names(feature: Any) -> list[str] | None:
     from datasets import ClassLabel
 
     return list(feature.names) if isinstance(feature, ClassLabel) else None
-
-
-OPENERS: dict[str, Callable[[Part, LabelledDataConfig], Table]] = {
-    "csv": _open_csv,
-    "jsonl": _open_jsonl,
-    "parquet": _open_parquet,
-}
 
 
 @contextmanager

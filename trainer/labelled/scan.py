@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import RecordError, how_to_skip
 from trainer.common.stopping import check_stop
+from trainer.config.chat import ChatDataConfig
 from trainer.config.finetuning import LabelledDataConfig
 from trainer.corpus.csv_files import QuoteWatch
 from trainer.corpus.shards import is_held_out
@@ -143,7 +144,7 @@ def _digest(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def bad_record(data: LabelledDataConfig, split: str | None, place: str, problem: str) -> RecordError:
+def bad_record(data: LabelledDataConfig | ChatDataConfig, split: str | None, place: str, problem: str) -> RecordError:
     """The error for a row that may not be passed over; `split` is None where there is only one."""
     where = f"data set {data.name!r}{f', {split} split' if split else ''}"
     return RecordError(f"{where}: {place}: {problem}{how_to_skip(data.max_bad_records)}")

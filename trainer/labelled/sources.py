@@ -10,7 +10,7 @@ import fsspec
 
 from trainer.common.errors import CorpusError, brief
 from trainer.config.corpora import CorpusConfig
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.finetuning import LabelledDataConfig, SplitsConfig
 from trainer.corpus.csv_files import csv_dialect, is_quoted
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_bytes import RawFile
@@ -37,7 +37,7 @@ class LabelledSource(NamedTuple):
         return VALIDATION not in self.parts
 
 
-def find_labelled(store: Store, data: LabelledDataConfig) -> LabelledSource:
+def find_labelled(store: Store, data: SplitsConfig) -> LabelledSource:
     """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
 
     A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits that do
@@ -59,13 +59,13 @@ def fetch_part(part: Part, folder: Path) -> Part:
     return replace(part, path=str(target), files=tuple(file._replace(path=str(target)) for file in part.files))
 
 
-def _find_files(store: Store, data: LabelledDataConfig) -> LabelledSource:
+def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
     patterns = {split: paths for split, paths in _wanted(data).items() if paths}
     digests = {piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])}
     found = {split: [source.path for source in find_sources(_corpus(data, paths))] for split, paths in patterns.items()}
 
     def identity(path: str) -> list[Any]:
-        dialect = csv_dialect(data, path) if data.source == "csv" else None
+        dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None
         return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
 
     return LabelledSource(
@@ -77,7 +77,7 @@ def _find_files(store: Store, data: LabelledDataConfig) -> LabelledSource:
     )
 
 
-def _find_hub(data: LabelledDataConfig) -> LabelledSource:
+def _find_hub(data: SplitsConfig) -> LabelledSource:
     import datasets
 
     name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
@@ -93,7 +93,7 @@ def _find_hub(data: LabelledDataConfig) -> LabelledSource:
     return LabelledSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
 
 
-def _find_folder(store: Store, data: LabelledDataConfig) -> LabelledSource:
+def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
     import datasets
 
     path = str(data.path).rstrip("/")
@@ -109,7 +109,7 @@ def _find_folder(store: Store, data: LabelledDataConfig) -> LabelledSource:
     return LabelledSource(_loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits])
 
 
-def _choose(name: str, loaded: Any, data: LabelledDataConfig) -> dict[str, list[str]]:
+def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
     """The names of the data set's splits that make up each split: as given, else by the same name."""
     wanted = _wanted(data)
     for split in (VALIDATION, TEST):
@@ -127,14 +127,14 @@ def _loaded_parts(name: str, loaded: Any, splits: dict[str, list[str]], files: t
     }
 
 
-def _wanted(data: LabelledDataConfig) -> dict[str, list[str] | None]:
+def _wanted(data: SplitsConfig) -> dict[str, list[str] | None]:
     return {TRAIN: data.train, VALIDATION: data.validation, TEST: data.test}
 
 
-def _pieces(store: Store, data: LabelledDataConfig, paths: Sequence[str]) -> list[Piece]:
+def _pieces(store: Store, data: SplitsConfig, paths: Sequence[str]) -> list[Piece]:
     """Every file, whole, with its digest."""
     return find_pieces(store, _corpus(data, paths), sys.maxsize)
 
 
-def _corpus(data: LabelledDataConfig, paths: Sequence[str]) -> CorpusConfig:
+def _corpus(data: SplitsConfig, paths: Sequence[str]) -> CorpusConfig:
     return CorpusConfig(name=data.name, paths=list(paths))

@@ -96,13 +96,13 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncode
     Raises `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
     """
     name = str(model)
-    config, tokenizer = _load(name)
+    config, tokenizer = load_own_tokenizer(name)
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     # As when pretraining: a text that holds a special token's spelling does not become that token.
     backend.encode_special_tokens = True
-    pad_is_end = _choose_padding(tokenizer, name)
+    pad_is_end = choose_padding(tokenizer, name)
     frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
     length = resolve_length(data, tokenizer, config, name)
     if frame.size >= length:
@@ -142,8 +142,8 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
     return int(min(said))
 
 
-def _load(name: str) -> tuple[Any, Any]:
-    """The model's text configuration and its tokenizer."""
+def load_own_tokenizer(name: str) -> tuple[Any, Any]:
+    """The text configuration of a model folder or a pretrained name, and its tokenizer. Raises as `load_text_encoder` does."""
     from transformers import AutoConfig, AutoTokenizer
 
     check_settings(name)
@@ -162,7 +162,7 @@ def _load(name: str) -> tuple[Any, Any]:
     return config.get_text_config(), tokenizer
 
 
-def _choose_padding(tokenizer: Any, name: str) -> bool:
+def choose_padding(tokenizer: Any, name: str) -> bool:
     """Pad with the end token where there is no padding token; returns whether that is so."""
     if tokenizer.pad_token is not None:
         return False

@@ -42,23 +42,43 @@ class CausalLMLoss(nn.Module):
         self.adds = adds_to_loss(model)
         self._in_pieces = has_plain_head(model) and not self.adds
 
-    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Sum over the batch of -log p(next token), in nats; `input_ids` has shape [B, T], B * (T - 1) tokens are predicted.
+
+        With `labels` of the same shape, each token itself or `IGNORED`, only those are predicted that have one. Where
+        `position_ids` begin anew another text begins, which does not see the one before. `weight` scales the sum: 0 for what
+        does not count.
 
         What a model adds to the mean loss is added for each predicted token, so that micro-batches and ranks count by their
         size. (How evenly a batch is spread over experts depends on what is in the batch: it is looked at by micro-batch.)
         """
-        labels = next_tokens(input_ids)
+        loss = self._sum(input_ids, input_ids if labels is None else labels, position_ids)
+        return loss if weight is None else loss * weight
+
+    def _sum(self, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None) -> torch.Tensor:
+        targets = next_tokens(labels)
         if self.adds:
-            mean: torch.Tensor = self.model(input_ids=input_ids, labels=input_ids, use_cache=False).loss
-            return mean * (labels != IGNORED).sum()
+            inputs = {"input_ids": input_ids, **positions(position_ids)}
+            mean: torch.Tensor = self.model(**inputs, labels=labels, use_cache=False).loss
+            return mean * (targets != IGNORED).sum()
         if not self._in_pieces:
-            return token_losses(self.model, input_ids, labels).sum()
-        loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, labels)
+            return token_losses(self.model, input_ids, targets, position_ids).sum()
+        loss: torch.Tensor = with_weights(loss_in_pieces, self.model, input_ids, targets, position_ids)
         return loss
 
 
-def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor) -> Any:
+def positions(position_ids: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """What a model is given of positions: nothing where they are those of one text from its beginning."""
+    return {} if position_ids is None else {"position_ids": position_ids}
+
+
+def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: torch.Tensor | None) -> Any:
     """Call a function that uses a model's weights outside of its `forward`: of a sharded one, they are gathered as for that."""
     if not isinstance(model, FSDPModule):
         return function(model, *inputs)
@@ -68,9 +88,11 @@ def with_weights(function: Callable[..., Any], model: PreTrainedModel, *inputs: 
     return getattr(model, function.__name__)(*inputs)
 
 
-def loss_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def loss_in_pieces(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
+) -> torch.Tensor:
     """The sum of -log p(label), of a model with a plain head, some tokens at a time. Shapes [B, T], [B, T] -> a scalar."""
-    hidden = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    hidden = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False).last_hidden_state
     weight = model.get_output_embeddings().weight
     loss: torch.Tensor = PiecewiseCrossEntropy.apply(  # type: ignore[no-untyped-call]
         hidden.flatten(0, 1), weight, labels.flatten()
@@ -83,22 +105,29 @@ def next_tokens(input_ids: torch.Tensor) -> torch.Tensor:
     return F.pad(input_ids[:, 1:], (0, 1), value=IGNORED)
 
 
-def token_losses(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def token_losses(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
+) -> torch.Tensor:
     """-log p(label) of each position in nats, 0 where the label is ignored. Shapes [B, T], [B, T] -> [B * T], float32."""
-    return cross_entropies(model(input_ids=input_ids, use_cache=False).logits, labels)
+    return cross_entropies(model(input_ids=input_ids, **positions(position_ids), use_cache=False).logits, labels)
 
 
 @torch.no_grad()
-def token_losses_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def token_losses_in_pieces(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None = None
+) -> torch.Tensor:
     """The same without gradients, and without ever holding all logits if the head is plain."""
     if not has_plain_head(model):
-        return token_losses(model, input_ids, labels)
-    losses: torch.Tensor = with_weights(_each_loss_in_pieces, model, input_ids, labels)
+        return token_losses(model, input_ids, labels, position_ids)
+    losses: torch.Tensor = with_weights(_each_loss_in_pieces, model, input_ids, labels, position_ids)
     return losses
 
 
-def _each_loss_in_pieces(model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    hidden_NH = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state.flatten(0, 1)
+def _each_loss_in_pieces(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, position_ids: torch.Tensor | None
+) -> torch.Tensor:
+    output = model.base_model(input_ids=input_ids, **positions(position_ids), use_cache=False)
+    hidden_NH = output.last_hidden_state.flatten(0, 1)
     matrix = model.get_output_embeddings().weight.to(matmul_dtype(hidden_NH))
     at_once = rows_at_once(len(hidden_NH), len(matrix), hidden_NH.device)
     pieces = zip(hidden_NH.to(matrix.dtype).split(at_once), labels.flatten().split(at_once), strict=True)

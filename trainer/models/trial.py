@@ -1,5 +1,7 @@
 """A trial of a language model before it is trained: it runs on token ids, repeats itself, and does not see what it predicts."""
 
+import inspect
+
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
@@ -18,15 +20,20 @@ ROUNDING = 3e-5
 """Share of the logits' spread that counts as rounding. What a new model sees ahead changes them by 1e-3 of it and more."""
 
 
-def tried_objective(model: PreTrainedModel, options: ModelConfig, context: int) -> CausalLMLoss:
+def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
     """The model with its loss, after a trial. Raises `ConfigError` if it cannot be trained to predict the next token."""
     check_causal(model, context)
     try:
-        objective = CausalLMLoss(model)
+        return CausalLMLoss(model)
     except ConfigError:
         raise
     except Exception as error:  # architectures fail each in their own way
         raise ConfigError(f"a {model.config.model_type!r} model cannot be run in training: {brief(error)}") from error
+
+
+def tried_objective(model: PreTrainedModel, options: ModelConfig, context: int) -> CausalLMLoss:
+    """The same of a job's model, whose settings it is to follow."""
+    objective = tried_loss(model, context)
     asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     if options.config is not None and asked and not objective.adds:
         raise ConfigError(
@@ -56,6 +63,34 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
             raise ConfigError(_repeats_not(model) if leaks(_logits(model, ids_BT)) else _sees_ahead(model))
     finally:
         model.train(was_training)
+
+
+@torch.no_grad()
+def check_packed(model: PreTrainedModel, context: int) -> None:
+    """Raise `ConfigError` unless two texts in one row, whose positions begin anew, are read as each is by itself.
+
+    Families differ in this: some mask by positions, some know no positions, and some carry a state on from text to text.
+    """
+    ids_BT, _, _ = _rows(model.config, min(context, LENGTH) // 2 or 1)
+    kind, first, second = model.config.model_type, ids_BT[:1].to(model.device), ids_BT[1:2].to(model.device)
+    advice = "set data.packing to false, which gives each conversation a row of its own"
+    if "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(f"a {kind!r} model takes no positions, so that conversations cannot share a window; {advice}")
+    was_training = model.training
+    model.eval()
+    try:
+        alone = [_logits(model, ids) for ids in (first, second)]
+        places = torch.arange(first.shape[1], device=model.device)[None]
+        row, begins_anew = torch.cat([first, second], dim=1), torch.cat([places, places], dim=1)
+        together = model(input_ids=row, position_ids=begins_anew, use_cache=False).logits.float().cpu()
+    finally:
+        model.train(was_training)
+    expected = torch.cat(alone, dim=1)
+    if not bool((together - expected).abs().max() <= ROUNDING * expected.std()):
+        raise ConfigError(
+            f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions begin "
+            f"anew: conversations would see each other; {advice}"
+        )
 
 
 def _rows(config: PretrainedConfig, length: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

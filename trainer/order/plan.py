@@ -2,12 +2,16 @@
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.jobs import OptimizationConfig, TrainingConfig
-from trainer.records.plans import CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
 from trainer.store.manifest import Manifest
+
+if TYPE_CHECKING:  # needs numpy, as plans that are only read do not
+    from trainer.order.packing import Packing
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +67,21 @@ def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ran
         examples=splits["train"],
         validation_examples=splits.get("validation", 0),
         **plan_batches(training, splits["train"], ranks).model_dump(),
+    )
+
+
+def make_chat_plan(training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int) -> ChatPlan:
+    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held out.
+
+    Raises `ConfigError` as `plan_batches` does.
+    """
+    return ChatPlan(
+        conversations=len(windows.samples),
+        windows=len(windows),
+        fill=windows.fill,
+        answer_tokens=answer_tokens,
+        validation_conversations=held_out,
+        **plan_batches(training, len(windows), ranks).model_dump(),
     )
 
 

@@ -83,14 +83,20 @@ def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: st
 
     `details` are those of the encoded set's manifest, `data` is the job's section on its data.
     """
-    source, found = details["source"], details["splits"][split]
+    found = details["splits"][split]
     read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
     told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
+    return [*told, *_raw_content(details, data, split)]
+
+
+def _raw_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
+    """What tells the raw records of a split from any others."""
+    source = details["source"]
     cut = source["validation_cut"] and split != "test"
     content = source["identity"] if split == "test" else without_test(source["identity"])
     if isinstance(content, dict):
         content = content["train" if cut else split]
-    return [*told, content, data["validation_fraction"] if cut else None]
+    return [content, data["validation_fraction"] if cut else None]
 
 
 def examples_basis(
@@ -98,6 +104,16 @@ def examples_basis(
 ) -> ExamplesBasis:
     """What is measured on a labelled split; the arguments are those of `split_content`."""
     return ExamplesBasis(examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision)
+
+
+def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
+    """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
+
+    The arguments are those of `split_content`.
+    """
+    found, recipe = details["splits"][split], details["source"]["recipe"]
+    told = [details["task"], recipe["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
+    return ExamplesBasis(examples=fingerprint([*told, *_raw_content(details, data, split)]), metrics=[], precision=precision)
 
 
 def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:

@@ -169,8 +169,8 @@ class Classification(Result):
     classes: list[ClassScore]
 
 
-class FinetuneEvaluation(Result):
-    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
+class SplitEvaluation(Result):
+    """What was measured of a model on an encoded set: figures by split."""
 
     format: int
     fingerprint: str
@@ -178,13 +178,9 @@ class FinetuneEvaluation(Result):
     checkpoint: str
     encoded: str
     scores: dict[str, dict[str, Figure]]
-    classification: dict[str, Classification]
-    predictions: dict[str, str]
     measured_on: ExamplesBasis | None = None
     clean_of: CleanOf | None = None
     """Of the files that it was measured on, if the text of the run that it began with is clean of all of them."""
-    samples: ClassVar[list[Sample]] = []
-    """A classifier continues no prompts."""
     positive: dict[str, str] = {}
     """The figures that are of one class of two, and that class's name."""
     model: str | None = None
@@ -223,6 +219,33 @@ class FinetuneEvaluation(Result):
     def label(self, figure: str) -> str:
         """A figure's name for people: it says of which class it is, if it is of one."""
         return label_figure(figure, self.positive)
+
+
+class FinetuneEvaluation(SplitEvaluation):
+    """What was measured of a fine-tuned model: figures by split, and the digests of its prediction files."""
+
+    classification: dict[str, Classification]
+    predictions: dict[str, str]
+    samples: ClassVar[list[Sample]] = []
+    """A classifier continues no prompts."""
+
+
+class Answer(Sample):
+    """A held-out conversation up to its last answer, that which the model gives, and the one that stands there."""
+
+    expected: str
+
+
+class ChatEvaluation(SplitEvaluation):
+    """What was measured of a model that answers: figures by split, and some of its answers to held-out questions."""
+
+    answer_tokens: dict[str, Count]
+    """The tokens that were predicted, by split."""
+    samples: list[Answer]
+
+
+RunEvaluation = Evaluation | FinetuneEvaluation | ChatEvaluation
+"""What was measured of a model of any kind."""
 
 
 def label_figure(figure: str, positive: dict[str, str]) -> str:

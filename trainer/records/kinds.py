@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from trainer.config.chat import ChatJob
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
-from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, RunEvaluation
+from trainer.records.plans import ChatPlan, FinetunePlan, RunPlan, StepPlan
 
 Shape = TypeVar("Shape", bound=BaseModel)
 
@@ -23,13 +24,15 @@ class RunKind:
 
     name: str
     """As people read it."""
-    job: type[PipelineJob] | type[FinetuneJob]
-    plan: type[StepPlan] | type[FinetunePlan]
-    evaluation: type[Evaluation] | type[FinetuneEvaluation]
+    job: type[PipelineJob] | type[FinetuneJob] | type[ChatJob]
+    plan: type[RunPlan]
+    evaluation: type[RunEvaluation]
     mark: str
     """The field of the data in config.json by which the kind is seen."""
     made_from: Callable[[Mapping[str, Any]], list[str]]
     """The keys of the artifacts that the data in config.json names, in the order in which they are told of."""
+    task: str | None = None
+    """The `data.task` of its jobs, where those of another kind have the same mark."""
 
 
 PRETRAINING = RunKind(
@@ -50,16 +53,34 @@ FINE_TUNING = RunKind(
     made_from=lambda data: [data["key"]],
 )
 
-RUN_KINDS = (PRETRAINING, FINE_TUNING)
+CHAT = RunKind(
+    name="instruction tuning",
+    job=ChatJob,
+    plan=ChatPlan,
+    evaluation=ChatEvaluation,
+    mark="key",
+    made_from=lambda data: [data["key"]],
+    task="chat",
+)
+
+RUN_KINDS = (PRETRAINING, CHAT, FINE_TUNING)
+"""A run is of the first kind whose mark, and whose task if it has one, its config.json has."""
 
 
 def run_kind(config: Mapping[str, Any]) -> RunKind:
     """The kind of the run whose config.json this is. Raises `ValueError` if its data is that of none."""
+    task = task_of(config.get("job"))
     for kind in RUN_KINDS:
-        if kind.mark in config.get("data", ()):
+        if kind.mark in config.get("data", ()) and kind.task in (None, task):
             return kind
-    marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in RUN_KINDS)
+    marks = " nor ".join(f"`{kind.mark}` ({kind.name})" for kind in RUN_KINDS if kind.task is None)
     raise ValueError(f"data names neither {marks}")
+
+
+def task_of(job: Any) -> Any:
+    """The `data.task` of a job's values, if they have one."""
+    data = job.get("data") if isinstance(job, Mapping) else None
+    return data.get("task") if isinstance(data, Mapping) else None
 
 
 def plan_type(values: Mapping[str, Any]) -> type[BaseModel]:
@@ -67,7 +88,7 @@ def plan_type(values: Mapping[str, Any]) -> type[BaseModel]:
     return _likest(values, [kind.plan for kind in RUN_KINDS])
 
 
-def evaluation_type(values: Mapping[str, Any]) -> type[Evaluation] | type[FinetuneEvaluation]:
+def evaluation_type(values: Mapping[str, Any]) -> type[RunEvaluation]:
     """The evaluation that a record is, or is meant to be."""
     return _likest(values, [kind.evaluation for kind in RUN_KINDS])
 

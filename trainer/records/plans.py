@@ -1,6 +1,6 @@
 """Step plans as a run's plan.json holds them."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -72,12 +72,50 @@ class StepPlan(Plan):
         return f"{what}: {short(sum(corpus.tokens for corpus in self.corpora))} tokens"
 
 
+class ChatPlan(Plan):
+    """Instruction tuning: conversations, and the windows that they are packed into; `fill` is the share that is no padding.
+
+    The test split is no part of the run.
+    """
+
+    sample: ClassVar[str] = "window"
+    conversations: int
+    windows: int
+    fill: float
+    answer_tokens: int
+    validation_conversations: int
+
+    def describe_data(self, name: str) -> str:
+        """The conversations of this name, in a few words."""
+        return f"{name}: {count(self.conversations)} conversations"
+
+    def describe_steps(self) -> str:
+        """The plan in one line."""
+        return (
+            f"{self.conversations:,} conversations in {self.windows:,} windows, {self.fill:.1%} full; {self.steps_per_epoch:,} "
+            f"steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows ({self.ranks} ranks x "
+            f"{self.accumulation} x {self.micro_batch})"
+        )
+
+
 class FinetunePlan(Plan):
     """Fine-tuning: the same for a labelled set, but for its test split, which is no part of the run."""
 
+    sample: ClassVar[str] = "example"
     examples: int
     validation_examples: int
 
     def describe_data(self, name: str) -> str:
         """The labelled set of this name, in a few words."""
         return f"{name}: {count(self.examples)} examples"
+
+    def describe_steps(self) -> str:
+        """The plan in one line."""
+        return (
+            f"{self.examples:,} examples, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of "
+            f"{self.global_batch} examples ({self.ranks} ranks x {self.accumulation} x {self.micro_batch})"
+        )
+
+
+RunPlan = StepPlan | FinetunePlan | ChatPlan
+"""The plan of a run of any kind."""

@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from trainer.common.formats import size
+from trainer.common.formats import plural, size
 from trainer.records.basis import ExamplesBasis, TextBasis
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation, Result
-from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, Result
+from trainer.records.plans import ChatPlan, FinetunePlan, StepPlan
 
 
 class CorpusPreview(Result):
@@ -101,7 +101,7 @@ class PredictedTexts(Result):
 
 
 class FinetunePreflight(Result):
-    """What a fine-tuning job will do. `splits` and `plan` are None where the data is too large to be looked at as a whole.
+    """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at whole.
 
     The memory is told as by `Preflight`.
     """
@@ -113,7 +113,7 @@ class FinetunePreflight(Result):
     metrics: list[str]
     looked_at: str
     splits: dict[str, int] | None
-    plan: FinetunePlan | None
+    plan: ChatPlan | FinetunePlan | None
     about_memory_bytes: int
     about_host_bytes: int
 
@@ -124,7 +124,8 @@ class FinetunePreflight(Result):
         rows.append(("looked at", self.looked_at))
         rows += [(name, f"{count:,} examples") for name, count in (self.splits or {}).items()]
         if self.plan is not None:
-            rows.append(("steps", f"{self.plan.total_steps:,}, of {self.plan.global_batch} examples on {self.ranks} ranks"))
+            batch = plural(self.plan.global_batch, self.plan.sample)
+            rows.append(("steps", f"{self.plan.total_steps:,}, of {batch} on {self.ranks} ranks"))
         rows += memory_rows(self.about_memory_bytes, self.about_host_bytes)
         lines = [f"{name:<16}{value}" for name, value in rows]
         if self.plan is None:
@@ -159,9 +160,9 @@ class Outcome(Result):
 
 
 class FinetuneOutcome(Result):
-    """What fine-tuning made: the run, its evaluation, its report, and the gate's verdict."""
+    """What tuning made: the run, its evaluation, its report, and the gate's verdict."""
 
     run: str
-    evaluation: FinetuneEvaluation
+    evaluation: FinetuneEvaluation | ChatEvaluation
     report: str
     promotion: Verdict | None = None

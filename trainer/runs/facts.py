@@ -17,7 +17,7 @@ from trainer.pretrained.adapters import WEIGHTS as ADAPTER
 from trainer.pretrained.tensor_files import read_tensors
 from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
-from trainer.records.plans import FinetunePlan, StepPlan
+from trainer.records.plans import RunPlan
 from trainer.records.pointers import read_pointer
 from trainer.records.seals import read_listed, read_sealed, remedy_of
 from trainer.runs.clean import clean_of
@@ -59,7 +59,7 @@ class RunFacts:
     key: str
     config: dict[str, Any]
     config_sha256: str
-    plan: StepPlan | FinetunePlan
+    plan: RunPlan
     environment: dict[str, Any]
     records: list[dict[str, Any]]
     evaluation: dict[str, Any] | None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.chat import ChatJob
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
 from trainer.config.optimizers import MuonConfig
@@ -23,9 +24,9 @@ log = logging.getLogger(__name__)
 
 FORMAT = 5
 
-TrainingJob = PipelineJob | FinetuneJob
+TrainingJob = PipelineJob | FinetuneJob | ChatJob
 TrainingData = PreparedData | ArtifactRef
-"""What a job trains on: a tokenizer and shards, or an encoded labelled set."""
+"""What a job trains on: a tokenizer and shards, or an encoded set, labelled or of conversations."""
 
 OPERATIONAL = {
     "log_every", "evaluate_every", "save_every", "keep_last", "keep_epochs", "processes", "device", "micro_batch", "compile",

@@ -6,7 +6,7 @@ A checksum says that a manifest is the one that was written there, not that whoe
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag, TypeAdapter
 
 from trainer.store.plain_names import Count, Digest, Key
 
@@ -71,6 +71,41 @@ class EncodedDetails(Details):
     tokenizer_sha256: Digest
     splits: dict[str, SplitDetails]
     source: dict[str, Any]
+
+
+class ChatSplitDetails(Details):
+    """A split of a set of conversations."""
+
+    examples: Count
+    tokens: Count
+    answer_tokens: Count
+    longest: Count
+    truncated: Count
+    unanswered: Count
+    bad_records: Count
+
+
+class ChatDetails(Details):
+    """A set of conversations."""
+
+    task: Literal["chat"]
+    context: PositiveInt
+    end_id: Count
+    pad_id: Count
+    vocab_size: Count
+    tokenizer_sha256: Digest
+    splits: dict[str, ChatSplitDetails]
+    source: dict[str, Any]
+
+
+def _encoded_task(details: Any) -> str:
+    return "chat" if isinstance(details, dict) and details.get("task") == "chat" else "labelled"
+
+
+AnyEncodedDetails = Annotated[
+    Annotated[EncodedDetails, Tag("labelled")] | Annotated[ChatDetails, Tag("chat")], Discriminator(_encoded_task)
+]
+"""What is said of an encoded set goes by its task."""
 
 
 class KeptOutFile(Details):
@@ -157,8 +192,8 @@ class ModelDetails(Details):
     shards: list[Key] = []
 
 
-KINDS: dict[str, type[Details]] = {
-    "shards": ShardsDetails, "encoded": EncodedDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
+KINDS: dict[str, Any] = {
+    "shards": ShardsDetails, "encoded": AnyEncodedDetails, "decisions": DecisionsDetails, "tokenizer": TokenizerDetails,
     "checkpoint": CheckpointDetails, "model": ModelDetails,
 }  # fmt: skip
 
@@ -170,5 +205,5 @@ def require_details(kind: str, details: dict[str, Any]) -> None:
 
 
 @cache
-def _adapter(kind: type[Details]) -> TypeAdapter[Any]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -18,7 +18,7 @@ from trainer.pretrained.adapters import is_adapter, require_base
 from trainer.pretrained.finding import find_model
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
-from trainer.records.plans import FinetunePlan, Plan, StepPlan
+from trainer.records.plans import Plan, RunPlan
 from trainer.records.pointers import folder_name
 from trainer.records.seals import write_sealed
 from trainer.runs.logs import kept_log
@@ -58,7 +58,7 @@ def train(
     kind: TrainingKind,
     progress: Progress,
     data: TrainingData | None = None,
-    expected: StepPlan | FinetunePlan | None = None,
+    expected: RunPlan | None = None,
 ) -> ArtifactRef:
     """Train to the end and publish the final model; continues from the newest checkpoint, reuses a finished run.
 

@@ -10,7 +10,7 @@ from trainer.common.errors import ArtifactError, ConfigError, RunError, Tokenize
 from trainer.config.jobs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
 from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, why_incomparable
-from trainer.records.evaluations import Evaluation, FinetuneEvaluation
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.plain_names import RunKey
 
@@ -19,9 +19,6 @@ ALREADY = "it is the champion already"
 
 Basis = TextBasis | ExamplesBasis | None
 """What scores were measured on, if that is known."""
-
-
-Measured = Evaluation | FinetuneEvaluation
 
 
 class Move(BaseModel):
@@ -86,7 +83,7 @@ def judge(
     return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
 
 
-def remeasure(champion: Move, measure: Callable[[], Measured]) -> Remeasured:
+def remeasure(champion: Move, measure: Callable[[], RunEvaluation]) -> Remeasured:
     """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
     try:
@@ -96,7 +93,7 @@ def remeasure(champion: Move, measure: Callable[[], Measured]) -> Remeasured:
     return Remeasured(**named, scores=figures(found), measured_on=found.measured_on)
 
 
-def figures(evaluation: Measured | None) -> dict[str, float]:
+def figures(evaluation: RunEvaluation | None) -> dict[str, float]:
     """Figures of all held-out text, or of the validation split, as a gate's `metric` names them; none of no evaluation."""
     return {} if evaluation is None else evaluation.figures()
 

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PromotionConfig
+from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.kinds import evaluation_type
 from trainer.records.results import Remeasured, Verdict
@@ -19,7 +20,7 @@ from trainer.runs.evaluation import read_evaluation
 from trainer.runs.run import final_manifest
 from trainer.store.places import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
-from trainer.upkeep.gate import ALREADY, Basis, Measured, Move, comparable_scores, judge, standing_champions
+from trainer.upkeep.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
 
 
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
@@ -79,7 +80,7 @@ def find_champion(store: Store, name: str) -> Move | None:
     return next(reversed(moves(store, name)), None)
 
 
-def find_measured(store: Store, run: str) -> Measured | None:
+def find_measured(store: Store, run: str) -> RunEvaluation | None:
     """The evaluation of a run's final model, if there is one. Raises `ArtifactError` if the record of that is damaged."""
     found = read_evaluation(store, run, read_sealed(store, f"{run}/{CONFIG}") or {})
     if found is None:

@@ -1,0 +1,66 @@
+"""Instruction tuning through the flow that fine-tunes, and the command that starts it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.finetune import finetune
+from tests.flows.conftest import flow_run_of
+from tests.flows.looking import artifacts, latest_run, task_runs
+from tests.processes import cores, start_module
+from tests.support import digests, write_config
+from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.mark.deep
+def test_it_is_tuned_shown_and_found_done_the_second_time(
+    chats: Path, model: Path, tmp_path: Path, server: dict[str, str]
+) -> None:
+    changes = {"run": "chats", "training__epochs": 1, "promotion": {"name": "answers", "threshold": 9.0}}
+    with cores(1):
+        state = finetune(chat_job(chats, tmp_path / "store", model, **changes), return_state=True)
+    assert state.name == "Completed"
+    outcome, flow_run = state.result(), flow_run_of(state)
+    assert outcome.promotion.passed and outcome.evaluation.figures().keys() == {"loss", "perplexity"}
+    names = list(task_runs(flow_run, "promote"))
+    assert names == ["preflight", "encode", "plan-steps", "train", "evaluate", "report", "judge", "promote"]
+    keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
+    assert re.search(r"windows of 256 tokens, [\d.]+% full", keyed["labelled-data"].description or "")
+    assert "answer tokens" in json.loads(str(keyed["labelled-data"].data))[0]
+
+    before = digests(tmp_path / "store")
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, **changes))
+    ended = start_module(tmp_path / "said", "flows.command", "finetune", config, env=server).wait()
+    assert ended.status == 0, ended.stderr
+    assert digests(tmp_path / "store") == before
+    states = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "judge").items()}
+    assert [states[name] for name in ("encode", "train", "evaluate", "report")] == ["Reused"] * 4
+    assert "validation loss" in ended.stdout and "### " not in ended.stdout and "Which parameters" in ended.stdout
+
+
+def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(chats: Path, model: Path, tmp_path: Path) -> None:
+    values = chat_values(chats, tmp_path / "store", model)
+    config = write_config(tmp_path / "job.yaml", values)
+    ended = start_module(tmp_path / "said", "flows.command", "finetune", config, "--dry-run").wait()
+    assert ended.status == 0, ended.stderr
+    assert "metrics         loss, perplexity" in ended.stdout
+    assert re.search(r"^looked at +all of it, \d+ conversations$", ended.stdout, re.MULTILINE)
+    ended = start_module(
+        tmp_path / "refused", "flows.command", "finetune", config, "--dry-run", "data.packing=maybe", "data.contxt=9"
+    ).wait()
+    assert ended.status == 2
+    assert "data.contxt" in ended.stderr and "data.packing" in ended.stderr and "text_columns" not in ended.stderr

@@ -1,0 +1,258 @@
+"""Instruction tuning: packed windows against conversations by themselves, the loop against a plain one, and what comes out."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
+
+from tests.processes import start_ranks, start_warm
+from tests.support import final_bytes, only_run, records, steps_recorded, write_config
+from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values, write_chats, written
+from tests.trainer.conftest import Finished
+from tests.trainer.test_refusals import message_of
+from trainer.chat.encoding import encode_conversations
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.kinds.training import train
+from trainer.order.batches import Batch
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
+from trainer.workloads.chat import Chat
+
+TOLERANCE = 1e-4
+"""Of losses, absolute: float32 sums taken in another order, carried through AdamW."""
+
+PAIR = {"prompt": "a", "completion": "b"}
+
+OFTEN = {"training__save_every": 1, "training__micro_batch": 1, "training__global_batch": 2}
+"""Changes for a run that has time to be interrupted: it saves each step, and accumulates."""
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def tuned(chats: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run that saves each step and accumulates, uninterrupted; not to be written to."""
+    folder = tmp_path_factory.mktemp("tuned")
+    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", model, **OFTEN))
+    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    return Finished(folder / "store", only_run(folder / "store"))
+
+
+def workload(chats: Path, store: Path, model: Path, ranks: int = 1, **changes: Any) -> Chat:
+    job = chat_job(chats, store, model, **changes)
+    return Chat(job, Store(str(store)), encode_conversations(job, silent()).key, ranks)
+
+
+def epoch_of(work: Chat, rank: int = 0) -> list[Batch]:
+    return [work.read_batch(number, rank) for number in range(work.plan.steps_per_epoch)]
+
+
+def loss_of(objective: torch.nn.Module, batches: list[Batch]) -> torch.Tensor:
+    return torch.stack([objective(**inputs) for batch in batches for inputs in batch.micro_batches]).sum()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_packed_conversations_have_the_losses_and_gradients_that_they_have_by_themselves(
+    chats: Path, tmp_path: Path, family: str, attention: str
+) -> None:
+    model = chat_model(tmp_path / family, family)
+    found = []
+    for packing in (True, False):
+        work = workload(chats, tmp_path / "store", model, data__packing=packing, model__attention=attention)
+        loaded = work.load_model(None).eval()
+        loss = loss_of(work.make_objective(loaded), epoch_of(work))
+        loss.backward()
+        norm = torch.stack([each.grad.norm() for each in loaded.parameters() if each.grad is not None]).norm()
+        found.append((work, loss.item(), norm.item()))
+    (packed, *figures), (alone, *expected) = found
+    assert figures == pytest.approx(expected, rel=1e-5)
+    assert packed.plan.windows < alone.plan.windows == alone.plan.conversations == packed.plan.conversations
+    assert packed.plan.fill > 0.9 > alone.plan.fill
+
+
+def test_the_targets_of_an_epoch_are_the_assistants_tokens(chats: Path, model: Path, tmp_path: Path) -> None:
+    work = workload(chats, tmp_path / "store", model)
+    batches = epoch_of(work)
+    labels = [inputs["labels"] for batch in batches for inputs in batch.micro_batches]
+    assert (
+        sum(int((each != -100).sum()) for each in labels) == sum(batch.targets for batch in batches) == work.plan.answer_tokens
+    )
+    tokenizer = AutoTokenizer.from_pretrained(str(work.files[0].parent))
+    told = []
+    for line in (chats / "train.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        said = [m["content"] for m in row.get("messages", []) if m["role"] == "assistant"] or [row["completion"]]
+        told += [text + END for text in said]
+    decoded = "".join(tokenizer.decode(each[each != -100]) for each in labels)
+    assert sorted(decoded.split(END)[:-1]) == sorted(text.removesuffix(END) for text in told)
+
+
+def test_a_family_that_carries_a_state_on_is_not_packed(chats: Path, tmp_path: Path) -> None:
+    model = chat_model(tmp_path / "mamba", "mamba")
+    work = workload(chats, tmp_path / "store", model)
+    with pytest.raises(ConfigError, match="takes no positions, so that conversations cannot share a window"):
+        work.make_objective(work.load_model(None))
+    alone = workload(chats, tmp_path / "store", model, data__packing=False)
+    assert torch.isfinite(loss_of(alone.make_objective(alone.load_model(None)), epoch_of(alone)[:1]))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_ranks_shares_together_are_the_batch(chats: Path, model: Path, tmp_path: Path, ranks: int) -> None:
+    """Also where an epoch's last batch has fewer windows than ranks."""
+    whole, *others = (workload(chats, tmp_path / "store", model, count, data__context=128) for count in (1, ranks))
+    objective = whole.make_objective(whole.load_model(None).eval())
+    for number in (0, whole.plan.steps_per_epoch - 1):
+        expected = whole.read_batch(number, 0)
+        shares = [others[0].read_batch(number, rank) for rank in range(ranks)]
+        assert {(share.targets, share.tokens) for share in shares} == {(expected.targets, expected.tokens)}
+        assert len({len(share.micro_batches) for share in shares}) == 1
+        assert loss_of(objective, shares).item() == pytest.approx(loss_of(objective, [expected]).item(), rel=1e-5)
+
+
+def plain_losses(work: Chat, chats: Path, model: Path, steps: int) -> list[float]:
+    """What a plain loop makes of the same conversations, one row each, masked by the template's own marks."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    learner = AutoModelForCausalLM.from_pretrained(model).train()
+    decayed = [p for p in learner.parameters() if p.dim() > 1]
+    others = [p for p in learner.parameters() if p.dim() <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    schedule = get_scheduler("linear", optimizer, 0, work.plan.total_steps)
+    rows = []
+    for line in (chats / "train.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        pair = [{"role": "user", "content": row.get("prompt")}, {"role": "assistant", "content": row.get("completion")}]
+        asked = {"chat_template": MARKED, "return_dict": True, "return_assistant_tokens_mask": True}
+        made = tokenizer.apply_chat_template(row.get("messages", pair), **asked)
+        rows.append((made["input_ids"], made["assistant_masks"]))
+    found = []
+    for step in range(steps):
+        examples = [e for w in work.order.examples(step) for e in work.windows.window(int(w))]
+        width = max(len(rows[e][0]) for e in examples)
+        ids, mask = torch.zeros(2, len(examples), width, dtype=torch.long)
+        labels = torch.full((len(examples), width), -100)
+        for place, example in enumerate(examples):
+            tokens, answered = (torch.tensor(each) for each in rows[example])
+            ids[place, : len(tokens)], mask[place, : len(tokens)] = tokens, 1
+            labels[place, : len(tokens)] = torch.where(answered == 1, tokens, -100)
+        loss = learner(input_ids=ids, attention_mask=mask, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        found.append(float(loss.detach()))
+    return found
+
+
+def test_the_losses_are_those_of_a_plain_loop_of_transformers(
+    chats: Path, model: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    changes = {"training__global_batch": 2, "training__micro_batch": 1, "training__max_steps": 20, "training__epochs": None}
+    job = chat_job(chats, tmp_path / "store", model, **changes)
+    train(job, silent())
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    ours = [record["loss"] for record in records(tmp_path / "store", "train")]
+    assert len(ours) == 20
+    np.testing.assert_allclose(ours, plain_losses(work, chats, model, 20), rtol=0, atol=TOLERANCE)
+    assert ours[-1] < ours[0] - 0.3
+
+
+def test_what_is_published_answers_with_its_own_template_and_stops_where_a_turn_ends(tuned: Finished) -> None:
+    folder = tuned.store / tuned.run / "final"
+    tokenizer, learner = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    assert tokenizer.chat_template == CHATML
+    end = tokenizer.convert_tokens_to_ids(END)
+    assert learner.generation_config.eos_token_id == [end, tokenizer.eos_token_id]
+    assert learner.generation_config.pad_token_id == tokenizer.pad_token_id
+    asked = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "What?"}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    assert learner.generate(**asked, max_new_tokens=3).shape[1] > asked["input_ids"].shape[1]
+    report = (tuned.store / tuned.run / "report.html").read_text()
+    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
+    assert evaluation["scores"].keys() == {"validation", "test"}
+    assert len(evaluation["samples"]) == 2
+    assert "The data&#39;s own answer" in report and "conversational" in (folder / "README.md").read_text()
+
+
+def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finished, chats: Path, model: Path) -> None:
+    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
+    first, *_, last = records(tuned.store, "evaluation")
+    assert evaluation["scores"]["validation"]["loss"] == pytest.approx(last["loss"], abs=1e-6)
+    assert last["loss"] < first["loss"]
+    assert evaluation["answer_tokens"]["validation"] == last["answer_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "problem"),
+    [
+        ([{"messages": "a"}], 1, "`messages` is text; expected is a list"),
+        (
+            [{"prompt": "a", "completion": "b"}, {"messages": [{"role": "user", "content": "a"}]}],
+            2,
+            "the assistant never speaks",
+        ),
+        ([{"mesages": []}], 1, "neither `messages` nor `prompt` and `completion` are there; the record has mesages"),
+        ([PAIR, {"prompt": "a", "completion": " "}], 2, "`completion` is empty"),
+    ],
+)
+def test_a_bad_record_is_named_by_file_and_line_before_training(
+    chats: Path, model: Path, tmp_path: Path, rows: list[Any], line: int, problem: str
+) -> None:
+    path = written(tmp_path / "bad.jsonl", rows)
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, data__train=[path]))
+    message = message_of(start_warm(tmp_path / "said", "trainer.__main__", config).wait())
+    assert f"{path}: line {line}: {problem}" in message
+    assert not list((tmp_path / "store").glob("runs/*"))
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(tuned: Finished, chats: Path, model: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **OFTEN))
+    for number, step in enumerate((3, 9)):
+        running = start_warm(tmp_path / str(number), "trainer.__main__", config)
+        ended = running.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
+        assert ended.status == -signal.SIGKILL
+    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended
+    assert "continuing from" in ended.stderr
+    assert final_bytes(store) == final_bytes(tuned.store)
+    for kind in ("train", "evaluation"):
+        first, second = ([each["loss"] for each in records(root, kind)] for root in (store, tuned.store))
+        assert first == second
+    files = [next(root.glob("runs/*/eval.json")).read_text() for root in (store, tuned.store)]
+    assert json.loads(files[0])["samples"] == json.loads(files[1])["samples"]
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "fsdp"])
+def test_two_ranks_compute_what_one_does(tuned: Finished, chats: Path, model: Path, tmp_path: Path, sharding: str) -> None:
+    store = tmp_path / "store"
+    changes = {**OFTEN, "training__sharding": sharding, "run": "two"}
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **changes))
+    for ended in start_ranks(tmp_path / "said", 2, "trainer.__main__", config):
+        assert ended.wait().status == 0
+    ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, tuned.store))
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)
+    assert json.loads((store / "runs/two/plan.json").read_text())["ranks"] == 2
+    assert json.loads((store / "runs/two/final/generation_config.json").read_text())["pad_token_id"] is not None

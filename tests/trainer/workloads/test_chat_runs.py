@@ -1,0 +1,216 @@
+"""Runs on conversations as the commands see them, and conversations from files of other forms."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from tests.depth import once
+from tests.processes import start_warm
+from tests.support import cpu_runtime, only_run, write_config
+from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats, written
+from tests.trainer.conftest import Finished
+from trainer import compare, lineage
+from trainer.chat.encoded import open_chat
+from trainer.chat.encoding import encode_conversations
+from trainer.common.errors import ConfigError, CorpusError, TokenizerError
+from trainer.common.progress import silent
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.measuring import evaluate_any
+from trainer.kinds.foresight import foresee
+from trainer.kinds.table import KINDS, kind_of, load_training_job
+from trainer.models.plain_attention import WITH_MASKS, WITHOUT_MASKS
+from trainer.preflight.chat import chat_preflight
+from trainer.records.evaluations import ChatEvaluation
+from trainer.records.kinds import CHAT, run_kind
+from trainer.records.seals import read_sealed
+from trainer.runs.records import read_records
+from trainer.store.storage import Store
+from trainer.training.compiling import compile_objective
+from trainer.upkeep.promotion import find_measured, promote
+from trainer.workloads.chat import Chat
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def tuned(chats: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A short run; not to be written to."""
+    folder = tmp_path_factory.mktemp("tuned")
+    config = write_config(folder / "job.yaml", chat_values(chats, folder / "store", model, training__epochs=1))
+    ended = start_warm(folder / "said", "trainer.__main__", config).wait()
+    assert ended.status == 0, ended.stderr
+    return Finished(folder / "store", only_run(folder / "store"))
+
+
+def records_of(chats: Path, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (chats / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, model: Path, tmp_path: Path) -> None:
+    job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, model))))
+    assert kind_of(job).recorded is CHAT and kind_of(job) in KINDS
+
+
+def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_measured_anew(
+    tuned: Finished, chats: Path, model: Path, tmp_path: Path
+) -> None:
+    job = chat_job(chats, tuned.store, model, training__epochs=1)
+    assert run_kind(read_sealed(Store(job.store), f"{tuned.run}/config.json") or {}) is CHAT
+    assert [stage.verdict for stage in foresee(job)] == ["reused"] * 4
+    other = written(tmp_path / "other.jsonl", records_of(chats, "test")[:3])
+    stages = foresee(chat_job(chats, tuned.store, model, training__epochs=1, data__test=[other]))
+    assert [stage.verdict for stage in stages] == ["made", "reused", "made", "depends"]
+    longer = foresee(chat_job(chats, tuned.store, model, training__epochs=2))
+    assert [stage.verdict for stage in longer] == ["reused", "made", "depends", "depends"]
+
+
+def test_it_is_compared_listed_traced_and_promoted(tuned: Finished, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = Path(shutil.copytree(tuned.store, tmp_path / "store"))
+    name = tuned.run.removeprefix("runs/")
+    assert compare.main([str(store), "--list"]) == 0
+    assert compare.main([str(store), name, name]) == 0
+    assert "perplexity, validation" in capsys.readouterr().out
+    assert lineage.main([str(store), name]) == 0
+    assert "encoded set" in capsys.readouterr().out
+    measured = find_measured(Store(str(store)), tuned.run)
+    assert isinstance(measured, ChatEvaluation) and measured.measured_on is not None
+    move = promote(Store(str(store)), "answers", tuned.run, measured.figures(), "by hand", measured.measured_on)
+    assert move.scores.keys() == {"loss", "perplexity"}
+
+
+def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:
+    with pytest.raises(ConfigError, match=r"is of a run on conversations: .* stands in that run's eval\.json"):
+        evaluate_any(EvaluateJob(store=str(tuned.store), checkpoint=tuned.run.removeprefix("runs/")), silent())
+
+
+def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Path, model: Path, tmp_path: Path) -> None:
+    before = chat_preflight(chat_job(chats, tmp_path / "store", model), silent())
+    assert before.plan is None and before.splits == {split: len(records_of(chats, split)) for split in before.splits}
+    after = chat_preflight(chat_job(chats, tuned.store, model, training__epochs=1), silent())
+    assert after.splits == before.splits and after.plan is not None
+    assert any(line.startswith("steps") and "windows on 1 ranks" in line for line in after.lines())
+
+
+@pytest.mark.parametrize("source", ["parquet", "disk", "hub"])
+def test_other_sources_give_the_same_tokens(
+    chats: Path, model: Path, tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_messages(row: dict[str, Any]) -> dict[str, Any]:
+        pair = [{"role": "user", "content": row.get("prompt")}, {"role": "assistant", "content": row.get("completion")}]
+        return {"messages": row.get("messages") or pair, "source": "x"}
+
+    rows = {split: [as_messages(row) for row in records_of(chats, split)] for split in ("train", "validation", "test")}
+    changes: dict[str, Any] = {"data__source": source}
+    loaded = datasets.DatasetDict({split: datasets.Dataset.from_list(each) for split, each in rows.items()})
+    if source == "parquet":
+        for split, each in rows.items():
+            pq.write_table(pa.Table.from_pylist(each), tmp_path / f"{split}.parquet")
+            changes[f"data__{split}"] = [str(tmp_path / f"{split}.parquet")]
+    else:
+        loaded.save_to_disk(str(tmp_path / "set"))
+        monkeypatch.setattr(datasets, "load_dataset", lambda path, subset: loaded)
+        changes |= {f"data__{split}": [split] for split in rows} | {"data__path": str(tmp_path / "set")}
+    expected, found = (
+        open_chat(store, encode_conversations(job, silent()).key)
+        for job in (chat_job(chats, tmp_path / "store", model), chat_job(chats, tmp_path / "store", model, **changes))
+        for store in [Store(job.store)]
+    )
+    for split, each in expected.splits.items():
+        for example in range(len(each)):
+            for one, other in zip(each.read(example), found.splits[split].read(example), strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
+    chats: Path, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = [{"prompt": "why " * 200, "completion": "so"}, {"prompt": "why", "completion": "so " * 400}]
+    path = written(tmp_path / "long.jsonl", [*long, *records_of(chats, "train")[:3]])
+    job = chat_job(chats, tmp_path / "store", model, data__train=[path])
+    found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
+    counts = found.details["splits"]["train"]
+    assert (counts["truncated"], counts["unanswered"], counts["examples"]) == (2, 1, 4)
+    assert counts["longest"] == 256 and len(found.splits["train"]) == 4
+    assert "train split: conversations that are longer than data.context and lose their end: 2; left out," in caplog.text
+
+
+def test_validation_is_cut_by_the_question(chats: Path, model: Path, tmp_path: Path) -> None:
+    """Two answers to one question are on the same side."""
+    rows = [{"prompt": f"{number}?", "completion": answer} for number in range(40) for answer in ("yes", "no")]
+    path = written(tmp_path / "all.jsonl", rows)
+    changes = {"data__train": [path], "data__validation": None, "data__test": None, "data__validation_fraction": 0.3}
+    job = chat_job(chats, tmp_path / "store", model, **changes)
+    found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
+    sizes = {split: len(each) for split, each in found.splits.items()}
+    assert sizes["train"] + sizes["validation"] == 80 and sizes["validation"] % 2 == 0 and 4 < sizes["validation"] < 50
+    assert found.details["duplicates_across"] == 0
+
+
+def test_a_table_without_conversations_is_refused(chats: Path, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"text": ["a"], "id": [1]}), path)
+    job = chat_job(chats, tmp_path / "store", model, data__source="parquet", data__train=[str(path)])
+    with pytest.raises(CorpusError, match=r"other\.parquet has neither a column `messages` nor .*; it has text, id"):
+        encode_conversations(job, silent())
+
+
+def test_an_empty_split_and_a_model_with_too_few_embeddings_are_refused(chats: Path, model: Path, tmp_path: Path) -> None:
+    job = chat_job(chats, tmp_path / "store", model, data__context=4)
+    with pytest.raises(CorpusError, match=r"the train split is empty \(0 bad records, \d+ whose answers lie beyond"):
+        encode_conversations(job, silent())
+    small = chat_model(tmp_path / "small", vocab_size=500)
+    with pytest.raises(TokenizerError, match="gives ids up to 501, but the model has 500 embeddings"):
+        chat_preflight(chat_job(chats, tmp_path / "store", small), silent())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler
+def test_packed_rows_keep_their_masks_when_they_are_compiled(chats: Path, model: Path, tmp_path: Path) -> None:
+    job = chat_job(chats, tmp_path / "store", model)
+    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    batch = work.read_batch(0, 0)
+    found = []
+    with torch.compiler.set_stance("force_eager"):
+        for each in (batch, batch._replace(micro_batches=[{"input_ids": batch.micro_batches[0]["input_ids"]}])):
+            learner = work.load_model(None)
+            compile_objective(work.make_objective(learner), learner, cpu_runtime(), each)
+            found.append(learner.config._attn_implementation)
+    assert found == [WITH_MASKS, WITHOUT_MASKS]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("publish", once("merged", "adapter"))
+def test_an_adapter_learns_to_answer(chats: Path, model: Path, tmp_path: Path, publish: str) -> None:
+    store = tmp_path / "store"
+    lora = {"rank": 4, "publish": publish}
+    changes = {"training__epochs": 1, "training__learning_rate": 1e-2, "training__save_every": 2}
+    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, model__lora=lora, **changes))
+    assert start_warm(tmp_path / "said", "trainer.__main__", config).wait().status == 0
+    run = only_run(store)
+    losses = [each["loss"] for each in read_records(Store(str(store)), run) if each["kind"] == "evaluation"]
+    assert losses[-1] < losses[0]
+    evaluation = read_sealed(Store(str(store)), f"{run}/eval.json")
+    assert evaluation is not None
+    assert evaluation["scores"]["validation"]["loss"] == pytest.approx(losses[-1], abs=1e-5)
+    step = next(iter((store / run / "checkpoints").iterdir()))
+    assert not (step / "model.safetensors").exists() and (step / "adapter_model.safetensors").exists()
+    final = store / run / "final"
+    assert (final / "adapter_model.safetensors").exists() == (publish == "adapter")
+    ends = json.loads((final / "generation_config.json").read_text())["eos_token_id"] if publish == "merged" else None
+    assert ends is None or AutoTokenizer.from_pretrained(str(final)).decode(ends) == "<|im_end|>"

@@ -1,0 +1,151 @@
+"""Conversations to token ids, by a chat template and the model's own tokenizer, with the tokens that the assistant says.
+
+The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token: that stays text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.chat.messages import Message
+from trainer.chat.template import ChatTemplate, load_template
+from trainer.common.errors import ConfigError
+from trainer.config.chat import ChatDataConfig
+from trainer.corpus.taken_tokenizer import save_flat
+from trainer.labelled.text_encoder import choose_padding, load_own_tokenizer
+from trainer.store.manifest import digest_file, fingerprint
+
+LONGEST = 2048
+"""Tokens a window if nothing is said, and the model has as many positions."""
+
+STAND_IN = "\ue000{}\ue001"
+"""A message that no text holds: where the template puts it, it puts the message."""
+
+
+class ChatEncoding(NamedTuple):
+    """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off."""
+
+    input_ids: NDArray[np.int32]
+    answered: NDArray[np.bool_]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class ChatEncoder:
+    """A tokenizer and a chat template made ready for a job.
+
+    `context`: tokens at most; `vocab_size`: one more than the greatest id; `end_id`: the token that ends an answer; `special`:
+    the spellings of special tokens, by id; `digest` names the files that `save` writes, the template among them.
+    """
+
+    tokenizer: Any
+    template: ChatTemplate
+    context: int
+    vocab_size: int
+    end_id: int
+    special: dict[int, str]
+    digest: str
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `AutoTokenizer.from_pretrained` reads, with the template."""
+        save_flat(self.tokenizer, folder)
+
+    def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
+        """A conversation, cut to `context`. Raises `ValueError` as `ChatTemplate.write` does."""
+        written = self.template.write(conversation)
+        found = self.tokenizer.backend_tokenizer.encode(written.text, add_special_tokens=False)
+        ids, offsets = np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(-1, 2)
+        if spelt := self._spelt(conversation):
+            ids, offsets = self._as_text(conversation, written.text, spelt, ids, offsets)
+        answered = np.zeros(len(ids), dtype=bool)
+        for start, end in written.answers:
+            answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
+        return ChatEncoding(ids[: self.context], answered[: self.context], len(ids) > self.context)
+
+    def _spelt(self, conversation: Sequence[Message]) -> set[int]:
+        """The special tokens whose spelling stands in a message."""
+        said = [message.content for message in conversation]
+        return {number for number, spelling in self.special.items() if any(spelling in each for each in said)}
+
+    def _as_text(
+        self, conversation: Sequence[Message], text: str, spelt: set[int], ids: NDArray[np.int32], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """The same with the tokens of text in the place of special ones that a message spells."""
+        places = self._find_messages(conversation, text)
+        backend = self.tokenizer.backend_tokenizer
+        parts: list[tuple[list[int], list[tuple[int, int]]]] = []
+        for number, (start, end) in zip(ids.tolist(), offsets.tolist(), strict=True):
+            if number in spelt and any(first <= start and end <= last for first, last in places):
+                backend.encode_special_tokens = True
+                plain = backend.encode(text[start:end], add_special_tokens=False).ids
+                backend.encode_special_tokens = False
+                parts.append((plain, [(start, end)] * len(plain)))
+            else:
+                parts.append(([number], [(start, end)]))
+        return (
+            np.array([each for numbers, _ in parts for each in numbers], dtype=np.int32),
+            np.array([each for _, pairs in parts for each in pairs], dtype=np.int64).reshape(-1, 2),
+        )
+
+    def _find_messages(self, conversation: Sequence[Message], text: str) -> list[tuple[int, int]]:
+        """From where to where each message stands in the text: between what the template writes around stand-ins."""
+        stand_ins = [message._replace(content=STAND_IN.format(number)) for number, message in enumerate(conversation)]
+        around = self.template.text(stand_ins)
+        frame = []
+        for stand_in in stand_ins:
+            before, _, around = around.partition(stand_in.content)
+            frame.append(before)
+        for said in ([each.content for each in conversation], [each.content.strip() for each in conversation]):
+            if "".join(part for pair in zip(frame, said, strict=True) for part in pair) + around == text:
+                ends = np.cumsum([len(before) + len(each) for before, each in zip(frame, said, strict=True)]).tolist()
+                return [(end - len(each), end) for end, each in zip(ends, said, strict=True)]
+        raise ValueError(
+            "a message spells a special token of the tokenizer, and the chat template does not write messages as they are, so "
+            "that it cannot be told from one that the template writes; leave the record out, or change the spelling"
+        )
+
+
+def load_chat_encoder(model: str | Path, data: ChatDataConfig) -> ChatEncoder:
+    """The tokenizer of a model folder or a pretrained name, with the job's chat template or its own.
+
+    Raises `TokenizerError` if one of them cannot be loaded or used, `ConfigError` if the model has fewer positions than asked.
+    """
+    name = str(model)
+    config, tokenizer = load_own_tokenizer(name)
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    backend.encode_special_tokens = False  # the template's are to be found
+    choose_padding(tokenizer, name)
+    template = load_template(data.chat_template, tokenizer, name)
+    (end_id,) = backend.encode(template.end, add_special_tokens=False).ids
+    settings = {"split_special_tokens": False, "padding_side": "right", "model_input_names": ["input_ids", "attention_mask"]}
+    for key, value in settings.items():
+        setattr(tokenizer, key, value)
+        tokenizer.init_kwargs[key] = value
+    tokenizer.chat_template = template.source
+    vocab_size = max(backend.get_vocab(True).values()) + 1
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        save_flat(tokenizer, Path(folder))
+        digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
+    special = {number: token.content for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return ChatEncoder(tokenizer, template, _resolve_context(data, config, name), vocab_size, end_id, special, digest)
+
+
+def _resolve_context(data: ChatDataConfig, config: Any, name: str) -> int:
+    positions: int = getattr(config, "max_position_embeddings", None) or 0
+    known = positions > 0
+    if data.context is None:
+        return min(LONGEST, positions) if known else LONGEST
+    if known and data.context > positions:
+        raise ConfigError(f"data.context is {data.context}, but the model {name!r} has {positions} positions")
+    return data.context

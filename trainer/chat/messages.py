@@ -1,0 +1,96 @@
+"""A record's conversation: who speaks when, checked so that each message can be written by a chat template."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from trainer.common.errors import brief
+
+COLUMNS = ("messages", "prompt", "completion")
+"""What a record may hold of which a conversation is made: `messages`, or the other two."""
+
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+ROLES = (SYSTEM, USER, ASSISTANT)
+FIELDS = ("role", "content")
+
+
+class Message(NamedTuple):
+    """What somebody says."""
+
+    role: str
+    content: str
+
+
+def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Message]:
+    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds.
+
+    Raises `ValueError` that says what is wrong with it.
+    """
+    messages, prompt, completion = values
+    if messages is not None and (prompt is not None or completion is not None):
+        raise ValueError("`messages` are there, and `prompt` or `completion` too; keep one of them")
+    if messages is None and prompt is None and completion is None:
+        raise ValueError(
+            f"neither `messages` nor `prompt` and `completion` are there; the record has {', '.join(found) or 'no field'}"
+        )
+    if messages is None:
+        pair = [(USER, "prompt", prompt), (ASSISTANT, "completion", completion)]
+        return [Message(role, _text(content, f"`{field}`")) for role, field, content in pair]
+    if not isinstance(messages, list):
+        raise ValueError(f"`messages` is {_kind(messages)}; expected is a list of messages, each with role and content")
+    read = [_read_message(each, number) for number, each in enumerate(messages, 1)]
+    _check_order([message.role for message in read])
+    return read
+
+
+def question_of(conversation: Sequence[Message]) -> bytes:
+    """All that comes before the first answer, as bytes: by their hash conversations are held out."""
+    first = next(number for number, message in enumerate(conversation) if message.role == ASSISTANT)
+    return b"\0".join(f"{message.role}\0{message.content}".encode() for message in conversation[:first])
+
+
+def _read_message(value: Any, number: int) -> Message:
+    where = f"message {number}"
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {_kind(value)}; expected is an object with role and content")
+    given = {name: each for name, each in value.items() if each is not None}  # Parquet has every field in every record
+    if unknown := [name for name in given if name not in FIELDS]:
+        raise ValueError(f"{where} has the unknown field {unknown[0]!r}; a message has role and content")
+    role = given.get("role")
+    if role not in ROLES:
+        said = "no role" if role is None else f"the role {role!r}"
+        raise ValueError(f"{where} has {said}; roles are {', '.join(ROLES)}")
+    return Message(str(role), _text(given.get("content"), f"the content of {where} ({role})"))
+
+
+def _text(value: Any, what: str) -> str:
+    if value is None:
+        raise ValueError(f"{what} is missing")
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {_kind(value)}, not text")
+    if not value.strip():
+        raise ValueError(f"{what} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not valid UTF-8: {brief(error)}") from error
+    return value
+
+
+def _check_order(roles: Sequence[str]) -> None:
+    """Raise `ValueError` unless user and assistant speak in turn, after at most one system message, and both do."""
+    if not roles:
+        raise ValueError("`messages` is an empty list; expected are a user's message and an assistant's answer at least")
+    start = 1 if roles[0] == SYSTEM else 0
+    for number, role in enumerate(roles[start:]):
+        expected = ASSISTANT if number % 2 else USER
+        if role != expected:
+            raise ValueError(
+                f"message {start + number + 1} is of the role {role}, where {expected} is expected: after at most one system "
+                f"message, user and assistant speak in turn; the order is {', '.join(roles)}"
+            )
+    if ASSISTANT not in roles:
+        raise ValueError(f"the assistant never speaks, so there is nothing to learn; the roles are {', '.join(roles)}")
+
+
+def _kind(value: Any) -> str:
+    return {str: "text", dict: "an object", list: "a list", bool: "true or false"}.get(type(value), type(value).__name__)

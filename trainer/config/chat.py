@@ -1,0 +1,141 @@
+"""The schema of instruction tuning: conversations, and a causal language model that learns to answer."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainer.config.adapters import LoraConfig, check_lora
+from trainer.config.engines import Engine, LocalEngine
+from trainer.config.finetuning import FinetuneJob, FinetuneTrainingConfig, SplitsConfig
+from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, PromotionConfig, check_fork
+from trainer.config.schema import Name, Schema
+from trainer.config.tracking import Tracking
+
+CHAT_FIGURES = ("loss", "perplexity")
+"""What a model that answers is measured by: the mean loss in nats a token of the answers, and its exponential."""
+
+
+class ChatDataConfig(SplitsConfig):
+    """Conversations: where they are, how they are written for the model, and how much of one it reads."""
+
+    task: Literal["chat"] = Field(description="chat: each record holds `messages`, or a `prompt` and its `completion`")
+    name: Name = Field(default="chat", description="name of the data set, used in directory names and reports")
+    source: Literal["jsonl", "parquet", "hub", "disk"] = Field(
+        description="jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that `save_to_disk` wrote"
+    )
+    test: list[str] | None = Field(
+        default=None, min_length=1, description="the same for what is only measured; default: the split of that name"
+    )
+    chat_template: str | None = Field(
+        default=None, description="a Jinja template, or the path of a file with one; default: that of the model's tokenizer"
+    )
+    context: int | None = Field(
+        default=None,
+        ge=2,
+        description="tokens a window, and of a conversation at most: what is longer loses its end; default: 2048, or the "
+        "model's positions if these are fewer",
+    )
+    packing: bool = Field(
+        default=True,
+        description="several short conversations in one window: positions begin anew with each, and it sees no other; false: "
+        "each has a window of its own",
+    )
+    validation_fraction: float = Field(
+        default=0.1,
+        gt=0.0,
+        lt=1.0,
+        description="where no validation is given: share held out, chosen by a hash of what comes before the first answer",
+    )
+    max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
+
+
+class ChatModelConfig(Schema):
+    """The model that is tuned."""
+
+    pretrained: str = Field(
+        description="a pretrained model's name or folder, or a model of this store: a run's name, or a folder such as "
+        "runs/NAME/checkpoints/step-00000100"
+    )
+    attention: Literal["sdpa", "eager"] | None = Field(
+        default=None, description="attention implementation; default: the best that the architecture has"
+    )
+    lora: LoraConfig | None = Field(default=None, description=LORA)
+
+
+class ChatTrainingConfig(FinetuneTrainingConfig):
+    """Instruction tuning, with the defaults that are usual for it; a sample is a window."""
+
+    learning_rate: float = Field(default=2e-5, gt=0, description="peak learning rate")
+    max_grad_norm: float | None = Field(default=1.0, gt=0, description="clip the gradient's norm; null: no clipping")
+    group_by_length: bool = Field(
+        default=True, description="without packing: batches of conversations of about the same length, in a fixed order"
+    )
+
+
+class AnswersConfig(Schema):
+    """How a model that answers is measured."""
+
+    batch: int = Field(default=16, ge=1, description="windows a forward pass")
+    samples: int = Field(
+        default=4, ge=0, description="held-out conversations, evenly spread, whose last answer the finished model gives itself"
+    )
+    new_tokens: int = Field(default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time")
+
+
+class ChatJob(Schema):
+    """Conversations and a causal language model to a tuned, evaluated model."""
+
+    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    name: Name = Field(default="chat", description="name of the job")
+    run: Name | None = Field(
+        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
+    )
+    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
+    data: ChatDataConfig = Field(description="the conversations")
+    model: ChatModelConfig = Field(description="the model to tune")
+    training: ChatTrainingConfig = Field(description="optimisation")
+    evaluation: AnswersConfig = Field(default=AnswersConfig(), description="measurement")
+    card: CardConfig = Field(default=CardConfig(), description="the model card")
+    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
+    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
+    tracking: Tracking = Field(default=[])
+
+    @property
+    def best_by(self) -> str:
+        """The figure that says which checkpoint is best."""
+        return "loss"
+
+    @property
+    def holds_out(self) -> bool:
+        """There is always a validation split."""
+        return True
+
+    @property
+    def corpora(self) -> list[str]:
+        """It makes no shards."""
+        return []
+
+    @property
+    def runs_begin_with(self) -> str:
+        """How the names of its runs begin."""
+        return self.run or self.name
+
+    @model_validator(mode="after")
+    def _fork_has_a_name(self) -> Self:
+        checked: Self = check_fork(self)
+        return checked
+
+    @model_validator(mode="after")
+    def _lora_goes_with_the_rest(self) -> Self:
+        checked: Self = check_lora(self)
+        return checked
+
+    @model_validator(mode="after")
+    def _gate_is_measured(self) -> Self:
+        if self.promotion is not None and self.promotion.metric not in CHAT_FIGURES:
+            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(CHAT_FIGURES)}")
+        return self
+
+
+TunedJob = FinetuneJob | ChatJob
+"""What the flow that fine-tunes takes."""

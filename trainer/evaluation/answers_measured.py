@@ -1,0 +1,42 @@
+"""What was measured already of a model that answers; free of heavy imports."""
+
+from functools import partial
+
+from trainer.config.chat import ChatJob
+from trainer.evaluation.measured import Scoring, intact_evaluation, locate_scoring
+from trainer.pretrained.finding import Checkpoint
+from trainer.records.evaluations import ChatEvaluation
+from trainer.runs.evaluation import check_asked
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+FORMAT = 1
+
+
+def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The measurement of a run's final model, made already or not, or of that of an `other` run on this one's data.
+
+    Raises as `identify_scoring` does.
+    """
+    return locate_scoring(store, run, other, encoded, partial(_fingerprint, job))
+
+
+def require_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
+    if encoded is not None:
+        check_asked(store, run, encoded)
+    return identify_answers(store, job, run, other, encoded)
+
+
+def find_answers(store: Store, wanted: Scoring) -> ChatEvaluation | None:
+    """The measurement already made of the same."""
+    earlier = intact_evaluation(store, wanted.key, ChatEvaluation)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
+        return None
+    return earlier.model_copy(update={"reused": True})
+
+
+def _fingerprint(job: ChatJob, found: Checkpoint, encoded: str) -> str:
+    """What names the figures and the answers of a model on an encoded set."""
+    asked = job.evaluation.model_dump(exclude={"batch"})
+    return fingerprint([FORMAT, found.files, encoded, job.training.precision, job.data.packing, asked])

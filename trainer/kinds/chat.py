@@ -1,0 +1,83 @@
+"""Instruction tuning: conversations and a pretrained causal model to one that answers."""
+
+from typing import TYPE_CHECKING
+
+from trainer.chat.encoding import encode_conversations
+from trainer.common.loading import loading
+from trainer.common.progress import Progress
+from trainer.config.chat import ChatJob
+from trainer.foresight.encoded import foresee_conversations
+from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.kind import Kind
+from trainer.records import kinds
+from trainer.records.evaluations import ChatEvaluation
+from trainer.records.plans import ChatPlan
+from trainer.records.results import FinetunePreflight
+from trainer.runs.chat import identify
+from trainer.runs.facts import RunFacts
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+
+if TYPE_CHECKING:
+    from trainer.comparison.runs import ComparedKind
+    from trainer.report.account import Account
+    from trainer.workloads.chat import Chat
+
+
+def preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
+    with loading():
+        from trainer.preflight.chat import chat_preflight
+
+    return chat_preflight(job, progress)
+
+
+def open_workload(job: ChatJob, store: Store, data: ArtifactRef, ranks: int) -> "Chat":
+    from trainer.workloads.chat import Chat
+
+    return Chat(job, store, data.key, ranks)
+
+
+def evaluate(job: ChatJob, run_key: str, data: ArtifactRef, progress: Progress) -> ChatEvaluation:
+    from trainer.evaluation.answering import evaluate_answers
+
+    return evaluate_answers(job, run_key, progress, encoded=data.key)
+
+
+def evaluate_alike(job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress) -> ChatEvaluation:
+    from trainer.evaluation.answering import evaluate_answers
+
+    return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
+
+
+def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> Foreseen:
+    from trainer.foresight.evaluation import foresee_answers
+
+    return foresee_answers(store, job, data, run_key)
+
+
+def make_account(facts: RunFacts, plan: ChatPlan) -> "Account":
+    from trainer.report.chat import describe_chat
+
+    return describe_chat(facts, plan)
+
+
+def compared() -> "ComparedKind":
+    from trainer.comparison.chat import CHAT
+
+    return CHAT
+
+
+CHAT = Kind(
+    recorded=kinds.CHAT,
+    mark="task",
+    preflight=preflight,
+    prepare=encode_conversations,
+    identify=identify,
+    open=open_workload,
+    evaluate=evaluate,
+    evaluate_alike=evaluate_alike,
+    foresee_data=foresee_conversations,
+    foresee_evaluation=foresee_evaluation,
+    make_account=make_account,
+    compared=compared,
+)

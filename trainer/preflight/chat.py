@@ -1,0 +1,103 @@
+"""The look at an instruction-tuning job before long work starts: store, devices, model, template, conversations."""
+
+from transformers import AutoConfig, PretrainedConfig
+
+from trainer.chat.data import read_encoded
+from trainer.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.chat.encoding import count_conversations, empty_counts, find_conversations, tell
+from trainer.chat.windows import plan_chat
+from trainer.common.errors import TokenizerError
+from trainer.common.formats import count, plural
+from trainer.common.progress import Progress
+from trainer.common.stopping import check_stop
+from trainer.config.chat import CHAT_FIGURES, ChatJob
+from trainer.labelled.encoded import split_sizes
+from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
+from trainer.labelled.sources import TRAIN, find_labelled
+from trainer.models.causal import check_positions, count_adapted, count_units
+from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
+from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
+from trainer.pretrained.finding import find_model
+from trainer.pretrained.weights import check_weights
+from trainer.records.results import FinetunePreflight
+from trainer.runs.chat import identify
+from trainer.runs.run import check_origin
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+
+
+def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    store, training = Store(job.store), job.training
+    store.check_writable()
+    store.sweep()
+    check_origin(store, job)
+    ranks = check_optimization(job)
+    source = find_model(store, job.model.pretrained, hub=True).folder
+    check_weights(source)
+    check_stop()
+    encoder = load_chat_encoder(source, job.data)
+    config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    _check_fits(job, encoder, config)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
+    encoded = find_conversations(store, job, source)
+    plan, data = plan_chat(job, encoded.key, ranks) if encoded else (None, None)
+    splits, told = (split_sizes(data.details), f"encoded already: {encoded.key}") if data and encoded else (None, "")
+    if encoded is None:
+        splits, told = _look(store, job, encoder, progress)
+    check_stop()
+    units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
+    kept = guess_activations(config, training)
+    memory = estimate_memory(training, encoder.context, config, ranks, parameters, kept, library_bytes(), units, trained)
+    epochs = plan.total_steps // plan.steps_per_epoch if plan else training.epochs or 0
+    require_room(
+        store,
+        {"runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters))},
+        lambda _: _present(store, job, encoded),
+    )
+    require_checkpoint_room(store, checkpoint_bytes(trained))
+    return FinetunePreflight(
+        model=job.model.pretrained,
+        parameters=parameters,
+        trained=trained,
+        ranks=ranks,
+        metrics=list(CHAT_FIGURES),
+        looked_at=told,
+        splits=splits,
+        plan=plan,
+        about_memory_bytes=memory.device,
+        about_host_bytes=memory.host,
+    )
+
+
+def _present(store: Store, job: ChatJob, encoded: ArtifactRef | None) -> int:
+    """What an earlier start of this job has left of its run."""
+    return store.used_bytes(identify(job, encoded).key) if encoded else 0
+
+
+def _check_fits(job: ChatJob, encoder: ChatEncoder, config: PretrainedConfig) -> None:
+    check_positions(config, encoder.context, "data.context")
+    embeddings = config.get_text_config().vocab_size
+    if encoder.vocab_size > embeddings:
+        raise TokenizerError(
+            f"the tokenizer of {job.model.pretrained!r} gives ids up to {encoder.vocab_size - 1}, but the model has "
+            f"{embeddings} embeddings"
+        )
+
+
+def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> tuple[dict[str, int] | None, str]:
+    """The sizes of the splits if all of the data is looked at, else None, and what was looked at."""
+    source = find_labelled(store, job.data)
+    parts = [part for each in source.parts.values() for part in each]
+    if sum(map(stored_bytes, parts)) <= WHOLE_BYTES:
+        counts = count_conversations(job, source, encoder, progress)
+        tell(job, counts)
+        sizes = {split: each.examples for split, each in counts.items()}
+        return sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}"
+    counts = empty_counts(source)
+    with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
+        for split, each in source.parts.items():
+            for _ in read_encoded(job.data, split, each, source.cut and split == TRAIN, encoder, counts, HEAD_ROWS):
+                bar.advance(1)
+    return None, f"the first {count(HEAD_ROWS)} conversations of each of {plural(len(parts), 'file')}"

@@ -1,0 +1,186 @@
+"""What a report says of instruction tuning: conversations, the loss of their answers, and answers of the model's own."""
+
+from typing import Any
+
+from trainer.common.formats import count, number, percent, perplexity, plural, short
+from trainer.labelled.encoded import KIND as ENCODED
+from trainer.labelled.sources import TRAIN, VALIDATION
+from trainer.records.plans import ChatPlan
+from trainer.report.account import Account, Block, Card, Section, Tile
+from trainer.report.adapters import loaded_beside
+from trainer.report.card_metadata import index_entry
+from trainer.report.curves import standard_curves
+from trainer.report.finetuning_data import in_order
+from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
+from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
+from trainer.report.tables import Pairs, Table
+from trainer.runs.facts import RunFacts
+from trainer.store.places import FINAL
+
+UNIT = "nats a token of an answer"
+
+USE = """\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(folder)
+
+messages = [{{"role": "user", "content": "What is it?"}}]
+inputs = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+output = model.generate(**inputs, max_new_tokens=100)
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))"""
+
+
+def describe_chat(facts: RunFacts, plan: ChatPlan) -> Account:
+    """The account of a run on conversations."""
+    (encoded,) = facts.made_from(ENCODED)
+    details = {**encoded.manifest.details, "splits": in_order(encoded.manifest.details["splits"])}
+    return Account(
+        verdict=_verdict(facts),
+        evaluated=_describe_evaluation(facts),
+        tiles=_tiles(facts, plan),
+        curves=standard_curves(UNIT, ["perplexity"]),
+        results=[Section("Results by split", _results(facts))],
+        samples=[Section("Answers", _samples(facts))],
+        data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
+        plan=_plan(facts, plan, details),
+        model=_model(facts, encoded.key, details),
+        checkpoints=checkpoint_table(facts, {"loss": "loss"}, number),
+        card=_card(facts, plan),
+    )
+
+
+def _verdict(facts: RunFacts) -> str:
+    """One line: what training did to the loss of held-out answers."""
+    compared = find_comparison(facts)
+    if compared is None:
+        return verdict_unmeasured(facts, UNIT)
+    before, after = compared.before["loss"], compared.after["loss"]
+    return (
+        f"Validation loss {number(before)} → {number(after)} {UNIT} {tell_length(facts)} "
+        f"(perplexity {perplexity(before)} → {perplexity(after)})."
+    )
+
+
+def _describe_evaluation(facts: RunFacts) -> str:
+    """One line: how the finished model was measured."""
+    if facts.evaluation is None:
+        return "The finished model has not been evaluated: there is no evaluation in the store."
+    loss = facts.evaluation["scores"][VALIDATION]["loss"]
+    tokens = count(facts.evaluation["answer_tokens"][VALIDATION])
+    return f"Finished model on {tokens} tokens of held-out answers: {number(loss)} {UNIT}, perplexity {perplexity(loss)}."
+
+
+def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
+    loss = facts.evaluation["scores"][VALIDATION]["loss"] if facts.evaluation else None
+    compared = find_comparison(facts)
+    before = f"{number(compared.before['loss'])} before training" if compared else "nothing to compare with"
+    windows = f"{count(plan.windows)} windows, {percent(plan.fill)} full"
+    return [
+        Tile("Validation loss", number(loss), before if loss is not None else "not evaluated"),
+        *size_tiles(facts),
+        Tile("Conversations", count(plan.conversations), windows),
+        Tile("Answers", short(plan.answer_tokens), f"tokens; {count(plan.validation_conversations)} conversations held out"),
+        *speed_tiles(facts),
+    ]
+
+
+def _results(facts: RunFacts) -> list[Block]:
+    """The finished model's figures by split, and those before and after on the way."""
+    blocks = [Block("There is no evaluation of the finished model in the store.")]
+    if facts.evaluation is not None:
+        tokens = facts.evaluation["answer_tokens"]
+        rows = [
+            [split, number(scores["loss"]), perplexity(scores["loss"]), count(tokens[split])]
+            for split, scores in in_order(facts.evaluation["scores"]).items()
+        ]
+        columns = ["Split", f"Loss ({UNIT})", "Perplexity", "Tokens of answers"]
+        blocks = [Block("The finished model on answers that it was not trained on.", Table(columns, rows))]
+    if compared := find_comparison(facts):
+        before, after = compared
+        note = f"Before and after training (steps {count(before['step'])} and {count(after['step'])})."
+        pairs = [(each["step"], each["loss"]) for each in compared]
+        rows = [[f"step {count(step)}", number(loss), perplexity(loss)] for step, loss in pairs]
+        blocks.append(Block(note, Table(["Validation", f"Loss ({UNIT})", "Perplexity"], rows)))
+    return blocks
+
+
+def _samples(facts: RunFacts) -> list[Block]:
+    samples = (facts.evaluation or {}).get("samples")
+    if not samples:
+        return [Block("No held-out conversation was answered.")]
+    note = "Held-out conversations up to their last answer, and the answer that the model gives, the likeliest token each time."
+    return [
+        Block(note),
+        *(
+            Block(f"The data's own answer: {each['expected']}", samples=((each["prompt"], each["continuation"]),))
+            for each in samples
+        ),
+    ]
+
+
+def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
+    data, across = facts.job["data"], details["duplicates_across"]
+    origin = f"{data['path']} ({data['source']})" if data["path"] else f"{data['source']} files"
+    notes = [f"Conversations of {details['name']}, from {origin}, as the chat template writes them."]
+    if details["source"]["validation_cut"]:
+        share = f"{data['validation_fraction']:g}"
+        notes.append(f"A share of {share} is held out for validation, by a hash of what comes before the first answer.")
+    if across:
+        notes.append(f"{plural(across, 'question')} of validation are in train as well, so the validation figures flatter.")
+    return " ".join(notes)
+
+
+def _data_table(details: dict[str, Any]) -> Table:
+    """What each split holds, what was cut, and what was left out."""
+    figures = ("examples", "tokens", "answer_tokens", "longest", "truncated", "unanswered", "bad_records")
+    columns = [
+        "Split", "Conversations", "Tokens", "Tokens of answers", "Longest", "Truncated", "Left out without an answer",
+        "Bad records",
+    ]  # fmt: skip
+    rows = [[split, *(count(each[figure]) for figure in figures)] for split, each in details["splits"].items()]
+    return Table(columns, rows)
+
+
+def _plan(facts: RunFacts, plan: ChatPlan, details: dict[str, Any]) -> Pairs:
+    packed = "packed, best fit first" if facts.job["data"]["packing"] else "one conversation each"
+    windows = f"{count(plan.windows)} of {count(details['context'])} tokens, {packed}"
+    own = [
+        ("Fill", f"{percent(plan.fill)} of the windows' room: {count(plan.conversations)} conversations"),
+        ("Tokens an epoch", f"{count(details['splits'][TRAIN]['tokens'])}, of which {count(plan.answer_tokens)} are answers'"),
+    ]
+    return plan_pairs(facts, "window", windows, own)
+
+
+def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
+    origin = f"{facts.job['model']['pretrained']}, tuned on conversations"
+    return [*model_pairs(facts, origin, details["vocab_size"], encoded), ("Ends its turn with", repr(details["end_of_turn"]))]
+
+
+def _card(facts: RunFacts, plan: ChatPlan) -> Card:
+    job = facts.job
+    summary = (
+        f"A causal language model that answers ({facts.model_config.get('model_type', 'unknown family')}) of "
+        f"{short(facts.whole_parameters)} parameters, tuned from {job['model']['pretrained']} on "
+        f"{count(plan.conversations)} conversations in {plural(facts.steps, 'optimizer step')}"
+    )
+    matter = {"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}
+    use = loaded_beside(USE.format(folder=f"{facts.key}/{FINAL}"), facts)
+    return Card("text-generation", "conversational", matter, _index(facts), summary, use)
+
+
+def _index(facts: RunFacts) -> list[dict[str, Any]]:
+    """The finished model's figures on each split."""
+    if facts.evaluation is None:
+        return []
+    name = facts.job["data"]["name"]
+    labels = {"loss": f"loss ({UNIT})", "perplexity": "perplexity"}
+    return [
+        index_entry(
+            "text-generation",
+            {"name": name, "type": facts.job["data"]["path"] or name, "split": split},
+            {figure: (labels[figure], value) for figure, value in scores.items()},
+        )
+        for split, scores in in_order(facts.evaluation["scores"]).items()
+    ]

@@ -1,0 +1,93 @@
+"""Questions and answers that every Python installation carries: what a function takes, and how its documentation begins.
+
+    python -m trainer.sample_chats data/chats
+
+train.jsonl, validation.jsonl and test.jsonl hold conversations: {"prompt", "completion"}, or {"messages"} where one question
+follows another. All functions of a module are in the same file. functions.jsonl holds those of train.jsonl as plain text,
+{"text"}, to pretrain on.
+"""
+
+import ast
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trainer.order.permutation import stable_key
+from trainer.sample_corpora import write
+from trainer.sample_pairs import Function, documented_functions
+
+SPLITS = ("train",) * 8 + ("validation", "test")
+
+MOST_CHARACTERS = 160
+"""Of a signature: longer ones leave no room for the answer in a small model's window."""
+
+
+def main(arguments: list[str]) -> int:
+    """Write the conversations below a folder; files that are already there and the same are left alone."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print("usage: python -m trainer.sample_chats FOLDER", file=sys.stderr)
+        return 2
+    files: dict[str, list[str]] = {name: [] for name in ("functions", "train", "validation", "test")}
+    for function in documented_functions():
+        split = split_of(function)
+        if split == "train":
+            files["functions"].append(_line({"text": f"{function.code}\n{function.summary}"}))
+        files[split] += [_line(chat) for chat in chats_of(function)]
+    for name, lines in files.items():
+        write(Path(arguments[0], f"{name}.jsonl"), "".join(lines))
+        print(f"{arguments[0]}/{name}.jsonl: {len(lines)} lines")
+    return 0
+
+
+def split_of(function: Function) -> str:
+    """The split that a function's module belongs to."""
+    return SPLITS[stable_key("module", function.name.partition(":")[0]) % len(SPLITS)]
+
+
+def chats_of(function: Function) -> Iterator[dict[str, Any]]:
+    """A question about the function's documentation, and a conversation that asks for its parameters before."""
+    signature = signature_of(function)
+    if signature is None:
+        return
+    name = function.name.rpartition(":")[2]
+    first = f"Write the first line of the docstring of {name}.\n{signature}"
+    yield {"prompt": first, "completion": function.summary}
+    told = [
+        {"role": "user", "content": f"Which parameters does {name} take?\n{signature}"},
+        {"role": "assistant", "content": ", ".join(parameters_of(signature)) or "none"},
+        {"role": "user", "content": "Write the first line of its docstring."},
+        {"role": "assistant", "content": function.summary},
+    ]
+    yield {"messages": told}
+
+
+def signature_of(function: Function) -> str | None:
+    """How the function begins, in one line; None if that is too long."""
+    head = " ".join(line.strip() for line in function.code.split("\n"))
+    for end in (place for place, mark in enumerate(head) if mark == ":"):
+        with suppress(SyntaxError):
+            (node,) = ast.parse(f"{head[:end]}: pass").body
+            assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            signature = f"def {node.name}({ast.unparse(node.args)}):"
+            return signature if len(signature) <= MOST_CHARACTERS else None
+    return None  # it goes on beyond the lines that are kept, or has comments between
+
+
+def parameters_of(signature: str) -> list[str]:
+    """The names of a signature's parameters."""
+    (node,) = ast.parse(f"{signature} pass").body
+    assert isinstance(node, ast.FunctionDef)
+    named = node.args
+    found = [*named.posonlyargs, *named.args, named.vararg, *named.kwonlyargs, named.kwarg]
+    return [each.arg for each in found if each is not None]
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""Instruction tuning as the training loop sees it: windows of conversations in their order, and the loss of the answers."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.chat.encoded import open_chat, read_windows
+from trainer.chat.windows import pack_split, plan_windows
+from trainer.config.chat import ChatJob
+from trainer.evaluation.answer_loss import answer_losses
+from trainer.labelled.encoded import tokenizer_paths
+from trainer.labelled.sources import TRAIN, VALIDATION
+from trainer.models.adapters import add_adapter, restore_adapter
+from trainer.models.answering import load_answering, outline_answering
+from trainer.models.outline import Outline, Rows
+from trainer.models.trial import check_packed, tried_loss
+from trainer.order.batches import Batch
+from trainer.order.epoch_order import EpochOrder
+from trainer.pretrained.adapters import Base
+from trainer.pretrained.finding import find_model, identify_base
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+from trainer.training.throughput import flops_per_token
+
+
+class Chat:
+    """The `Workload` of a `ChatJob`."""
+
+    criterion = Criterion("loss", greater_is_better=False)
+
+    def __init__(self, job: ChatJob, store: Store, key: str, ranks: int) -> None:
+        self._job, self._store, self._key = job, store, key
+        self._set = open_chat(store, key)
+        self._train = self._set.splits[TRAIN]
+        self.windows = pack_split(job.data, self._train, self._set.details["context"])
+        self.plan = plan_windows(job, self._set, self.windows, ranks)
+        self._lengths = self.windows.sums(self._train.lengths)
+        self._targets = self.windows.sums(self._train.answer_tokens)
+        training = job.training
+        by_length = training.group_by_length and not job.data.packing
+        self.order = EpochOrder(training.seed, self._lengths, training.global_batch, by_length)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return tokenizer_paths(self._store, self._key)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {}  # config.json names the encoded set, which becomes another one with another test split
+
+    @cached_property
+    def base(self) -> Base | None:
+        name = self._job.model.pretrained
+        return identify_base(name, find_model(self._store, name, hub=True)) if self._job.model.lora else None
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        options = self._job.model
+        if options.lora is None:
+            return load_answering(self._source(folder), options.attention, self._set.details)
+        model = load_answering(self._source(None), options.attention, self._set.details)
+        if folder is None:
+            add_adapter(model, options.lora, self._job.training.seed, name=options.pretrained)
+        else:
+            restore_adapter(model, folder)
+        return model
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        return outline_answering(self._source(folder), self._job.model.attention, self._set.details, rows)
+
+    def _source(self, folder: Path | None) -> str:
+        return str(folder or find_model(self._store, self._job.model.pretrained, hub=True).folder)
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        if self._job.data.packing:
+            check_packed(model, self._set.details["context"])
+        return tried_loss(model, self._set.details["context"])
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        """The windows of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do.
+
+        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
+        windows for some, or none, these take one that does not count.
+        """
+        windows = self.order.examples(number)
+        mine, size = windows[rank :: self.plan.ranks], self.plan.micro_batch
+        count = -(-len(windows[:: self.plan.ranks]) // size)
+        parts = [mine[start : start + size] for start in range(0, len(mine), size)]
+        filled = [*((part, 1.0) for part in parts), *[(windows[:1], 0.0)] * (count - len(parts))]
+        micro_batches = [{**self._read(part), "weight": torch.tensor(weight)} for part, weight in filled]
+        return Batch(micro_batches, int(self._targets[windows].sum()), int(self._lengths[windows].sum()))
+
+    def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:
+        """Inputs of some windows; where each holds one conversation, positions are as the model counts them itself."""
+        inputs = read_windows(self._train, self.windows, windows, self._set.pad_id)
+        if not self._job.data.packing:
+            del inputs["position_ids"]
+        return {name: torch.from_numpy(values) for name, values in inputs.items()}
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        held_out = self._set.splits[VALIDATION]
+        found = answer_losses(model, held_out, self._job, self._set, runtime)
+        return Measured(found.figures(), {"answer_tokens": found.tokens})
+
+    def close(self) -> None:
+        """Its data is mapped, and small."""
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, int(self._lengths.mean()))
