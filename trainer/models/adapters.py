@@ -111,6 +111,8 @@ def save_model(
     (folder / BASE).write_text(base.model_dump_json(indent=2) + "\n", encoding="utf-8")
     own.config.architectures = [type(model).__name__]
     own.config.save_pretrained(folder)
+    if own.can_generate():  # it may stop elsewhere than its base model
+        own.generation_config.save_pretrained(folder)
 
 
 @torch.no_grad()
