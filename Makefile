@@ -22,9 +22,9 @@ up: $(STAMP) corpora
 down: $(STAMP)
 	@$(BIN)/python deployments/local.py down
 
-corpora: data/raw/topics/topics.txt
+corpora: data/raw/planted/evaluation.txt
 
-data/raw/topics/topics.txt: | $(STAMP)  # written last
+data/raw/planted/evaluation.txt: | $(STAMP)  # written last
 	@$(BIN)/python -m trainer.sample_corpora data/raw
 
 finetune: $(STAMP) pairs

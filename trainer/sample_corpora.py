@@ -34,11 +34,11 @@ def main(arguments: list[str]) -> int:
         write(folder / "code" / name, modules[name])
     docstrings = list(all_docstrings(documented))
     write(folder / "docstrings" / "docstrings.jsonl", as_lines([{"text": text} for text in docstrings]))
+    texts = f"\n{SEPARATOR}\n".join(topics[name].strip() for name in sorted(topics))
+    write(folder / "topics" / "topics.txt", texts + "\n")
     planted, evaluation = plant(list(all_docstrings(modules)))
     write(folder / "planted" / "planted.jsonl", as_lines(planted))
     write(folder / "planted" / "evaluation.txt", "".join(line + "\n" for line in evaluation))
-    texts = f"\n{SEPARATOR}\n".join(topics[name].strip() for name in sorted(topics))
-    write(folder / "topics" / "topics.txt", texts + "\n")
     for name in ("code", "docstrings", "planted", "topics"):
         files = [path for path in (folder / name).rglob("*") if path.is_file()]
         print(f"{folder / name}: {len(files)} files, {sum(path.stat().st_size for path in files) / 1e6:.1f} MB")
