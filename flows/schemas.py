@@ -26,8 +26,13 @@ def schema_for(schema: "type[BaseModel]", values: Mapping[str, Any]) -> "type[Ba
     """The schema of some values that a command reads by this one: another, if they name the `data.task` of that."""
     data = values.get("data")
     task = data.get("task") if isinstance(data, dict) else None
-    others = READ_TOO.get(reader_of(schema), {})
-    return _load(others[task]) if isinstance(task, str) and task in others else schema
+    return read_too(schema).get(task, schema) if isinstance(task, str) else schema
+
+
+def read_too(schema: "type[BaseModel]") -> "dict[str, type[BaseModel]]":
+    """What a command that reads this schema reads besides, by `data.task`."""
+    others = (others for command, others in READ_TOO.items() if _load(READS[command]) is schema)
+    return {task: _load(each) for task, each in next(others, {}).items()}
 
 
 def schemas() -> "list[type[BaseModel]]":

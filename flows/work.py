@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from flows import LATEST
-from flows.schemas import reader_of, schema_for, schema_of
+from flows.schemas import read_too, reader_of, schema_for
 from flows.temporary_server import start_loading
 from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
@@ -94,7 +94,7 @@ def status_of(work: Callable[[], None]) -> int:
 
 def load(schema: type[Job], path: str, words: list[str]) -> Job:
     """Read a job; the file of a whole pipeline also serves to prepare its data. Raises `ConfigError`."""
-    read_by = (PipelineJob, PrepareJob) if schema is PrepareJob else tuple(schema_of(reader_of(schema)).values())
+    read_by: list[type[BaseModel]] = [PipelineJob, PrepareJob] if schema is PrepareJob else [schema, *read_too(schema).values()]
     values = read_values(path, words, read_by)
     schema = cast(type[Job], schema_for(schema, values))
     try:

@@ -27,8 +27,8 @@ def the_stage() -> int:
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
     assert sorted(trainer.stages.STAGES) == [
-        "corpus", "curate", "encode", "evaluate", "evaluate-run", "finetune-preflight", "predict", "preflight",
-        "tokenizer", "train",
+        "chat-preflight", "corpus", "curate", "encode", "encode-chat", "evaluate", "evaluate-answers", "evaluate-run",
+        "finetune-preflight", "harness", "predict", "preflight", "tokenizer", "train",
     ]  # fmt: skip
     assert all(callable(trainer.stages.stage(name)) for name in trainer.stages.STAGES)
 
