@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import BaseModel
+
 from flows import LATEST
 from flows.schemas import read_too, reader_of, schema_for
 from flows.temporary_server import start_loading
