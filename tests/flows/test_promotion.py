@@ -68,6 +68,7 @@ def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(d
     assert find_champion(store, "lm") == champion
 
 
+@pytest.mark.deep
 def test_a_gate_that_is_not_met_leaves_the_champion_and_is_told_to_automations(done: Done, store: Store) -> None:
     _, outcome = run(job(done, store, "strict", threshold=0.1))
     assert outcome.promotion is not None and not outcome.promotion.passed

@@ -216,6 +216,7 @@ def test_workers_break_off_when_only_their_parent_is_asked_to_stop(raw: Path, tm
     assert not list(tmp_path.glob("store/.staging/*")) and not list(tmp_path.glob("store/shards/*/manifest.json"))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("step", "sharding"), once((4, "none"), (0, "none"), (6, "none"), (4, "fsdp"), (6, "fsdp")))
 def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
     raw: Path, stocked: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, sharding: str

@@ -63,6 +63,7 @@ def prepared_tokenizer(raw: Path, store: Path) -> ArtifactRef:
     return prepare_tokenizer(small_job(raw, store).preparation(), silent())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("what", DAMAGES)
 def test_a_damaged_tokenizer_is_put_back_from_a_checkpoint_though_the_text_is_another_today(
     what: str, trained: Path, other_text: Path, caplog: pytest.LogCaptureFixture

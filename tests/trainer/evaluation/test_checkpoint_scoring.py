@@ -48,6 +48,7 @@ def test_every_checkpoint_has_the_figures_that_were_measured_when_it_was_saved(r
         assert measure(run, key) == result.model_copy(update={"reused": True})
 
 
+@pytest.mark.deep
 def test_the_final_model_is_measured_as_its_run_did_and_otherwise_apart(run: Finished, runtime: Runtime) -> None:
     own = measure(run, "pairs")
     assert (own.reused, own.key) == (True, f"{run.run}/eval.json")

@@ -37,6 +37,7 @@ def paths(store: Store, run: str) -> list[str] | None:
     return found and [file.path for file in found.files]
 
 
+@pytest.mark.deep
 def test_the_record_names_the_files_the_n_gram_and_the_decisions(curated: Finished) -> None:
     store = Store(str(curated.store))
     (name,) = store.names("decisions")
@@ -102,6 +103,7 @@ def test_of_several_runs_only_what_all_kept_out_is_told(raw: Path, store: Store,
             assert found is not None and found.ngram == 13 and len(found.decisions) == 2
 
 
+@pytest.mark.deep
 def test_shards_that_more_evaluation_sets_leave_as_they_are_are_clean_of_these_too(
     raw: Path, store: Store, curated: Finished, tmp_path: Path
 ) -> None:

@@ -288,6 +288,7 @@ def test_what_is_stopped_leaves_nothing_half_made_and_is_made_whole_when_it_is_s
     assert not list(store.glob(".staging/*"))
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_two_ranks_write_what_one_writes(classifier: Path, tmp_path: Path) -> None:
     found = []

@@ -214,6 +214,7 @@ def told(place: Place) -> dict[str, bool]:
     }
 
 
+@pytest.mark.deep
 def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
     place: Place, fresh: dict[str, Place], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -32,7 +32,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", once(1, 2))
 @pytest.mark.parametrize("kind", once("lora", "muon", "masked"))
 def test_a_killed_run_ends_with_the_same_bytes(
     raw: Path, prepared: tuple[Path, PreparedData], kind: str, ranks: int, tmp_path: Path

@@ -237,6 +237,7 @@ def test_divergence_before_any_checkpoint_is_an_error_that_says_so(
         train(job, silent())
 
 
+@pytest.mark.deep
 def test_a_run_is_forked_with_other_settings_from_the_weights_of_its_newest_checkpoint(
     raw: Path, stocked: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:

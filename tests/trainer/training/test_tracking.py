@@ -103,6 +103,7 @@ def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: 
             small_job(raw, tmp_path, tracking=tracking_)
 
 
+@pytest.mark.deep
 def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)

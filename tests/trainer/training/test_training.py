@@ -148,6 +148,7 @@ def test_epochs_set_the_number_of_steps_and_keep_a_checkpoint_each(raw: Path, st
     assert best["scores"]["loss"] == min(losses[step] for step in steps)
 
 
+@pytest.mark.deep
 def test_without_held_out_text_a_run_trains_all_the_same(raw: Path, tmp_path: Path) -> None:
     job = small_job(raw, tmp_path / "store", data__validation_fraction=0.0)
     cpu_runtime()

@@ -244,6 +244,7 @@ def test_a_run_of_the_store_is_taken_by_its_name(tuned: Finished, pretrained: Pa
     assert find_model(store, run, hub=True).folder == str(pretrained)
 
 
+@pytest.mark.deep
 def test_training_ends_early_when_nothing_gets_better_and_the_best_becomes_final_even_without_its_pointer(
     pairs: Path, pretrained: Path, tmp_path: Path, runtime: Runtime
 ) -> None:
