@@ -174,6 +174,10 @@ class TrainingConfig(OptimizationConfig):
         "directions, such as bert",
     )
     masking: MaskingConfig | None = Field(default=None, description="objective masked: which tokens are hidden, and how")
+    document_mask: bool = Field(
+        default=False,
+        description="attention stays within a document: positions begin anew with each, and its first token is not predicted",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -181,6 +185,8 @@ class TrainingConfig(OptimizationConfig):
             raise ValueError(f"masking goes with objective: masked, not {self.objective!r}")
         if self.objective == "masked" and self.sharding == "fsdp":
             raise ValueError("objective: masked goes with sharding: none: masked models are not divided yet")
+        if self.objective == "masked" and self.document_mask:
+            raise ValueError("document_mask goes with objective: causal, not 'masked'")
         if self.stride is not None and self.stride > self.context:
             raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         return self

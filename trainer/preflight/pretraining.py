@@ -70,7 +70,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
         return_freed_memory()
     elif parameters <= TRIED_AT_ONCE:
-        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
         with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective

@@ -67,10 +67,12 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    for name in ("muon", "objective", "masking"):  # without them runs are named as before there were any
+    for name in ("muon", "objective", "masking", "document_mask"):  # without them runs are named as before there were any
         settings.pop(name, None)
     if isinstance(training, TrainingConfig) and training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())
+    if isinstance(training, TrainingConfig) and training.document_mask:
+        settings["document_mask"] = True
     if training.optimizer == "muon":
         settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     if settings.get("locality", 0) is None:

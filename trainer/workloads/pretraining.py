@@ -99,7 +99,7 @@ class Pretraining:
         return config
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        return tried_objective(model, self._job.model, self._job.training.context)
+        return tried_objective(model, self._job.model, self._job.training)
 
     def read_batch(self, number: int, rank: int) -> Batch:
         return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
