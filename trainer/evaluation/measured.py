@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob
+from trainer.config.jobs import EvaluateJob, masks_documents
 from trainer.config.masking import MaskingConfig
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
@@ -187,7 +187,13 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
         raise ConfigError(
             f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
         )
-    return shards, context, _masking_of(run, found), bool(run and run["job"]["training"].get("document_mask"))
+    return shards, context, _masking_of(run, found), _tells_documents_apart(run)
+
+
+def _tells_documents_apart(run: Any) -> bool:
+    """Whether the run that made a checkpoint kept attention within documents; a model of no run reads windows as one text."""
+    training = run["job"]["training"] if run else {}
+    return masks_documents(training.get("packing"), training.get("document_mask"))
 
 
 def _masking_of(run: Any, found: Checkpoint) -> MaskingConfig | None:

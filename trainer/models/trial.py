@@ -33,7 +33,7 @@ def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
 
 def tried_objective(model: PreTrainedModel, options: ModelConfig, training: TrainingConfig) -> CausalLMLoss:
     """The same of a job's model, whose settings it is to follow."""
-    if training.document_mask:
+    if training.masks_documents:
         check_packed(model, training.context, "documents", "set training.document_mask to false")
     objective = tried_loss(model, training.context)
     asked = getattr(model.config.get_text_config(), "output_router_logits", False)

@@ -10,12 +10,15 @@ import torch
 from trainer.common.errors import ConfigError
 from trainer.config.jobs import TrainingConfig
 from trainer.corpus.preparation import PreparedData
+from trainer.corpus.shard_index import read_index
 from trainer.corpus.shards import ShardSet, open_shards
 from trainer.order.batches import READ_AHEAD, Batch
 from trainer.order.corpus_order import CorpusOrder
-from trainer.order.documents import PlainWindows, cut_stream
+from trainer.order.documents import CorpusWindows, DocumentWindows, PlainWindows
 from trainer.order.held_out import HeldOut, open_held_out
 from trainer.order.mixing import DataOrder
+from trainer.order.packed_shards import PackedShard, count_packed, pack_shard
+from trainer.order.packed_windows import PackedWindows
 from trainer.records.plans import StepPlan
 from trainer.store.storage import Store
 
@@ -23,7 +26,7 @@ from trainer.store.storage import Store
 class Dataset(NamedTuple):
     """Training windows by corpus, their order, and held-out windows."""
 
-    windows: list[PlainWindows]
+    windows: list[CorpusWindows]
     order: DataOrder
     held_out: list[HeldOut]
 
@@ -41,20 +44,35 @@ def open_dataset(
     Raises `ConfigError` if what training reads at a time does not fit into the machine's cache of a remote store.
     """
     sets = [open_shards(store, ref.key) for ref in data.shards]
-    end_ids = [s.details["eos_id"] for s in sets] if training.document_mask else None
-    windows = cut_stream([s.train for s in sets], training.context, training.stride or training.context, end_ids)
+    windows = [_open_windows(store, s, training) for s in sets]
     _check_cache(store, sets, windows, training, plan)
     orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
     order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
-    held_out = [open_held_out(store, s, training.context, max_held_out, training.document_mask) for s in sets]
+    held_out = [open_held_out(store, s, training.context, max_held_out, training.masks_documents) for s in sets]
     return Dataset(windows, order, held_out)
 
 
-def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[PlainWindows], rank: int) -> Batch:
+def _open_windows(store: Store, shards: ShardSet, training: TrainingConfig) -> CorpusWindows:
+    """The windows of a corpus, over its stream or of packed documents."""
+    context, end_id = training.context, shards.details["eos_id"]
+    if training.packing == "best_fit":
+
+        def pack(number: int) -> PackedShard:
+            return pack_shard(read_index(store, shards.key, shards.document_index[number]), context)
+
+        counts = count_packed(store, shards, context)
+        return PackedWindows(shards.train, pack, counts, context, end_id, training.masks_documents)
+    stride = training.stride or context
+    if training.masks_documents:
+        return DocumentWindows(shards.train, context, stride, end_id)
+    return PlainWindows(shards.train, context, stride)
+
+
+def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[CorpusWindows], rank: int) -> Batch:
     """This rank's share of global batch `number`: samples [number * global_batch, (number + 1) * global_batch)."""
     share = plan.global_batch // plan.ranks
     own = slice(rank * share, (rank + 1) * share)
-    looked_at = slice(0, plan.global_batch) if windows[0].reads_to_count else own
+    looked_at = slice(0, plan.global_batch) if windows[0].looks_at_batch else own
     first, count = number * plan.global_batch, looked_at.stop - looked_at.start
     corpora, places = order.samples(first, plan.global_batch)
     for corpus, ahead in order.shards(first + looked_at.start, count).items():
@@ -67,7 +85,7 @@ def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[
 
 
 def _check_cache(
-    store: Store, sets: Sequence[ShardSet], windows: Sequence[PlainWindows], training: TrainingConfig, plan: StepPlan
+    store: Store, sets: Sequence[ShardSet], windows: Sequence[CorpusWindows], training: TrainingConfig, plan: StepPlan
 ) -> None:
     if store.cache_bytes is None:
         return

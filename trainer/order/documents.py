@@ -5,7 +5,7 @@ as nothing stands before it that it could be predicted from: so losses are those
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,33 @@ class Counts(NamedTuple):
     tokens: int
 
 
+class CorpusWindows(Protocol):
+    """The windows of one corpus as inputs of a model, numbered through all its shards."""
+
+    @property
+    def looks_at_batch(self) -> bool:
+        """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
+
+    @property
+    def shards(self) -> Shards:
+        """What they are read from."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Windows in each shard."""
+
+    def __len__(self) -> int: ...
+
+    def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
+        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+
+    def inputs(self, number: int) -> dict[str, I64]:
+        """What a model is given of a window, by name; each of shape [context]."""
+
+    def count(self, numbers: I64) -> Counts:
+        """What these windows have."""
+
+
 def document_positions(tokens_T: I64, end_id: int) -> I64:
     """The place of each token in its document, or in what the window has of it; its end token is its last. Shape [T]."""
     places = np.arange(len(tokens_T), dtype=np.int64)
@@ -38,22 +65,21 @@ def labels_within(tokens_T: I64, positions_T: I64) -> I64:
 class PlainWindows(Windows):
     """The windows of one corpus as inputs of a model: each is read as one text."""
 
-    reads_to_count = False
-    """Whether windows must be read to know how many of their tokens are predicted."""
+    looks_at_batch = False
 
     def inputs(self, number: int) -> dict[str, I64]:
-        """What a model is given of a window, by name; each of shape [context]."""
+        """The tokens of a window."""
         return {"input_ids": self.read(number)}
 
     def count(self, numbers: I64) -> Counts:
-        """What these windows have."""
+        """All but the first token of each are predicted."""
         return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
 
 
 class DocumentWindows(PlainWindows):
     """The same with documents told apart, each of which is followed by the end token."""
 
-    reads_to_count = True
+    looks_at_batch = True
 
     def __init__(self, shards: Shards, context: int, stride: int, end_id: int) -> None:
         super().__init__(shards, context, stride)
@@ -69,10 +95,3 @@ class DocumentWindows(PlainWindows):
         """What these windows have; all but the last token of a window may be followed by another document."""
         ends = sum(int((self.read(int(number))[:-1] == self._end_id).sum()) for number in numbers)
         return Counts(len(numbers) * (self.context - 1) - ends, len(numbers) * self.context)
-
-
-def cut_stream(shards: Sequence[Shards], context: int, stride: int, end_ids: Sequence[int] | None = None) -> list[PlainWindows]:
-    """The windows of each corpus; with the end tokens of each, documents are told apart."""
-    if end_ids is None:
-        return [PlainWindows(each, context, stride) for each in shards]
-    return [DocumentWindows(each, context, stride, end_id) for each, end_id in zip(shards, end_ids, strict=True)]
