@@ -13,9 +13,9 @@ from tasks.tuning import TunedPlan, tuning_of
 from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.corpus.preparation import PreparedData
 from trainer.labelled.encoded import encoded_details
-from trainer.order.plan import make_plan
+from trainer.order.plan import plan_run
 from trainer.records.plans import Plan, StepPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef
@@ -74,7 +74,7 @@ def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
 @patient()
 def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
     """Compute windows and steps from the shards' sizes, and show them."""
-    plan = make_plan(job.training, shard_manifests(Store(job.store), data), ranks)
+    plan = plan_run(Store(job.store), data, job.training, ranks)
     create_table_artifact(
         corpus_table(plan), key="data-mixture", description=f"{plan.windows:,} windows of {job.training.context} tokens"
     )
@@ -85,8 +85,9 @@ def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
 
 def describe_plan(plan: StepPlan) -> str:
     """The plan in one line."""
+    windows = f"{plan.windows:,} windows" + ("" if plan.fill is None else f", {plan.fill:.1%} full")
     return (
-        f"{plan.windows:,} windows, {plan.steps_per_epoch:,} steps an epoch; {plan.total_steps:,} steps of {plan.global_batch} "
+        f"{windows}, {plan.steps_per_epoch:,} steps an epoch; {plan.total_steps:,} steps of {plan.global_batch} "
         f"windows ({plan.ranks} ranks x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} tokens"
     )
 

@@ -16,10 +16,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
 def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(raw: Path, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks")
-    kept_out = {"paths": options.include_path and [f"{options.include_path}/questions.jsonl"], "format": "jsonl"}
     job = pipeline_job(
         raw, tmp_path / "store",
-        data__curation={"decontaminate": {"files": [{**kept_out, "fields": ["question"]}], "least_words": 1}},
+        data__curation={"decontaminate": {"tasks": [f"{options.include_path}/tiny.yaml"], "least_words": 1}},
         evaluation__harness=options.model_dump(), promotion={"name": "lm", "metric": "harness/tiny/acc", "threshold": 0.0},
     )  # fmt: skip
     found = []

@@ -215,11 +215,16 @@ class DecontaminateConfig(Schema):
     least_words: int = Field(default=5, ge=1, description="examples with fewer words are too common to be looked for")
     files: list[EvaluationText] = Field(default=[], description="evaluation sets")
     jobs: list[str] = Field(default=[], description="configurations of `headrace finetune` whose labelled text is kept out")
+    tasks: list[str] = Field(
+        default=[],
+        exclude_if=lambda value: not value,  # else decisions are named as before there were tasks
+        description="YAML files of lm-eval's tasks, or groups, whose questions are kept out",
+    )
 
     @model_validator(mode="after")
     def _names_some(self) -> Self:
-        if not self.files and not self.jobs:
-            raise ValueError("name the evaluation sets: files or jobs")
+        if not self.files and not self.jobs and not self.tasks:
+            raise ValueError("name the evaluation sets: files, jobs or tasks")
         return self
 
 

@@ -38,6 +38,11 @@ RESUME = (
 )
 
 
+def masks_documents(packing: str | None, document_mask: bool | None) -> bool:
+    """Whether attention stays within a document, by these settings of a training."""
+    return packing == "best_fit" if document_mask is None else document_mask
+
+
 def check_fork(job: Any) -> Any:
     """Raise `ValueError` if a job is to fork from no named run."""
     if job.resume == "fork" and job.run is None:
@@ -174,6 +179,16 @@ class TrainingConfig(OptimizationConfig):
         "directions, such as bert",
     )
     masking: MaskingConfig | None = Field(default=None, description="objective masked: which tokens are hidden, and how")
+    packing: Literal["stream", "best_fit"] = Field(
+        default="stream",
+        description="stream: windows are cut from documents that follow each other; best_fit: whole documents are packed into "
+        "windows, and only those are cut that are longer than one",
+    )
+    document_mask: bool | None = Field(
+        default=None,
+        description="attention stays within a document: positions begin anew with each, and its first token is not predicted; "
+        "default: yes with packing best_fit, else no",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -181,6 +196,12 @@ class TrainingConfig(OptimizationConfig):
             raise ValueError(f"masking goes with objective: masked, not {self.objective!r}")
         if self.objective == "masked" and self.sharding == "fsdp":
             raise ValueError("objective: masked goes with sharding: none: masked models are not divided yet")
+        if self.objective == "masked" and self.packing == "best_fit":
+            raise ValueError("packing: best_fit goes with objective: causal, not 'masked'")
+        if self.objective == "masked" and self.document_mask:
+            raise ValueError("document_mask goes with objective: causal, not 'masked'")
+        if self.packing == "best_fit" and self.stride is not None:
+            raise ValueError("stride goes with packing: stream: packed windows are cut from no stream")
         if self.stride is not None and self.stride > self.context:
             raise ValueError(f"stride {self.stride} is beyond context {self.context}: tokens between windows would be lost")
         return self
@@ -189,6 +210,11 @@ class TrainingConfig(OptimizationConfig):
     def masks(self) -> MaskingConfig | None:
         """How tokens are hidden; None if each next token is predicted."""
         return (self.masking or MaskingConfig()) if self.objective == "masked" else None
+
+    @property
+    def masks_documents(self) -> bool:
+        """Whether attention stays within a document."""
+        return masks_documents(self.packing, self.document_mask)
 
 
 class EvaluationConfig(Schema):

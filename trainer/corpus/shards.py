@@ -81,6 +81,8 @@ class ShardSet(NamedTuple):
     details: dict[str, Any]
     train: ShardFiles
     validation: ShardFiles
+    document_index: list[FileRecord]
+    """The files that tell where the documents of each training shard begin."""
 
 
 def shard_file(side: str, number: int, ending: str) -> str:
@@ -184,7 +186,8 @@ def open_shards(store: Store, key: str) -> ShardSet:
         )
         return ShardFiles(store, key, tokens, sums, dtype)
 
-    return ShardSet(key, manifest.details["corpus"], manifest.details, files(TRAIN), files(VALIDATION))
+    index = [records[shard_file(TRAIN, number, "idx")] for number in range(manifest.details["num_shards"])]
+    return ShardSet(key, manifest.details["corpus"], manifest.details, files(TRAIN), files(VALIDATION), index)
 
 
 class _SideWriter:

@@ -31,7 +31,7 @@ class Windows:
     """The windows of one corpus, numbered through all its shards."""
 
     def __init__(self, shards: Shards, context: int, stride: int) -> None:
-        self.shards, self._context, self._stride = shards, context, stride
+        self.shards, self.context, self._stride = shards, context, stride
         self.counts = [count_windows(length, context, stride) for length in shards.lengths]
         """Windows in each shard."""
         self._ends = np.cumsum(self.counts, dtype=np.int64)
@@ -47,5 +47,5 @@ class Windows:
         """The tokens of a window, of shape [context]."""
         shard = int(np.searchsorted(self._ends, number, side="right"))
         place = number - (int(self._ends[shard - 1]) if shard else 0)
-        start = min(place * self._stride, self.shards.lengths[shard] - self._context)
-        return self.shards.read(shard, start, start + self._context).astype(np.int64)
+        start = min(place * self._stride, self.shards.lengths[shard] - self.context)
+        return self.shards.read(shard, start, start + self.context).astype(np.int64)

@@ -21,6 +21,7 @@ from trainer.curation.arrays import is_intact, write_arrays
 from trainer.curation.characters import UNICODE
 from trainer.curation.measures import composed
 from trainer.curation.overlaps import Overlap
+from trainer.curation.task_texts import of_task
 from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -32,8 +33,10 @@ Found = list[tuple[CorpusConfig, list[Piece]]]
 
 
 def evaluation_texts(options: DecontaminateConfig) -> list[EvaluationText]:
-    """The evaluation sets: those that are named, and the ones of jobs. Raises `ConfigError` for a job whose data is no file."""
-    return [*options.files, *(of_job(path) for path in options.jobs)]
+    """The evaluation sets: those that are named, and those of jobs and tasks. Raises `ConfigError` for data in no file."""
+    return [
+        *options.files, *(of_job(path) for path in options.jobs), *(text for path in options.tasks for text in of_task(path)),
+    ]  # fmt: skip
 
 
 def of_job(path: str) -> EvaluationText:

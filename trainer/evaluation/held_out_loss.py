@@ -1,6 +1,7 @@
 """Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
 
-Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard.
+Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard; where documents are told
+apart, all but the first of a document, from those before it in its document.
 
 Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in bits,
 divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the
@@ -17,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
+from trainer.order.documents import document_positions, labels_within
 from trainer.order.held_out import HeldOut
 from trainer.records.evaluations import CorpusScore, Scores
 from trainer.training.runtime import Runtime
@@ -42,10 +44,9 @@ def evaluate(
     for corpus in held_out:
         if not corpus.windows:
             continue
-        losses, text_bytes = _window_sums(model, corpus, context, batch, runtime, advance).T.tolist()
-        tokens = sum(min(context, corpus.shards.lengths[shard] - start) - 1 for shard, start in corpus.windows)
+        losses, text_bytes, tokens = _window_sums(model, corpus, context, batch, runtime, advance).T.tolist()
         counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
-        measured[corpus.name] = _Sums(math.fsum(losses), tokens, len(corpus.windows), counted)
+        measured[corpus.name] = _Sums(math.fsum(losses), int(math.fsum(tokens)), len(corpus.windows), counted)
     model.train(was_training)
     counts = [each.text_bytes for each in measured.values()]
     known = [each for each in counts if each is not None]
@@ -70,8 +71,11 @@ class _Sums(NamedTuple):
 def _window_sums(
     model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, advance: Callable[[int], None]
 ) -> torch.Tensor:
-    """Each window's loss in nats and bytes of text, over the tokens that it predicts, of shape [windows, 2], float64."""
-    sums = torch.zeros(len(corpus.windows), 2, dtype=torch.float64)
+    """Each window's loss in nats and bytes of text, over the tokens that it predicts, and their number.
+
+    Of shape [windows, 3], float64.
+    """
+    sums = torch.zeros(len(corpus.windows), 3, dtype=torch.float64)
     used = corpus.used
     for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
         runtime.check_stop()
@@ -83,14 +87,24 @@ def _window_sums(
         corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
         tokens = np.zeros((len(chosen), context), dtype=np.int64)
         labels = torch.full((len(chosen), context), IGNORED)
+        positions = None if corpus.end_id is None else torch.zeros((len(chosen), context), dtype=torch.int64)
         for row, (shard, start) in enumerate(chosen):
             window = corpus.shards.read(shard, start, start + context).astype(np.int64)
             tokens[row, : len(window)] = window
-            labels[row, : len(window)] = next_tokens(torch.from_numpy(window)[None])[0]
+            told = window
+            if positions is not None and corpus.end_id is not None:
+                begun_anew = document_positions(window, corpus.end_id)
+                positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
+            labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
+            predicted = told[1:][told[1:] != IGNORED]
             if own and corpus.token_bytes is not None:
-                sums[first + row, 1] = float(corpus.token_bytes[window[1:]].sum())
+                sums[first + row, 1] = float(corpus.token_bytes[predicted].sum())
+            if own:
+                sums[first + row, 2] = len(predicted)
         with runtime.accelerator.autocast():
-            each = token_losses_in_pieces(model, torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device))
+            ids, targets = torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device)
+            places = None if positions is None else positions.to(runtime.device)
+            each = token_losses_in_pieces(model, ids, targets, places)
         sums[first : first + len(own), 0] = each.view(len(chosen), context)[: len(own)].double().sum(dim=1).cpu()
         advance(len(own) * runtime.ranks)
     return runtime.sum(sums)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob
+from trainer.config.jobs import EvaluateJob, masks_documents
 from trainer.config.masking import MaskingConfig
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
@@ -47,6 +47,8 @@ class Measurement(NamedTuple):
     key: str
     masking: MaskingConfig | None
     """How tokens are hidden; None for a model that predicts each next token."""
+    document_mask: bool
+    """Whether attention stays within a document, as it did in training."""
 
 
 def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
@@ -55,14 +57,15 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on.
     """
     found = find_model(store, job.checkpoint)
-    shards, context, masking = _what_to_read(store, job, found)
+    shards, context, masking, document_mask = _what_to_read(store, job, found)
     corpora = [key.rsplit("-", 1)[0] for key in shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
     settings = {name: value for name, value in job.evaluation.without_harness().items() if name != "during_training"}
     measured = [FORMAT, found.files, shards, context, job.precision, settings]
-    name = fingerprint([*measured, *([masking.model_dump()] if masking else [])])
-    return Measurement(found, shards, context, name, _result_key(store, job, found, name), masking)
+    special = [*([masking.model_dump()] if masking else []), *(["document_mask"] if document_mask else [])]
+    name = fingerprint([*measured, *special])
+    return Measurement(found, shards, context, name, _result_key(store, job, found, name), masking, document_mask)
 
 
 def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
@@ -168,8 +171,8 @@ def intact_evaluation(store: Store, key: str, kind: type[Found]) -> Found | None
     return None
 
 
-def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int, MaskingConfig | None]:
-    """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masking."""
+def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[list[str], int, MaskingConfig | None, bool]:
+    """The shard sets and the window length, as given, else those of the run that made the checkpoint; and its masks."""
     run: Any = None
     if found.key is not None and found.key.startswith("runs/"):
         run = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
@@ -184,7 +187,13 @@ def _what_to_read(store: Store, job: EvaluateJob, found: Checkpoint) -> tuple[li
         raise ConfigError(
             f"{job.checkpoint} is not of a run in this store: say which `shards` to evaluate on, and the `context`"
         )
-    return shards, context, _masking_of(run, found)
+    return shards, context, _masking_of(run, found), _tells_documents_apart(run)
+
+
+def _tells_documents_apart(run: Any) -> bool:
+    """Whether the run that made a checkpoint kept attention within documents; a model of no run reads windows as one text."""
+    training = run["job"]["training"] if run else {}
+    return masks_documents(training.get("packing"), training.get("document_mask"))
 
 
 def _masking_of(run: Any, found: Checkpoint) -> MaskingConfig | None:

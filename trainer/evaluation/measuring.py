@@ -55,7 +55,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
     """
     store = Store(job.store)
     wanted = identify_evaluation(store, job)
-    found, shards, context, name, key, masking = wanted
+    found, shards, context, name, key, masking, document_mask = wanted
     if masking is not None:
         _check_masked(job)
     runtime = start_runtime(job.precision, job.device)
@@ -74,7 +74,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
             raise TokenizerError(
                 f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards"
             )
-        held_out = [open_held_out(store, s, context, job.evaluation.max_windows) for s in sets]
+        held_out = [open_held_out(store, s, context, job.evaluation.max_windows, document_mask) for s in sets]
         if not any(corpus.windows for corpus in held_out):
             raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
         with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
@@ -86,7 +86,8 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
                 scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
-    basis = text_basis(shards, [s.details for s in sets], context, job.evaluation.max_windows, job.precision, hidden)
+    details = [s.details for s in sets]
+    basis = text_basis(shards, details, context, job.evaluation.max_windows, job.precision, hidden, document_mask)
     run = run_at(store, found.key) if found.key else None
     result = Evaluation(
         format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,

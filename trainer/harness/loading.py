@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError, brief
 from trainer.config.harness import HarnessConfig
+from trainer.config.task_files import LocalTask, leaves, local_tasks
 from trainer.harness.measured import installed_version
-from trainer.harness.tasks import LocalTask, identify, leaves, local_tasks
+from trainer.harness.tasks import identify
 from trainer.pretrained.hub import hub_reason
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.jobs import ModelConfig
+from trainer.config.jobs import ModelConfig, TrainingConfig
 from trainer.models.losses import CausalLMLoss
 from trainer.models.new import padding_hint
 
@@ -31,9 +31,11 @@ def tried_loss(model: PreTrainedModel, context: int) -> CausalLMLoss:
         raise ConfigError(f"a {model.config.model_type!r} model cannot be run in training: {brief(error)}") from error
 
 
-def tried_objective(model: PreTrainedModel, options: ModelConfig, context: int) -> CausalLMLoss:
+def tried_objective(model: PreTrainedModel, options: ModelConfig, training: TrainingConfig) -> CausalLMLoss:
     """The same of a job's model, whose settings it is to follow."""
-    objective = tried_loss(model, context)
+    if training.masks_documents:
+        check_packed(model, training.context, "documents", "set training.document_mask to false")
+    objective = tried_loss(model, training.context)
     asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     if options.config is not None and asked and not objective.adds:
         raise ConfigError(
@@ -66,16 +68,17 @@ def check_causal(model: PreTrainedModel, context: int) -> None:
 
 
 @torch.no_grad()
-def check_packed(model: PreTrainedModel, context: int) -> None:
+def check_packed(model: PreTrainedModel, context: int, texts: str, advice: str) -> None:
     """Raise `ConfigError` unless two texts in one row, whose positions begin anew, are read as each is by itself.
+
+    `texts` is what the job calls them, `advice` what may be done without that.
 
     Families differ in this: some mask by positions, some know no positions, and some carry a state on from text to text.
     """
     ids_BT, _, _ = _rows(model.config, min(context, LENGTH) // 2 or 1)
     kind, first, second = model.config.model_type, ids_BT[:1].to(model.device), ids_BT[1:2].to(model.device)
-    advice = "set data.packing to false, which gives each conversation a row of its own"
     if "position_ids" not in inspect.signature(model.forward).parameters:
-        raise ConfigError(f"a {kind!r} model takes no positions, so that conversations cannot share a window; {advice}")
+        raise ConfigError(f"a {kind!r} model takes no positions, so that {texts} cannot share a window; {advice}")
     was_training = model.training
     model.eval()
     try:
@@ -89,7 +92,7 @@ def check_packed(model: PreTrainedModel, context: int) -> None:
     if not bool((together - expected).abs().max() <= ROUNDING * expected.std()):
         raise ConfigError(
             f"a {kind!r} model reads a text otherwise if another one stands before it in its window, though positions begin "
-            f"anew: conversations would see each other; {advice}"
+            f"anew: {texts} would see each other; {advice}"
         )
 
 

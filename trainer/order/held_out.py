@@ -19,6 +19,8 @@ class HeldOut(NamedTuple):
     shards: Shards
     windows: list[tuple[int, int]]
     token_bytes: NDArray[np.float64] | None = None
+    end_id: int | None = None
+    """The token that ends a document, where documents are told apart; None where windows are read as one text."""
 
     @property
     def used(self) -> list[int]:
@@ -36,8 +38,10 @@ def held_out_windows(
     return HeldOut(name, shards, windows, token_bytes)
 
 
-def open_held_out(store: Store, shards: ShardSet, context: int, max_windows: int | None) -> HeldOut:
-    """The held-out windows of a published set.
+def open_held_out(
+    store: Store, shards: ShardSet, context: int, max_windows: int | None, document_mask: bool = False
+) -> HeldOut:
+    """The held-out windows of a published set; with `document_mask`, documents are told apart in them.
 
     What tokens stand for is scaled so that all held-out text has the bytes that were counted when the shards were built: for a
     byte-level tokenizer this changes nothing.
@@ -46,4 +50,5 @@ def open_held_out(store: Store, shards: ShardSet, context: int, max_windows: int
     if known := totals["validation_token_bytes"]:
         lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]))
         token_bytes = lengths * (totals["validation_bytes"] / known)
-    return held_out_windows(shards.corpus, shards.validation, context, max_windows, token_bytes)
+    held_out = held_out_windows(shards.corpus, shards.validation, context, max_windows, token_bytes)
+    return held_out._replace(end_id=shards.details["eos_id"] if document_mask else None)

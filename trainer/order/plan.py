@@ -2,13 +2,16 @@
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
 from trainer.config.jobs import OptimizationConfig, TrainingConfig
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
 from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
 
 if TYPE_CHECKING:  # needs numpy, as plans that are only read do not
     from trainer.order.packing import Packing
@@ -16,31 +19,38 @@ if TYPE_CHECKING:  # needs numpy, as plans that are only read do not
 log = logging.getLogger(__name__)
 
 
-def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) -> StepPlan:
-    """Plan a pretraining run.
+def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: int) -> StepPlan:
+    """Plan a pretraining run on published shards. Raises as `shard_manifests` and `make_plan` do."""
+    manifests = shard_manifests(store, data)
+    if training.packing == "stream":
+        return make_plan(training, manifests, ranks)
+    from trainer.corpus.shards import open_shards  # need numpy, as plans that are only read do not
+    from trainer.order.packed_shards import count_packed
+
+    sets = [open_shards(store, ref.key) for ref in data.shards]
+    return make_plan(training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets})
+
+
+def make_plan(
+    training: TrainingConfig, shard_sets: list[Manifest], ranks: int, packed: Mapping[str, list[int]] | None = None
+) -> StepPlan:
+    """Plan a pretraining run; of packed documents, given the windows of each shard of each corpus.
 
     Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
     corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
     """
-    from trainer.corpus.windows import count_windows  # needs numpy, as plans that are only read do not
-
-    stride = training.stride or training.context
-    windows, unused = {}, {}
-    for shards in shard_sets:
-        name, sizes = shards.details["corpus"], shards.details["shard_tokens"]
-        windows[name] = sum(count_windows(size, training.context, stride) for size in sizes)
-        unused[name] = sum(size for size in sizes if size < training.context)
-        if not windows[name]:
-            raise CorpusError(
-                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, training.context is "
-                f"{training.context}; use more text, fewer shards or a smaller context"
-            )
-        if unused[name]:
-            log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
+    if packed is None:
+        windows, unused = _cut_stream(training, shard_sets)
+    else:
+        windows, unused = {name: sum(counts) for name, counts in packed.items()}, dict.fromkeys(packed, 0)
+    if empty := [name for name, count in windows.items() if not count]:
+        raise CorpusError(f"corpus {empty[0]!r} has no document to train on; use more text, or hold out less of it")
     plan = plan_batches(training, sum(windows.values()), ranks)
     counts = {shards.details["corpus"]: shards.details["totals"] for shards in shard_sets}
     weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
     probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    total = sum(counts[name]["tokens"] for name in windows)
+    per_window = {name: training.context if packed is None else counts[name]["tokens"] / windows[name] for name in windows}
     return StepPlan(
         corpora=[
             CorpusPlan(
@@ -56,9 +66,30 @@ def make_plan(training: TrainingConfig, shard_sets: list[Manifest], ranks: int) 
             for name in windows
         ],
         windows=sum(windows.values()),
-        tokens_per_step=training.global_batch * training.context,
+        tokens_per_step=round(training.global_batch * sum(probability[name] * per_window[name] for name in windows)),
+        fill=None if packed is None else total / (sum(windows.values()) * training.context),
         **plan.model_dump(),
     )
+
+
+def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[dict[str, int], dict[str, int]]:
+    """The windows of each corpus over its stream of documents, and the tokens that are in none."""
+    from trainer.corpus.windows import count_windows  # needs numpy, as plans that are only read do not
+
+    stride = training.stride or training.context
+    windows, unused = {}, {}
+    for shards in shard_sets:
+        name, sizes = shards.details["corpus"], shards.details["shard_tokens"]
+        windows[name] = sum(count_windows(size, training.context, stride) for size in sizes)
+        unused[name] = sum(size for size in sizes if size < training.context)
+        if not windows[name]:
+            raise CorpusError(
+                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, training.context is "
+                f"{training.context}; use more text, fewer shards or a smaller context"
+            )
+        if unused[name]:
+            log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
+    return windows, unused
 
 
 def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:

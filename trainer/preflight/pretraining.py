@@ -27,7 +27,7 @@ from trainer.harness.loading import load_tasks
 from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
 from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
-from trainer.order.plan import check_patience, divide_batch, make_plan
+from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
 from trainer.records.results import CorpusPreview, Preflight, RuleShare
@@ -70,7 +70,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
         return_freed_memory()
     elif parameters <= TRIED_AT_ONCE:
-        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training.context)
+        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
         with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
             kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
         del objective
@@ -79,7 +79,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
-    plan = make_plan(training, manifests, ranks) if data else None
+    plan = plan_run(store, data, training, ranks) if data else None
     previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
     windows = plan.windows if plan else _guess_windows(previews, training)
     steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)

@@ -40,6 +40,8 @@ class TextBasis(Basis):
     """What each task of lm-eval is, where figures of such tasks stand beside those of the text."""
     masking: dict[str, Any] | None = None
     """How tokens are hidden; None for models that predict each next token."""
+    document_mask: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether attention stayed within a document, of which the first token was then not predicted."""
 
 
 class ExamplesBasis(Basis):
@@ -57,6 +59,7 @@ def text_basis(
     max_windows: int | None,
     precision: str,
     masking: dict[str, Any] | None = None,
+    document_mask: bool = False,
 ) -> TextBasis | None:
     """What is measured on the held-out text of shard sets, whose manifests have these details; None if they do not record it.
 
@@ -75,6 +78,7 @@ def text_basis(
         context=context,
         precision=precision,
         masking=masking,
+        document_mask=document_mask,
     )
 
 
@@ -120,7 +124,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     """What must be the same, by name, for a figure to be compared with another.
 
     The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it is, and
-    so is its context. A choice of windows is one of tokens, and stands for other text in other shards.
+    so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a document mask the
+    first token of a document is not predicted, which makes it other text too.
     """
     if isinstance(basis, ExamplesBasis):
         facts = {"validation examples": basis.examples, "precision": basis.precision}
@@ -128,6 +133,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
+    if basis.document_mask:
+        text["document mask"] = "on"
     if figure == BITS_PER_BYTE and basis.max_windows is None and basis.keeps_text:
         return text
     read = {"tokenizer": basis.tokenizer, "context": basis.context, "precision": basis.precision}

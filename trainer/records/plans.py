@@ -51,6 +51,9 @@ class StepPlan(Plan):
     corpora: list[CorpusPlan]
     windows: int
     tokens_per_step: int
+    """Of packed documents, the mean."""
+    fill: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The share of the windows' room that packed documents take; None for windows over the stream, which are full."""
 
     @property
     def holds_out(self) -> bool:

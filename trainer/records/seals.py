@@ -33,6 +33,7 @@ REMEDIES = {
     r"evaluations/.*": "run the evaluation again, which measures the checkpoint anew, or delete the file",
     r"models/.*": "put back a copy of it, or delete it and promote a run anew, which loses the history",
     r"pins/.*": "delete it, and pin what it was meant to pin anew",
+    r"cache/packed-.*": "delete it: the documents are packed again",
     r"cache/.*": "delete it: the raw files are looked at again",
     r"(shards|encoded|tokenizers|decisions)/.*": "prepare the data again, which makes it anew, or delete its folder if nothing"
     " uses it",

@@ -121,6 +121,12 @@ class Seen(Shape):
     """By path: its size and version, and of each stretch of it the start, the end, what it holds, and the digest."""
 
 
+class PackedCounts(Shape):
+    """cache/packed-*.json"""
+
+    windows: list[Count]
+
+
 class Evaluated(Shape):
     """An evaluation, as far as it says what it was measured on; who takes figures from it looks at the rest."""
 
@@ -247,6 +253,7 @@ SHAPES: dict[str, Any] = {
     r"runs/[^/]+/lineage\.json": Lineage,
     r"models/[^/]+/champion": History,
     r"cache/seen-.*\.json": Seen,
+    r"cache/packed-.*\.json": PackedCounts,
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, plural, short
+from trainer.config.jobs import masks_documents
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.records.basis import BITS_PER_BYTE
@@ -225,8 +226,11 @@ def _data_table(facts: RunFacts, plan: StepPlan) -> Table:
 
 def _plan(facts: RunFacts, plan: StepPlan) -> Pairs:
     training = facts.job["training"]
-    stride = training["stride"] or training["context"]
-    windows = f"{count(plan.windows)} of {count(training['context'])} tokens, one every {plural(stride, 'token')}"
+    how = f"one every {plural(training['stride'] or training['context'], 'token')}"
+    if plan.fill is not None:
+        how = f"packed with whole documents, {percent(plan.fill)} full"
+    apart = "; attention within documents" if masks_documents(training.get("packing"), training.get("document_mask")) else ""
+    windows = f"{count(plan.windows)} of {count(training['context'])} tokens, {how}{apart}"
     tokens = [
         ("Tokens a step", count(plan.tokens_per_step)),
         ("Tokens trained on", count(facts.steps * plan.tokens_per_step)),

@@ -11,6 +11,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
 from trainer.config.optimizers import MuonConfig
 from trainer.corpus.preparation import PreparedData
+from trainer.order.packing import FORMAT as PACKING
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
@@ -67,10 +68,20 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    for name in ("muon", "objective", "masking"):  # without them runs are named as before there were any
+    for name in (
+        "muon",
+        "objective",
+        "masking",
+        "packing",
+        "document_mask",
+    ):  # without them runs are named as before there were any
         settings.pop(name, None)
     if isinstance(training, TrainingConfig) and training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())
+    if isinstance(training, TrainingConfig) and training.masks_documents:
+        settings["document_mask"] = True
+    if isinstance(training, TrainingConfig) and training.packing == "best_fit":
+        settings["packing"] = {"best_fit": PACKING}
     if training.optimizer == "muon":
         settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     if settings.get("locality", 0) is None:

@@ -80,7 +80,8 @@ class Chat:
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
         if self._job.data.packing:
-            check_packed(model, self._set.details["context"])
+            advice = "set data.packing to false, which gives each conversation a row of its own"
+            check_packed(model, self._set.details["context"], "conversations", advice)
         return tried_loss(model, self._set.details["context"])
 
     def read_batch(self, number: int, rank: int) -> Batch:

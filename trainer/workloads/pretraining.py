@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.corpus.preparation import PreparedData
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
 from trainer.evaluation.held_out_loss import evaluate
@@ -20,7 +20,7 @@ from trainer.models.outline import Outline, Rows, outline_files, outline_new
 from trainer.models.trial import tried_objective
 from trainer.order.batches import Batch
 from trainer.order.dataset import Dataset, open_dataset, read_batch
-from trainer.order.plan import make_plan
+from trainer.order.plan import plan_run
 from trainer.pretrained.adapters import Base
 from trainer.pretrained.finding import find_base, identify_base
 from trainer.store.storage import Store
@@ -39,7 +39,7 @@ class Pretraining:
 
     def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
         self._job, self._store, self._data = job, store, data
-        self.plan = make_plan(job.training, shard_manifests(store, data), ranks)
+        self.plan = plan_run(store, data, job.training, ranks)
 
     @property
     def files(self) -> Sequence[Path]:
@@ -99,7 +99,7 @@ class Pretraining:
         return config
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        return tried_objective(model, self._job.model, self._job.training.context)
+        return tried_objective(model, self._job.model, self._job.training)
 
     def read_batch(self, number: int, rank: int) -> Batch:
         return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)

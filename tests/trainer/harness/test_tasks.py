@@ -8,7 +8,8 @@ import pytest
 from tests.trainer.harness.making import QUESTIONS, asking, write_questions, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.config.harness import HarnessConfig
-from trainer.harness.tasks import identify, leaves, local_tasks, name_of
+from trainer.config.task_files import leaves, local_tasks
+from trainer.harness.tasks import identify, name_of
 
 
 def name(options: HarnessConfig, version: str = "1") -> str:

@@ -1,4 +1,4 @@
-"""Runs with Muon and of masked models, killed and continued, on one rank and on two, end with the bytes of one that was not."""
+"""Runs of other kinds of training, killed and continued, on one rank and on two, end with the bytes of one that was not."""
 
 import shutil
 import signal
@@ -24,6 +24,8 @@ BERT = {
 }  # fmt: skip
 KINDS: dict[str, dict[str, Any]] = {
     "lora": {},
+    "documents": {"training__document_mask": True, "model__config": SMALL_MODEL},
+    "packed": {"training__packing": "best_fit", "model__config": SMALL_MODEL},
     "muon": {"training__optimizer": "muon", "model__config": SMALL_MODEL},
     "masked": {
         "training__objective": "masked", "model__config": BERT, "evaluation__prompts": [],
@@ -33,7 +35,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("ranks", once(1, 2))
-@pytest.mark.parametrize("kind", once("lora", "muon", "masked"))
+@pytest.mark.parametrize("kind", once("lora", "muon", "masked", "documents", "packed"))
 def test_a_killed_run_ends_with_the_same_bytes(
     raw: Path, prepared: tuple[Path, PreparedData], kind: str, ranks: int, tmp_path: Path
 ) -> None:

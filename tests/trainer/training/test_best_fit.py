@@ -1,0 +1,231 @@
+"""Whole documents packed into windows: each once an epoch, read as by themselves, whatever the ranks and the interruptions."""
+
+import json
+import shutil
+from collections import Counter
+from math import cos, pi
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, records
+from tests.trainer.order.test_packing import best_fit
+from tests.trainer.short_texts import read_documents, short_job, write_short_texts
+from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.curation.preparing import prepare
+from trainer.kinds.reporting import make_report
+from trainer.kinds.table import kind_of
+from trainer.kinds.training import train
+from trainer.order.batches import Batch
+from trainer.order.dataset import open_dataset
+from trainer.store.storage import Store
+from trainer.workloads.pretraining import Pretraining
+
+STEPS = 20
+CONTEXT = 32
+PACKED = {"training__packing": "best_fit", "training__max_steps": STEPS, "training__learning_rate": 3e-3}
+Row = tuple[list[int], list[int], list[int]]
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_short_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
+    """A store with tokenizer and shards; not to be trained in."""
+    store = tmp_path_factory.mktemp("made") / "store"
+    return store, prepare(short_job(texts, store).preparation(), silent())
+
+
+@pytest.fixture
+def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made[0], tmp_path / "store"))
+
+
+def open_work(job: PipelineJob, data: PreparedData, ranks: int = 1) -> Pretraining:
+    return Pretraining(job, Store(job.store), data, ranks)
+
+
+def train_here(texts: Path, store: Path, data: PreparedData, **changes: Any) -> str:
+    cpu_runtime()
+    return train(short_job(texts, store, **{**PACKED, **changes}), silent(), data).key
+
+
+def rows(batch: Batch) -> list[Row]:
+    names = ("input_ids", "labels", "position_ids")
+    return [row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)]
+
+
+def documents_of(row: Row, end: int) -> list[tuple[int, ...]]:
+    """The documents of a window, or pieces of them; not what fills it up, which is at its end and of end tokens alone."""
+    ids, labels, positions = (np.array(each) for each in row)
+    begins = np.flatnonzero(positions == 0)
+    parts = [tuple(part.tolist()) for part in np.split(ids, begins[1:])]
+    assert ((labels == -100) == (positions == 0)).all() and (labels[positions > 0] == ids[positions > 0]).all()
+    while parts and parts[-1] == (end,):
+        parts.pop()
+    return parts
+
+
+def plain_windows(documents: list[list[int]]) -> list[list[tuple[int, ...]]]:
+    """The windows of a shard, as the books pack."""
+    pieces = [tuple(each[start : start + CONTEXT]) for each in documents for start in range(0, len(each), CONTEXT)]
+    return [[pieces[piece] for piece in window] for window in best_fit([len(piece) for piece in pieces], CONTEXT)]
+
+
+def test_every_token_of_every_document_is_read_once_an_epoch(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    store, data = Store(str(made[0])), made[1]
+    for ref in data.shards:
+        job = short_job(texts, made[0], **PACKED)
+        work = open_work(job, data.model_copy(update={"shards": [ref]}))
+        shards = read_documents(store, ref.key)
+        end = shards[0][0][-1]
+        expected = [window for documents in shards for window in plain_windows(documents)]
+        (corpus,) = work.plan.corpora
+        assert (work.plan.windows, corpus.unused_tokens) == (len(expected), 0)
+        assert work.plan.fill == pytest.approx(corpus.tokens / (CONTEXT * len(expected)))
+        size = job.training.global_batch
+        for epoch in (0, 1):
+            numbers = range(epoch * len(expected) // size, -(-(epoch + 1) * len(expected) // size))
+            read = [row for number in numbers for row in rows(work.read_batch(number, 0))]
+            read = read[epoch * len(expected) - numbers[0] * size :][: len(expected)]
+            found = Counter(tuple(documents_of(row, end)) for row in read)
+            # A document of nothing but its end token cannot be told from what fills a window up.
+            assert found == Counter(tuple(part for part in window if part != (end,)) for window in expected)
+        batch = work.read_batch(0, 0)
+        assert batch.targets == sum(label != -100 for _, labels, _ in rows(batch) for label in labels)
+        assert 0 < batch.tokens <= size * CONTEXT
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_ranks_shares_together_are_the_batch_of_one(texts: Path, made: tuple[Path, PreparedData], ranks: int) -> None:
+    job = short_job(texts, made[0], **PACKED, training__locality=1)
+    whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
+    for number in (0, 7, 1000):
+        expected = whole.read_batch(number, 0)
+        shares = [divided.read_batch(number, rank) for rank in range(ranks)]
+        assert {(share.targets, share.tokens) for share in shares} == {(expected.targets, expected.tokens)}
+        assert [row for share in shares for row in rows(share)] == rows(expected)
+
+
+def test_a_model_is_trained_as_in_a_plain_loop_over_the_documents(
+    texts: Path, store: Path, made: tuple[Path, PreparedData]
+) -> None:
+    data = made[1]
+    run = train_here(texts, store, data)
+    work = open_work(short_job(texts, store, **PACKED), data)
+    model = work.load_model(None)
+    end = read_documents(Store(str(store)), data.shards[0].key)[0][0][-1]
+    spared = [p for p in model.parameters() if p.ndim < 2]
+    decayed = [p for p in model.parameters() if p.ndim >= 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed}, {"params": spared, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
+    )
+    losses = []
+    for step in range(STEPS):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * (step / 2 if step < 2 else 0.5 * (1 + cos(pi * (step - 2) / (STEPS - 2))))
+        documents = [torch.tensor(each) for row in rows(work.read_batch(step, 0)) for each in documents_of(row, end)]
+        logits = torch.cat([model(input_ids=each[None]).logits[0, :-1] for each in documents])
+        loss = F.cross_entropy(logits, torch.cat([each[1:] for each in documents]))
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+    assert [loss for _, loss, _, _ in curve(store)] == pytest.approx(losses, abs=1e-4)
+    assert losses[-1] < losses[0] - 0.3, "it learns"
+    plan = json.loads((store / run / "plan.json").read_text())
+    assert 0.8 < plan["fill"] < 1 and plan["tokens_per_step"] < 8 * CONTEXT
+    page = Store(str(store)).read_bytes(make_report(Store(str(store)), run).key).decode()
+    assert "packed with whole documents, 9" in page and "attention within documents" in page
+
+
+def test_a_run_that_goes_on_ends_with_the_same_bytes(
+    texts: Path, store: Path, made: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    changes = {"training__max_steps": 6, "training__save_every": 2, "training__keep_last": 9, "model__config": SMALL_MODEL}
+    run = train_here(texts, store, made[1], **changes)
+    other = Path(shutil.copytree(store, tmp_path / "other"))
+    for folder in (other / run / "final", *(other / run / "checkpoints" / f"step-{step:08d}" for step in (4, 6))):
+        shutil.rmtree(folder)
+    (other / run / "checkpoint-last").unlink()
+    (packed := next((other / "cache").glob("packed-*.json"))).write_text("{")
+    assert train_here(texts, other, made[1], **changes) == run
+    assert (final_bytes(other), curve(other)) == (final_bytes(store), curve(store))
+    assert json.loads(packed.read_text())["windows"], "counted again"
+
+
+def test_it_is_measured_with_the_same_mask(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
+    run = train_here(texts, store, made[1], training__max_steps=2, evaluation__during_training=None)
+    job = short_job(texts, store, **{**PACKED, "training__max_steps": 2}, evaluation__during_training=None)
+    found = kind_of(job).evaluate(job, run, made[1], silent())
+    assert found.measured_on is not None and found.measured_on.document_mask
+    assert records(store, "evaluation", run)[-1]["loss"] == pytest.approx(found.scores.total.loss)
+
+
+def test_without_the_mask_a_packed_window_is_one_text(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    job = short_job(texts, made[0], **PACKED, training__document_mask=False)
+    batch, masked = (open_work(each, made[1]).read_batch(0, 0) for each in (job, short_job(texts, made[0], **PACKED)))
+    (inputs,), (other,) = batch.micro_batches, masked.micro_batches
+    assert inputs.keys() == {"input_ids", "labels"} and torch.equal(inputs["input_ids"], other["input_ids"])
+    read = inputs["labels"] != -100
+    assert torch.equal(inputs["labels"][read], inputs["input_ids"][read]) and int(read.sum()) == batch.tokens == masked.tokens
+    assert batch.targets == batch.tokens - len(read) > masked.targets
+
+
+def test_shards_are_let_go_of_when_others_come(texts: Path, store: Path) -> None:
+    job = short_job(texts, store, **PACKED, training__locality=1, data__shards={"num_shards": 6, "piece_bytes": 1024})
+    data = prepare(job.preparation(), silent())
+    work = open_work(job, data)
+    dataset = open_dataset(Store(job.store), data, job.training, work.plan, None)
+    seen = set()
+    for start in range(0, dataset.order._corpora[0]._size, 4):  # the first corpus, by itself
+        turns = np.arange(start, start + 4, dtype=np.uint64)
+        order, windows = dataset.order._corpora[0], dataset.windows[0]
+        numbers = order.windows(turns)
+        windows.prepare(numbers, order.shards(int(turns[0]), int(turns[-1])))
+        windows.count(numbers)
+        held = set(windows._packed)  # type: ignore[attr-defined]
+        assert len(held) <= 3
+        seen |= held
+    assert len(seen) == 6
+
+
+def test_another_packing_makes_another_run_and_none_the_same_as_before(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    jobs = [short_job(texts, made[0], **more) for more in ({}, PACKED, {**PACKED, "training__document_mask": False})]
+    settings = [kind_of(job).identify(job, made[1]).identity["training"] for job in jobs]
+    told = [{name: each[name] for name in ("packing", "document_mask") if name in each} for each in settings]
+    assert told == [{}, {"packing": {"best_fit": 1}, "document_mask": True}, {"packing": {"best_fit": 1}}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"training__stride": 16}, r"stride goes with packing: stream"),
+        ({"training__objective": "masked", "evaluation__prompts": []}, r"packing: best_fit goes with objective: causal"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(texts: Path, tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        short_job(texts, tmp_path, **PACKED, **changes)
+
+
+def test_a_damaged_index_is_refused_with_what_repairs_it(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
+    index = store / made[1].shards[0].key / "shard-00000.idx"
+    index.write_bytes(index.read_bytes()[:-8] + bytes(8))
+    job = short_job(texts, store, **PACKED, training__seed=5)
+    shutil.rmtree(store / "cache")
+    with pytest.raises(ArtifactError, match=r"shard-00000.idx does not match its checksum"):
+        open_work(job, made[1])
+    assert prepare(job.preparation(), silent()).shards[0].key == made[1].shards[0].key
+    assert open_work(job, made[1]).plan.windows > 0

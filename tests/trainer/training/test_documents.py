@@ -1,0 +1,190 @@
+"""Attention within documents: losses are those of the documents by themselves, in training as in evaluation."""
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tests.support import SMALL_MODEL, cpu_runtime, records
+from tests.tiny_models import tiny_config
+from tests.trainer.short_texts import short_job, write_short_texts
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.config.jobs import PipelineJob
+from trainer.corpus.preparation import PreparedData
+from trainer.corpus.shards import open_shards
+from trainer.curation.preparing import prepare
+from trainer.kinds.table import kind_of
+from trainer.kinds.training import train
+from trainer.order.batches import Batch
+from trainer.order.documents import document_positions
+from trainer.records.basis import why_incomparable
+from trainer.store.storage import Store
+from trainer.workloads.pretraining import Pretraining
+
+MASK = {"training__document_mask": True}
+LLAMA = {**tiny_config("llama"), "max_position_embeddings": 32}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_short_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def made(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, PreparedData]:
+    """A store with tokenizer and shards; not to be written to."""
+    store = tmp_path_factory.mktemp("made") / "store"
+    return store, prepare(short_job(texts, store).preparation(), silent())
+
+
+@pytest.fixture
+def store(made: tuple[Path, PreparedData], tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made[0], tmp_path / "store"))
+
+
+def open_work(job: PipelineJob, data: PreparedData, ranks: int = 1) -> Pretraining:
+    return Pretraining(job, Store(job.store), data, ranks)
+
+
+def end_id(job: PipelineJob, data: PreparedData) -> int:
+    found: int = open_shards(Store(job.store), data.shards[0].key).details["eos_id"]
+    return found
+
+
+def alone(model: PreTrainedModel, ids: torch.Tensor, end: int) -> list[torch.Tensor]:
+    """The losses of the documents of a row, each read by itself."""
+    after = (ids == end).nonzero().flatten() + 1
+    parts = torch.tensor_split(ids, after[after < len(ids)])
+    logits = [model(input_ids=part[None]).logits[0, :-1] for part in parts]
+    return [F.cross_entropy(each, part[1:], reduction="sum") for each, part in zip(logits, parts, strict=True)]
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_losses_are_those_of_the_documents_alone(
+    texts: Path, made: tuple[Path, PreparedData], family: str, attention: str
+) -> None:
+    config = LLAMA if family == "llama" else short_job(texts, made[0]).model.config
+    job = short_job(texts, made[0], **MASK, model__config=config, model__attention=attention)
+    work = open_work(job, made[1])
+    model = work.load_model(None)
+    objective = work.make_objective(model)
+    batch = work.read_batch(0, 0)
+    (inputs,) = batch.micro_batches
+    losses = [loss for row in inputs["input_ids"] for loss in alone(model, row, end_id(job, made[1]))]
+    alone_losses = sum(float(loss.detach()) for loss in losses)
+    assert len(losses) > 2 * len(inputs["input_ids"]), "windows hold several documents"
+    assert float(objective(**inputs).detach()) == pytest.approx(alone_losses, rel=1e-5)
+    plain = objective(input_ids=inputs["input_ids"], labels=inputs["labels"])
+    assert abs(float(plain.detach()) - alone_losses) > 1e-2, "without positions documents see each other"
+    assert batch.targets == int((inputs["labels"][:, 1:] != -100).sum())
+
+
+@torch.no_grad()
+def test_a_compiled_model_masks_as_well(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    work = open_work(short_job(texts, made[0], **MASK), made[1])
+    model = work.load_model(None).eval()
+    (inputs,) = work.read_batch(0, 0).micro_batches
+    ids, positions = inputs["input_ids"], inputs["position_ids"]
+    expected = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    assert torch.allclose(compiled(input_ids=ids, position_ids=positions, use_cache=False).logits, expected, atol=1e-5)
+    one_text = torch.arange(ids.shape[1]).expand_as(ids)
+    seen = model(input_ids=ids, position_ids=one_text, use_cache=False).logits
+    assert not torch.allclose(seen, expected, atol=1e-3)
+
+
+def test_positions_begin_anew_after_each_end_token() -> None:
+    assert document_positions(np.array([5, 0, 0, 7, 8, 0]), 0).tolist() == [0, 1, 0, 0, 1, 2]
+    assert document_positions(np.array([0, 5, 5]), 0).tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_ranks_shares_together_are_the_batch_of_one(texts: Path, made: tuple[Path, PreparedData], ranks: int) -> None:
+    job = short_job(texts, made[0], **MASK)
+    whole, divided = open_work(job, made[1]), open_work(job, made[1], ranks)
+    for number in (0, 7, 1000):
+        expected = whole.read_batch(number, 0)
+        shares = [divided.read_batch(number, rank) for rank in range(ranks)]
+        assert {share.targets for share in shares} == {expected.targets}
+        assert [row for share in shares for row in rows(share)] == rows(expected)
+
+
+def rows(batch: Batch) -> list[Any]:
+    names = ("input_ids", "labels", "position_ids")
+    return [row for inputs in batch.micro_batches for row in zip(*(inputs[name].tolist() for name in names), strict=True)]
+
+
+def test_held_out_text_is_measured_document_by_document(texts: Path, store: Path, made: tuple[Path, PreparedData]) -> None:
+    """Of a window there is what a document has of it: the tokens before the window are not seen, as without a mask."""
+    cpu_runtime()
+    data = made[1]
+    jobs = [short_job(texts, store, evaluation__during_training=None, **more) for more in (MASK, {})]
+    runs = [train(job, silent(), data).key for job in jobs]
+    assert runs[0] != runs[1]
+    found = [kind_of(job).evaluate(job, run, data, silent()) for job, run in zip(jobs, runs, strict=True)]
+    last = records(store, "evaluation", runs[0])[-1]
+    total = found[0].scores.total
+    assert (last["loss"], last["bits_per_byte"]) == (pytest.approx(total.loss), pytest.approx(total.bits_per_byte))
+    model = AutoModelForCausalLM.from_pretrained(store / runs[0] / "final").eval()
+    losses, tokens = [], 0
+    with torch.no_grad():
+        for ref in data.shards:
+            held_out = open_shards(Store(str(store)), ref.key).validation
+            for number, length in enumerate(held_out.lengths):
+                for start in range(0, length - 1, 31):
+                    window = torch.from_numpy(held_out.read(number, start, start + 32).astype(np.int64))
+                    losses += [float(loss) for loss in alone(model, window, end_id(jobs[0], data))]
+                    tokens += len(window) - 1 - int((window[:-1] == end_id(jobs[0], data)).sum())
+    assert (total.tokens, total.loss) == (tokens, pytest.approx(math.fsum(losses) / tokens, rel=1e-5))
+    assert total.tokens < found[1].scores.total.tokens and total.text_bytes < found[1].scores.total.text_bytes
+    assert "document_mask" not in (store / runs[1] / "eval.json").read_text()
+    assert why_incomparable("bits_per_byte", found[0].measured_on, found[1].measured_on) == [
+        "document mask: on here, none there"
+    ]
+    again = kind_of(jobs[0]).evaluate(jobs[0], runs[0], data, silent())
+    assert again.reused and again.scores == found[0].scores
+
+
+def test_without_it_runs_are_named_as_before(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    job = short_job(texts, made[0])
+    assert "document_mask" not in kind_of(job).identify(job, made[1]).identity["training"]
+    (inputs,) = open_work(job, made[1]).read_batch(0, 0).micro_batches
+    assert inputs.keys() == {"input_ids"}
+
+
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [
+        (
+            "mamba",
+            r"a 'mamba' model takes no positions, so that documents cannot share a window; set training.document",
+        ),
+        ("bloom", r"a 'bloom' model takes no positions"),
+        ("zamba2", r"though positions begin anew: documents would see each other; set training.document_mask to false"),
+    ],
+)
+def test_families_that_carry_a_state_on_are_refused_before_training(
+    texts: Path, made: tuple[Path, PreparedData], family: str, said: str
+) -> None:
+    job = short_job(texts, made[0], **MASK, model__config=tiny_config(family), evaluation__prompts=[])
+    with pytest.raises(ConfigError, match=said):
+        kind_of(job).preflight(job, silent())
+
+
+def test_it_does_not_go_with_masked_models(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"document_mask goes with objective: causal, not 'masked'"):
+        short_job(texts, tmp_path, **MASK, training__objective="masked", evaluation__prompts=[])
+
+
+def test_the_preflight_takes_what_is_right(texts: Path, made: tuple[Path, PreparedData]) -> None:
+    job = short_job(texts, made[0], **MASK, model__config=SMALL_MODEL)
+    assert kind_of(job).preflight(job, silent()).plan == open_work(job, made[1]).plan
