@@ -59,7 +59,7 @@ class LabelledDataConfig(SplitsConfig):
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one"
+        "line names the text columns has one, and one with one column less is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
     label_column: str = Field(default="label", description="the column with the label")
