@@ -67,7 +67,8 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    for name in ("muon", "objective", "masking"):  # without them runs are named as before there were any
+    # Without them runs are named as before there were any; a kind that has them puts them beside.
+    for name in ("muon", "objective", "masking", "class_weights", "label_smoothing"):
         settings.pop(name, None)
     if isinstance(training, TrainingConfig) and training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())

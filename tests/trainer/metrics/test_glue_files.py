@@ -50,7 +50,8 @@ def test_a_test_file_without_a_header_and_without_labels_is_taken_as_it_is(tmp_p
     with pytest.raises(RecordError, match=r"test\.tsv: line 4: 4 columns, `columns` without the label names 3"):
         read(**options)
     with pytest.raises(
-        CorpusError, match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` names 4"
+        CorpusError,
+        match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` names 4",
     ):
         read(**{**options, "train": options["test"]})
 
