@@ -13,6 +13,7 @@ from tests.processes import start_module
 from tests.support import write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
 from trainer.common.errors import ConfigError
+from trainer.common.formats import score
 from trainer.compare import compare_for_programs
 from trainer.store.storage import Store
 
@@ -73,5 +74,5 @@ def test_seeds_are_run_one_after_the_other_found_again_and_compared(done: Done, 
     together = compared["results"].blocks[-1]
     assert together.note == "Runs that differ in the seed alone, taken together."
     assert together.table.columns == ["mean ± deviation", "A, B, C"]
-    assert dict(together.table.rows)["loss, validation"] == f"{fmean(losses):.4f} ± {stdev(losses):.4f}"
+    assert dict(together.table.rows)["loss, validation"] == f"{score(fmean(losses))} ± {score(stdev(losses))}"
     assert len(compare_for_programs(Store(str(store)), [keys[0], other])["results"].blocks) == 1

@@ -36,6 +36,8 @@ class LabelLoss(nn.Module):
     `class_weights`, of shape [C], and `smoothing` are those of `torch.nn.functional.cross_entropy`.
     """
 
+    class_weights: torch.Tensor | None
+
     def __init__(self, model: PreTrainedModel, class_weights: torch.Tensor | None = None, smoothing: float = 0.0) -> None:
         super().__init__()
         self.model, self._smoothing = model, smoothing
@@ -45,8 +47,8 @@ class LabelLoss(nn.Module):
         """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T]."""
         logits = self.model(**inputs).logits
         by_class = self.class_weights
-        # Where a sharded model computes, its loss need not lie.
-        by_class = by_class.to(logits.device) if isinstance(by_class, torch.Tensor) else None
+        if by_class is not None:
+            by_class = by_class.to(logits.device)  # where a sharded model computes, its loss need not lie
         return (example_losses(logits, labels, by_class, self._smoothing) * weights).sum()
 
 
