@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from flows import LATEST
 from flows.schemas import read_too, reader_of, schema_for
+from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
@@ -45,20 +46,22 @@ Found = tuple["Flow[[Any], Any]", Callable[[Any, Any], None]]
 
 
 def carry_out(
-    schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False
-) -> int:
+    schema: type[Job], path: str, words: list[str], find: Callable[[], Found], dry: bool = False, as_json: bool = False,
+    seeds: str | None = None,
+) -> int:  # fmt: skip
     """Run the flow that `find` loads on the job of a file, or say what it would do. Returns the exit status.
 
-    0, 2 on bad input, 75 if it is to be run again.
+    With `seeds`, as `0,1,2`, once with each. 0, 2 on bad input, 75 if it is to be run again.
     """
     heed_stops(LATEST)
 
     def work() -> None:
         job = load(schema, path, words)
+        jobs = [job] if seeds is None else with_seeds(job, seeds)
         if dry:
             from flows.dry_runs import dry_run
 
-            dry_run(job, as_json)
+            dry_run(jobs[0], as_json)  # what is checked and planned is the same with each seed
             return
         if type(job) in FIRST_STAGES:
             load_early(FIRST_STAGES[type(job)])
@@ -68,6 +71,9 @@ def carry_out(
             from flows.running import run
         if server is not None:
             server.serve()
+        if seeds is not None:
+            run_seeds(lambda each: run(flow, each), jobs, show, as_json)
+            return
         made = run(flow, job)
         if as_json:
             from trainer.common.plain_values import show_json

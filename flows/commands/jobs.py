@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from flows.commands.options import Config, DryRun, JobCommand, Json, OptionalConfig, Verify, Words, end
+from flows.commands.options import Config, DryRun, JobCommand, Json, OptionalConfig, Seeds, Verify, Words, end
 from flows.schemas import TITLE, schema_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run(config: Config, words: Words = None, verify: Verify = False, dry_run: Dr
 
 
 @commands.command(cls=JobCommand)
-def finetune(config: Config, words: Words = None, dry_run: DryRun = False, as_json: Json = False) -> None:
+def finetune(config: Config, words: Words = None, seeds: Seeds = None, dry_run: DryRun = False, as_json: Json = False) -> None:
     """Labelled data, or conversations, and a model to a tuned model."""
 
     def find() -> "Found":
@@ -38,7 +38,7 @@ def finetune(config: Config, words: Words = None, dry_run: DryRun = False, as_js
 
         return finetune_flow, show_finetuned
 
-    _start("finetune", config, words, find, dry_run, as_json)
+    _start("finetune", config, words, find, dry_run, as_json, seeds=seeds)
 
 
 @commands.command(cls=JobCommand)
@@ -140,8 +140,9 @@ def _start(
     dry: bool,
     as_json: bool,
     verify: bool = False,
+    seeds: str | None = None,
 ) -> None:
     from flows.work import carry_out
 
     settings = [*(words or []), *(["verify=true"] if verify else [])]
-    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json))
+    end(carry_out(schema_of(command)[TITLE], config, settings, find, dry, as_json, seeds))

@@ -39,6 +39,13 @@ Verify = Annotated[
     bool,
     typer.Option("--verify", help="read all shards that are published already and compare them with their checksums first"),
 ]
+Seeds = Annotated[
+    str | None,
+    typer.Option(
+        "--seeds", metavar="0,1,2", help="a run with each of these seeds, and the mean and spread of their figures",
+        show_default=False,
+    ),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
 StoreUrl = Annotated[str, typer.Argument(metavar="STORE", help="a folder or a URL", show_default=False)]
 Remove = Annotated[bool, typer.Option("--remove", help="remove what is listed")]

@@ -9,6 +9,7 @@ from trainer.comparison.data import gone
 from trainer.comparison.model import compare_models, compare_tokenizers
 from trainer.comparison.results import compare_results
 from trainer.comparison.runs import ComparedRun
+from trainer.comparison.spread import compare_seeds
 from trainer.records.fields import find_differences, flatten
 from trainer.records.kinds import RUN_KINDS
 from trainer.report.account import Block, Section
@@ -49,7 +50,7 @@ def compare_runs(store: Store, runs: list[ComparedRun]) -> Comparison:
         named=Section("Runs", [Block(table=_run_table(runs))]),
         differing=[Section(title, blocks or [Block(SAME)]) for title, blocks in differing.items()],
         curves=Section("Curves", curves),
-        results=Section("Results", [compare_results(group) for group in groups]),
+        results=Section("Results", [block for group in groups for block in (compare_results(group), *compare_seeds(group))]),
         groups=groups,
     )
 

@@ -15,7 +15,7 @@ MARK = "*"
 
 def compare_results(runs: Sequence[ComparedRun]) -> Block:
     """The final models' figures of runs of one kind."""
-    measured = [_measure(run) for run in runs]
+    measured = [measure_run(run) for run in runs]
     names = list(dict.fromkeys(name for each in measured for name in each))
     missing = [run.letter for run, each in zip(runs, measured, strict=True) if not each]
     notes = [f"{', '.join(missing)}: not evaluated."] if missing else []
@@ -43,7 +43,8 @@ def _direction(runs: Sequence[ComparedRun], figure: str) -> bool:
     return greater_is_better(figure) if own is None else own.greater_is_better
 
 
-def _measure(run: ComparedRun) -> Measured:
+def measure_run(run: ComparedRun) -> Measured:
+    """The figures of a run's final model, none if it is not evaluated."""
     if run.evaluation is None:
         return {}
     return run.kind.measure(run, run.evaluation)

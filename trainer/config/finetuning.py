@@ -1,8 +1,8 @@
 """The schema of fine-tuning: a labelled data set and a model that classifies, or predicts a number."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from trainer.config.adapters import LoraConfig, check_lora
 from trainer.config.corpora import QUOTING
@@ -10,6 +10,19 @@ from trainer.config.engines import Engine, LocalEngine
 from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
 from trainer.config.schema import Name, Schema
 from trainer.config.tracking import Tracking
+
+BALANCED: Literal["balanced"] = "balanced"
+
+
+def _names_of_classes(weights: Any) -> Any:
+    """Weights by the names of classes, of which YAML reads some as whole numbers."""
+    if not isinstance(weights, dict):
+        return weights
+    return {str(name) if type(name) is int else name: weight for name, weight in weights.items()}
+
+
+ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+"""What each class counts in the loss: by its name, or so that all classes count alike."""
 
 
 class SplitsConfig(Schema):
@@ -59,7 +72,7 @@ class LabelledDataConfig(SplitsConfig):
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one"
+        "line names the text columns has one, and one with one column less is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
     label_column: str = Field(default="label", description="the column with the label")
@@ -141,6 +154,19 @@ class FinetuneTrainingConfig(OptimizationConfig):
     group_by_length: bool = Field(default=True, description="batches of texts of about the same length, in a fixed order")
 
 
+class ClassifierTrainingConfig(FinetuneTrainingConfig):
+    """The same with what is said of the classes of labelled data."""
+
+    class_weights: Annotated[ClassWeights | None, BeforeValidator(_names_of_classes)] = Field(
+        default=None,
+        description="what an example of each class counts in the loss: a weight by the class's name, 1 if not named; balanced: "
+        "examples / (classes * examples of the class); default: all count alike",
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the target that is spread evenly over all classes"
+    )
+
+
 class MeasurementConfig(Schema):
     """What a fine-tuned model is measured by."""
 
@@ -170,7 +196,7 @@ class FinetuneJob(Schema):
     resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
     data: LabelledDataConfig = Field(description="the labelled data set")
     model: ClassifierConfig = Field(description="the model to fine-tune")
-    training: FinetuneTrainingConfig = Field(description="optimisation")
+    training: ClassifierTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
     card: CardConfig = Field(default=CardConfig(), description="the model card")
     promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
@@ -206,3 +232,11 @@ class FinetuneJob(Schema):
     def _lora_goes_with_the_rest(self) -> Self:
         checked: Self = check_lora(self)
         return checked
+
+    @model_validator(mode="after")
+    def _classes_to_weigh(self) -> Self:
+        if self.data.task == "regression":
+            for name in ("class_weights", "label_smoothing"):
+                if getattr(self.training, name):
+                    raise ValueError(f"training.{name} goes with classes, and data.task is regression, which predicts a number")
+        return self

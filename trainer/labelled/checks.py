@@ -60,9 +60,11 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
 
 
 def _lacks(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
-    hint = (
-        "; if its first line is no header, name its columns in `columns`" if data.source == "csv" and not data.columns else ""
-    )
+    hint = ""
+    if data.source == "csv" and not data.columns:
+        hint = "; if its first line is no header, name its columns in `columns`"
+    elif data.columns and column == data.label_column and len(found) < len(data.columns):
+        hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
     return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
 
 

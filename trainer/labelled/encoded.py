@@ -174,6 +174,20 @@ def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     return missing
 
 
+def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
+    """How many examples are labelled; how many of each class, or the numbers' mean and range."""
+    known = labels[~unlabelled(labels)]
+    if classes is not None:
+        counts = np.bincount(known, minlength=len(classes))
+        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
+    if not len(known):
+        return {"labelled": 0, "target": None}
+    return {
+        "labelled": len(known),
+        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
+    }
+
+
 class Lists:
     """A column of lists as numpy sees it: one array of values for each record batch, and where each list lies."""
 

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
@@ -23,6 +20,7 @@ from trainer.labelled.encoded import (
     Carry,
     EncodedSet,
     EncodedSplit,
+    count_labels,
     open_encoded,
     tokenizer_paths,
     unlabelled,
@@ -203,21 +201,7 @@ def _describe(
         "vocab_size": encoder.vocab_size,
         "duplicates_across": labelled.duplicates,
         "splits": {
-            split: {**figures[split], "bad_records": found.bad_records, **_count_labels(found.labels, labelled.classes)}
+            split: {**figures[split], "bad_records": found.bad_records, **count_labels(found.labels, labelled.classes)}
             for split, found in labelled.splits.items()
         },
-    }
-
-
-def _count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
-    """How many examples are labelled; how many of each class, or the numbers' mean and range."""
-    known = labels[~unlabelled(labels)]
-    if classes is not None:
-        counts = np.bincount(known, minlength=len(classes))
-        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
-    if not len(known):
-        return {"labelled": 0, "target": None}
-    return {
-        "labelled": len(known),
-        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
     }

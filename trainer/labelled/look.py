@@ -9,6 +9,7 @@ from trainer.common.progress import Progress
 from trainer.config.finetuning import LabelledDataConfig
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
+from trainer.labelled.encoded import count_labels
 from trainer.labelled.labels import find_labels, refuse_fractions
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import scan_rows
@@ -23,14 +24,15 @@ HEAD_ROWS = 10_000
 
 
 class Look(NamedTuple):
-    """What a look at data has shown; `classes` and `splits` are None where they are not known before all of it is read.
+    """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know them.
 
-    `splits` are the numbers of examples, `told` says what was looked at.
+    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at.
     """
 
     classes: list[str] | None
     splits: dict[str, int] | None
     told: str
+    counts: dict[str, int] | None = None
 
 
 def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress) -> Look:
@@ -41,7 +43,10 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress)
         return _look_at_heads(data, source, progress, len(parts))
     with open_labelled(data, source, progress) as found:
         sizes = {split: len(examples) for split, examples in found.splits.items()}
-        return Look(found.classes, sizes, f"all of it, {plural(sum(sizes.values()), 'example')}")
+        counts = count_labels(found.splits[TRAIN].labels, found.classes)
+        return Look(
+            found.classes, sizes, f"all of it, {plural(sum(sizes.values()), 'example')}", counts.get("class_counts")
+        )  # fmt: skip
 
 
 def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: Progress, files: int) -> Look:

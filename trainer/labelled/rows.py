@@ -137,7 +137,8 @@ def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
 def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]], hint: str) -> tuple[list[str], str]:
     """The names of a file's columns, and what names them: its first line, or the setting `columns`.
 
-    With that setting, a first line is a header only if it names the text columns itself.
+    With that setting, a first line is a header only if it names the text columns itself. A file that has one column less than
+    the setting names is one without labels, as test files are.
     """
     try:
         first = next(rows, [])
@@ -154,6 +155,8 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
                 f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
                 "as it does"
             )
+        if len(first) == len(named) - 1 and data.label_column in named:
+            return [name for name in named if name != data.label_column], "`columns` without the label"
         return named, "`columns`"
     if twice := [column for column in columns_of(data) if first.count(column) > 1]:
         raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")

@@ -12,11 +12,12 @@ READ_AHEAD = 2
 class Batch(NamedTuple):
     """A rank's share of a global batch: what the objective is called with for each micro-batch, by name.
 
-    `targets` are what the losses of all ranks' shares are a sum over (predicted tokens, or examples); `tokens` are read.
+    `targets` are what the losses of all ranks' shares are a sum over: predicted tokens, or examples, or their weights. `tokens`
+    are read.
     """
 
     micro_batches: Sequence[Mapping[str, torch.Tensor]]
-    targets: int
+    targets: float
     tokens: int
 
 

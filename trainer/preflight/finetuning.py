@@ -8,6 +8,7 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import check_best_by, metric_names
+from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import encoded_details, split_sizes
 from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
@@ -96,7 +97,14 @@ def _look(
     """What is known of the data: as an encoded set's details say it, the sizes of its splits, and what was looked at."""
     if encoded is not None:
         details = encoded_details(store, encoded.key)
+        _check_class_weights(job, details["classes"], details["splits"]["train"].get("class_counts"))
         return details, split_sizes(details), f"encoded already: {encoded.key}"
     look = look_at_labelled(store, job.data, progress)
+    _check_class_weights(job, look.classes, look.counts)
     classes = look.classes or ["0", "1"] if job.data.task == "classification" else None
     return {"classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told
+
+
+def _check_class_weights(job: FinetuneJob, classes: list[str] | None, counts: dict[str, int] | None) -> None:
+    if job.training.class_weights is not None and classes is not None:
+        find_class_weights(job.training.class_weights, classes, counts)

@@ -3,6 +3,8 @@
 from typing import Any
 
 from trainer.common.formats import count, plural, score, short
+from trainer.config.finetuning import BALANCED
+from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
@@ -180,8 +182,24 @@ def _plan(facts: RunFacts, plan: FinetunePlan, details: dict[str, Any]) -> Pairs
     own = [
         ("Tokens an epoch", count(details["splits"]["train"]["tokens"])),
         ("Best checkpoint", f"by {job['evaluation']['best_by']}{stop}"),
+        *_loss(job["training"], details),
     ]
     return plan_pairs(facts, "example", f"{count(plan.examples)}, {order}", own)
+
+
+def _loss(training: dict[str, Any], details: dict[str, Any]) -> Pairs:
+    """What of the loss is other than usual; runs of before there was a choice do not say."""
+    told, wanted = [], training.get("class_weights")
+    if wanted:
+        classes: list[str] = details["classes"]
+        weights = find_class_weights(wanted, classes, details["splits"]["train"]["class_counts"])
+        named = [f"{name} {weight:.4g}" for name, weight in zip(classes, weights, strict=True)]
+        more = f" and {count(len(named) - MOST_CLASSES)} more" if len(named) > MOST_CLASSES else ""
+        balanced = f"{BALANCED}: " if wanted == BALANCED else ""
+        told.append(("Class weights", f"{balanced}{', '.join(named[:MOST_CLASSES])}{more}"))
+    if smoothing := training.get("label_smoothing"):
+        told.append(("Label smoothing", f"{smoothing:g}"))
+    return told
 
 
 def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:

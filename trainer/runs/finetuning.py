@@ -20,6 +20,9 @@ def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
     made_from: dict[str, Any] = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER}
     if job.model.lora is not None:
         made_from["lora"] = one_spelling(job.model.lora.model_dump())
+    for name in ("class_weights", "label_smoothing"):  # without them runs are named as before there were any
+        if said := getattr(job.training, name):
+            made_from[name] = one_spelling(said)
     start = {"origin": found.origin, "key": found.key}
     return make_run(job, made_from, _measurement(job), [data.key], start, base, renews_data=True)
 

@@ -37,6 +37,10 @@ OPERATIONAL = {
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 
 
+LATER = ("muon", "objective", "masking", "packing", "document_mask", "class_weights", "label_smoothing")
+"""Settings without which runs are named as before there were any; where a run has them, they are put beside."""
+
+
 class Run(NamedTuple):
     """Where a run lives and what decides its outcome."""
 
@@ -68,13 +72,7 @@ def make_run(
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    for name in (
-        "muon",
-        "objective",
-        "masking",
-        "packing",
-        "document_mask",
-    ):  # without them runs are named as before there were any
+    for name in LATER:
         settings.pop(name, None)
     if isinstance(training, TrainingConfig) and training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())

@@ -44,7 +44,7 @@ def compile_objective(objective: nn.Module, model: PreTrainedModel, runtime: Run
         )
 
 
-def _compare(objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: int, runtime: Runtime) -> str | None:
+def _compare(objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime) -> str | None:
     """What is wrong with the compiled gradient, if anything is."""
     compiled = _gradient_norms(objective, inputs, targets, runtime)
     try:
@@ -65,7 +65,7 @@ def _warn(runtime: Runtime, reason: str) -> None:
 
 
 def _gradient_norms(
-    objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: int, runtime: Runtime
+    objective: nn.Module, inputs: Mapping[str, torch.Tensor], targets: float, runtime: Runtime
 ) -> dict[str, float]:
     """The norm of every parameter's gradient of a micro-batch's share of the loss; leaves no gradients, whatever happens."""
     was_training = objective.training

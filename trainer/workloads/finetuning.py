@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
+from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes, tokenizer_paths
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
@@ -30,22 +31,37 @@ from trainer.training.throughput import flops_per_token
 
 
 class LabelLoss(nn.Module):
-    """A classifier together with its loss, so that both are wrapped, cast and compiled as one."""
+    """A classifier together with its loss, so that both are wrapped, cast and compiled as one.
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    `class_weights`, of shape [C], and `smoothing` are those of `torch.nn.functional.cross_entropy`.
+    """
+
+    class_weights: torch.Tensor | None
+
+    def __init__(self, model: PreTrainedModel, class_weights: torch.Tensor | None = None, smoothing: float = 0.0) -> None:
         super().__init__()
-        self.model = model
+        self.model, self._smoothing = model, smoothing
+        self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, labels: torch.Tensor, weights: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T]."""
-        return (example_losses(self.model(**inputs).logits, labels) * weights).sum()
+        logits = self.model(**inputs).logits
+        by_class = self.class_weights
+        if by_class is not None:
+            by_class = by_class.to(logits.device)  # where a sharded model computes, its loss need not lie
+        return (example_losses(logits, labels, by_class, self._smoothing) * weights).sum()
 
 
-def example_losses(logits_BC: torch.Tensor, labels_B: torch.Tensor) -> torch.Tensor:
-    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32."""
+def example_losses(
+    logits_BC: torch.Tensor, labels_B: torch.Tensor, class_weights_C: torch.Tensor | None = None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
+
+    With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
+    """
     if labels_B.is_floating_point():
         return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
-    return F.cross_entropy(logits_BC.float(), labels_B, reduction="none")
+    return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
 
 
 class Finetuning:
@@ -58,6 +74,7 @@ class Finetuning:
         self.plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
         self.criterion: Criterion = make_criterion(job.evaluation)
         training = job.training
+        self._class_weights = weights_of(job, self._set.details)
         self._order = EpochOrder(training.seed, self._train.lengths, training.global_batch, training.group_by_length)
 
     @property
@@ -82,7 +99,9 @@ class Finetuning:
         return outline_classifier(self._job, self._set.details, folder, rows)
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
-        return LabelLoss(model)
+        weights = self._class_weights
+        by_class = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+        return LabelLoss(model, by_class, self._job.training.label_smoothing)
 
     def read_batch(self, number: int, rank: int) -> Batch:
         """The examples of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do.
@@ -98,7 +117,14 @@ class Finetuning:
         micro_batches = [
             {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in filled
         ]
-        return Batch(micro_batches, len(examples), int(self._train.lengths[examples].sum()))
+        return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
+
+    def _weigh(self, examples: NDArray[np.int64]) -> float:
+        """What a batch's losses are divided by: its examples, or, as in torch, the weights of their classes."""
+        if self._class_weights is None:
+            return len(examples)
+        assert self._train.labels is not None
+        return float(np.array(self._class_weights)[self._train.labels[examples]].sum())
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
         scores = score(model, self._set, "validation", self._job, runtime)
@@ -109,6 +135,12 @@ class Finetuning:
 
     def flops_per_token(self, model: PreTrainedModel) -> float:
         return flops_per_token(model, model.config, int(self._train.lengths.mean()))
+
+
+def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
+    """The weight of each class by its id, None if all count alike. Raises `ConfigError` as `find_class_weights` does."""
+    wanted = job.training.class_weights
+    return find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
 
 
 def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:

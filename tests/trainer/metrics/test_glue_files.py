@@ -38,6 +38,24 @@ def test_files_without_a_header_are_read_by_the_names_that_columns_gives(tmp_pat
     assert found.dropped == ["source", "mark", "index"]
 
 
+def test_a_test_file_without_a_header_and_without_labels_is_taken_as_it_is(tmp_path: Path) -> None:
+    options = {**cola(tmp_path), "columns": COLUMNS}
+    lines = [f"gj04\t*\t{text}" for text in SENTENCES]
+    written(tmp_path / "test.tsv", "\n".join(lines) + "\n")
+    found = read(**options)
+    assert found.texts["test"] == [(text,) for text in SENTENCES]
+    assert found.labels["test"] == [-1] * 16
+    assert found.dropped == ["source", "mark"]
+    written(tmp_path / "test.tsv", "\n".join([*lines[:3], f"gj04\t1\t*\t{SENTENCES[0]}"]) + "\n")
+    with pytest.raises(RecordError, match=r"test\.tsv: line 4: 4 columns, `columns` without the label names 3"):
+        read(**options)
+    with pytest.raises(
+        CorpusError,
+        match=r"has no column 'label'; it has source, mark, sentence: its first line has 3 columns, and `columns` names 4",
+    ):
+        read(**{**options, "train": options["test"]})
+
+
 def test_an_id_column_names_examples_where_it_exists(tmp_path: Path) -> None:
     options = {**cola(tmp_path), "columns": COLUMNS, "id_column": "index"}
     written(tmp_path / "test.tsv", "index\tsentence\n" + "".join(f"t{n}\t{text}\n" for n, text in enumerate(SENTENCES)))

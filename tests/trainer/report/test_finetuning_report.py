@@ -89,7 +89,7 @@ def finetune(
                 "text_columns": details["text_columns"],
             },
             "model": {"pretrained": "bert-base-uncased", **changes.pop("model", {})},
-            "training": {"max_steps": STEPS},
+            "training": {"max_steps": STEPS, **changes.pop("training", {})},
             "evaluation": {"best_by": FIGURES[task][0]},
         }
     )  # fmt: skip
@@ -164,6 +164,13 @@ def test_page_tells_a_classifier(store: Store) -> None:
     assert "| validation | 40 | 0.7500 | 0.2500 | 0.7500 |" in report.markdown
     assert "| train | 160 | 160 | 1,920 | 12.0 | 16 | 3 | 1.88 % | 1 |" in report.markdown
     assert make_report(store, RUN).reused
+
+
+def test_page_tells_what_classes_count_in_the_loss(store: Store) -> None:
+    finetune(store, ["other", "match"], training={"class_weights": "balanced", "label_smoothing": 0.1})
+    make_report(store, RUN)
+    for told in ("balanced: other 1, match 1", "Label smoothing"):
+        assert told in page(store)
 
 
 def test_card_of_a_classifier_has_front_matter_and_code_that_compiles(store: Store) -> None:

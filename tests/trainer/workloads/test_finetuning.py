@@ -183,12 +183,23 @@ def test_damaged_predictions_are_written_again(tuned: Finished, runtime: Runtime
     assert path.read_bytes() == before
 
 
-def test_two_ranks_train_as_one_and_measure_the_same(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        pytest.param(
+            {"training__class_weights": "balanced", "training__label_smoothing": 0.1}, marks=pytest.mark.deep, id="weights"
+        ),
+    ],
+)
+def test_two_ranks_train_as_one_and_measure_the_same(
+    pairs: Path, pretrained: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
     found = {}
     for ranks in (1, 2):
         store = tmp_path / f"store-{ranks}"
         no_dropout = _without_dropout(pretrained, tmp_path / f"model-{ranks}")
-        values = finetune_values(pairs, store, no_dropout, run="pairs", evaluation__batch=7)
+        values = finetune_values(pairs, store, no_dropout, run="pairs", evaluation__batch=7, **changes)
         config = write_config(tmp_path / "job.yaml", values)
         said = tmp_path / f"said-{ranks}"
         running = start_ranks(said, ranks, "trainer.__main__", config) if ranks > 1 else None

@@ -1,0 +1,65 @@
+"""A job with several seeds: a run for each, and what the figures of all of them come to."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainer.common.errors import ConfigError
+from trainer.common.formats import score
+from trainer.config.files import Job, override
+from trainer.records.results import FinetuneOutcome
+from trainer.report.tables import Table, text_table
+
+if TYPE_CHECKING:
+    from trainer.comparison.spread import Spread
+
+
+def with_seeds(job: Job, said: str) -> list[Job]:
+    """The job with each of some seeds, written `0,1,2`; a run's name that the job gives is followed by the seed.
+
+    Raises `ConfigError` if these are not two seeds or more.
+    """
+    words = [word.strip() for word in said.split(",")]
+    values: Any = job
+    if not all(word.isdecimal() for word in words) or len({int(word) for word in words}) < max(2, len(words)):
+        raise ConfigError(f"--seeds is {said!r}; name two seeds or more, each once, such as 0,1,2")
+    if values.resume == "fork":
+        raise ConfigError("--seeds goes with resume: exact, and the job says resume: fork, which continues one run of one name")
+    names = [f"run={values.run}-seed-"] if values.run else []
+    return [override(job, [f"training.seed={int(word)}", *(f"{name}{int(word)}" for name in names)]) for word in words]
+
+
+def run_seeds(
+    run: Callable[[Any], FinetuneOutcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool
+) -> None:
+    """Run a job with each seed, one after the other, and print what came of them: each as it ends, and all of them together."""
+    outcomes = []
+    for job in jobs:
+        outcomes.append(run(job))
+        if not as_json:
+            show(job, outcomes[-1])
+    if as_json:
+        from trainer.common.plain_values import show_json
+
+        show_json({"outcomes": outcomes, "spreads": _by_split(outcomes)})
+    else:
+        print(f"\n{_tell(jobs, outcomes)}", end="")
+
+
+def _by_split(outcomes: Sequence[FinetuneOutcome]) -> "dict[str, dict[str, Spread]]":
+    """The spread of each figure of each split that all of the runs were measured on."""
+    from trainer.comparison.spread import spreads_of  # what reads runs takes a moment to load
+
+    scores = [outcome.evaluation.scores for outcome in outcomes]
+    splits = [split for split in scores[0] if all(split in each for each in scores)]
+    return {split: spreads_of([each[split] for each in scores]) for split in splits}
+
+
+def _tell(jobs: Sequence[Any], outcomes: Sequence[FinetuneOutcome]) -> str:
+    """A table of the figures of the run of each seed, with their mean and standard deviation."""
+    columns = ["", *(f"seed {job.training.seed}" for job in jobs), "mean", "deviation"]
+    rows = [
+        [f"{split} {outcomes[0].evaluation.label(name)}", *map(score, [*found.values, found.mean, found.deviation])]
+        for split, figures in _by_split(outcomes).items()
+        for name, found in figures.items()
+    ]
+    return text_table(Table(columns, rows))
