@@ -55,7 +55,7 @@ def main():
         [JsonlReader(f"{out}/filtered"), MinhashDedupFilter(f"{out}/removed"), JsonlWriter(f"{out}/kept", compression=None)],
     ]
     for tasks, pipeline in zip((2, 14, 1, 2), steps, strict=True):
-        LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(tasks, 2)).run()
+        LocalPipelineExecutor(pipeline, tasks=tasks, workers=min(tasks, 2), logging_dir=f"{out}/logs{tasks}").run()
 
 
 if __name__ == "__main__":

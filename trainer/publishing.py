@@ -13,6 +13,7 @@ from trainer.common.formats import plural, size
 from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.common.showing import show
+from trainer.pretrained.adapters import BASE, Base
 from trainer.provenance.ancestry import find_run
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact
@@ -60,12 +61,25 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
     if CARD not in files:
         raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
     _check_name(repo)
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
+    _require_reachable_base(store, run, manifest)
     if dry:
         return Pushed(repo, run, files, None)
     token = _token()
-    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
     folder = fetch_artifact(store, f"{run}/{FINAL}", FINAL_KIND)
     return Pushed(repo, run, files, _send(folder, manifest, run, repo, private, token))
+
+
+def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
+    """Raise `ConfigError` for an adapter whose base model others cannot load: it is named by a place of this machine."""
+    if BASE not in manifest.digests():
+        return
+    base = Base.model_validate(store.read_json(f"{run}/{FINAL}/{BASE}"))
+    if base.origin != "hub":
+        raise ConfigError(
+            f"{run} is an adapter of {base.name!r}, which is no model of the hub, so that nobody else could load it; train it "
+            "with model.lora.publish: merged"
+        )
 
 
 def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> str:

@@ -26,8 +26,8 @@ def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Messa
     Raises `ValueError` that says what is wrong with it.
     """
     messages, prompt, completion = values
-    if messages is not None and (prompt is not None or completion is not None):
-        raise ValueError("`messages` are there, and `prompt` or `completion` too; keep one of them")
+    if messages is not None and completion is not None:  # a `prompt` beside messages repeats their beginning
+        raise ValueError("`messages` are there, and a `completion` too; keep one of them")
     if messages is None and prompt is None and completion is None:
         raise ValueError(
             f"neither `messages` nor `prompt` and `completion` are there; the record has {', '.join(found) or 'no field'}"

@@ -110,7 +110,7 @@ def _answer(
     end = int(np.flatnonzero(answered)[-1]) + 1
     start = end - int(np.argmin(answered[:end][::-1]))  # of the last stretch of tokens that the assistant says
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-    asked = ids[:start][-max(1, limit - new_tokens) :]
+    asked = ids[:start]  # all of it, though fewer tokens than `new_tokens` may fit behind it
     model.eval()
     generate: Any = model.generate
     output = generate(

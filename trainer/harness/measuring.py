@@ -18,6 +18,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.harness.loading import load_tasks
 from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
 from trainer.harness.tasks import identify, name_of
+from trainer.models.causal import load_model
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores, TaskIdentity
 from trainer.records.seals import write_sealed
 from trainer.runs.clean import is_kept_out
@@ -48,7 +49,7 @@ def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessR
     options = asked_for(job)
     manager = load_tasks(options)
     with progress.bar("harness", None, "request") as bar:
-        model = _load(wanted.model.folder, job, bar.advance)
+        model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
         try:
             found: Any = evaluator.simple_evaluate(
                 model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
@@ -93,10 +94,14 @@ class _Model(HFLM):  # type: ignore[misc]
         return super().generate_until(requests, disable_tqdm=True)
 
 
-def _load(folder: str, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
-    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device."""
+def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
+    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged."""
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    model: Any
+    if beside is None:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    else:
+        model = load_model(folder, beside=beside)
     model = model.to(device).eval()
     return _Model(advance, pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=job.evaluation.batch)
 
@@ -148,4 +153,4 @@ def _examples(name: str, found: Results) -> int:
 def _kept_out(store: Store, run: str | None, identity: TaskIdentity) -> bool | None:
     """Whether all that a task asks was kept out of the text that a run's model was trained on; None if that is not known."""
     asked = {each.sha256 for each in identity.data if each.asked}
-    return is_kept_out(store, run, asked) if run and asked else None
+    return is_kept_out(store, run, asked) if run and asked and identity.all_local else None

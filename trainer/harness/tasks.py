@@ -24,7 +24,8 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
         files = sorted({file for task in of_it for file in task.files})
         definition = digest_of([digest_file(file).sha256 for file in files])
         data = {(each.path, each.asked): each for task in of_it for each in task_data(task)}
-        found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], **how)
+        all_local = all(task is not None and any(each.asked for each in task_data(task)) for _, task in leaves(name, local))
+        found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], all_local=all_local, **how)
     return found
 
 

@@ -31,6 +31,8 @@ class TaskIdentity(Record):
 
     definition: Digest | None = None
     data: list[TaskData] = []
+    all_local: bool = False
+    """Whether that is all that it asks: a group may have tasks of the hub as well."""
     limit: Count | None = None
     few_shot: Count | None = None
     lm_eval: str

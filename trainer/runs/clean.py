@@ -73,9 +73,9 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
 def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:
     """The sets of shards that a run, and those before it, were trained on; None if some are gone, or it is not known."""
     config = read_sealed(store, f"{run}/{CONFIG}")
-    if config is None or run in after:
-        return None
-    found = [read_manifest(store, each["key"], SHARDS) for each in config["data"].get("shards", ())]
+    if config is None or run in after or "shards" not in config["data"]:
+        return None  # what else it was trained on, such as conversations, nothing was kept out of
+    found = [read_manifest(store, each["key"], SHARDS) for each in config["data"]["shards"]]
     before = [config["fork"]["run"]] if config.get("fork") else []
     if config["job"]["model"]["pretrained"] is not None:
         before.append(_base_of(store, config) or "")

@@ -203,7 +203,7 @@ def test_a_bad_conversation_is_refused_with_what_is_wrong(messages: Any, problem
         ([None, None, None], "neither `messages` nor `prompt` and `completion` are there; the record has text, id"),
         ([None, "a", None], "`completion` is missing"),
         ([None, "", "b"], "`prompt` is empty"),
-        ([[user(), assistant()], "a", None], "`messages` are there, and `prompt` or `completion` too"),
+        ([[user(), assistant()], "a", "b"], "`messages` are there, and a `completion` too"),
     ],
 )
 def test_a_record_without_a_conversation_is_refused(values: list[Any], problem: str) -> None:
