@@ -97,12 +97,8 @@ class _Model(HFLM):  # type: ignore[misc]
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
     """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged."""
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
-    model: Any
-    if beside is None:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
-    else:
-        model = load_model(folder, beside=beside)
-    model = model.to(device).eval()
+    load: Any = partial(load_model, beside=beside) if beside else partial(AutoModelForCausalLM.from_pretrained, dtype="auto")
+    model = load(folder).to(device).eval()
     return _Model(advance, pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=job.evaluation.batch)
 
 

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from tests.processes import cores
 from tests.support import write_config
+from tests.trainer.chats import chat_job
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT, curated_run, run_through
 from tests.trainer.curating import write_documents
+from trainer.chat.encoding import encode_conversations
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
@@ -21,7 +24,8 @@ from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.seals import read_sealed
-from trainer.runs.clean import clean_of
+from trainer.runs.clean import clean_of, is_kept_out
+from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 
 
@@ -154,3 +158,27 @@ def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(raw: 
     assert evaluation.clean_of is not None
     assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
     assert evaluation.lines()[-1] == evaluation.clean_of.describe()
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'Q: ' + m['content'] + '\nA:' }}"
+    "{% else %}{{ ' ' + m['content'] + eos_token }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.deep
+def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
+    store: Store, curated: Finished, tmp_path: Path
+) -> None:
+    kept = curated.store.parent / KEPT_OUT
+    digest = digest_file(kept).sha256
+    assert is_kept_out(store, curated.run, {digest})
+    for split in ("train", "validation", "test"):
+        rows = [{"prompt": f"{n} {kept.read_text()[:20]}", "completion": "it is"} for n in range(8)]
+        write_documents(tmp_path / f"{split}.jsonl", rows)
+    job = chat_job(
+        tmp_path, store.url, f"{curated.run}/final", data__context=32, data__chat_template=TEMPLATE, training__epochs=1
+    )
+    with cores(1):
+        run = train(job, silent(), encode_conversations(job, silent())).key
+    assert is_kept_out(store, run, {digest}) is None

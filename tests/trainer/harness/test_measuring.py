@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.processes import cores
+from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.conftest import Finished
 from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
 from trainer.common import stopping
@@ -18,6 +19,7 @@ from trainer.common.progress import silent
 from trainer.comparison.pretraining import PRETRAINING
 from trainer.config.harness import HarnessConfig
 from trainer.config.jobs import EvaluateJob, PromotionConfig
+from trainer.corpus.preparation import PreparedData
 from trainer.harness.measuring import measure_harness
 from trainer.kinds.reporting import make_report
 from trainer.records.harness import HarnessResult
@@ -144,3 +146,21 @@ def test_the_figures_are_those_of_lm_evals_own_command_line(run: Finished, tmp_p
     (told,) = tmp_path.glob("out*.json")
     theirs = json.loads(told.read_text())["results"]["tiny"]
     assert (figure.value, figure.error) == (theirs["acc,none"], theirs["acc_stderr,none"])
+
+
+@pytest.mark.deep
+def test_a_published_adapter_is_asked_as_the_merged_model_is(
+    raw: Path, prepared: tuple[Path, PreparedData], tmp_path: Path
+) -> None:
+    store, data = Path(shutil.copytree(prepared[0], tmp_path / "store")), prepared[1]
+    base = write_base(tmp_path / "base", store, data)
+    options = write_task(tmp_path / "tasks")
+    found = []
+    for publish in ("adapter", "merged"):
+        run = adapt(raw, store, data, base, {"rank": 4, "alpha": 64.0, "publish": publish}, training__max_steps=5)
+        harness = options.model_dump(mode="json")
+        job = EvaluateJob.model_validate(
+            {"store": str(store), "checkpoint": f"{run}/final", "evaluation": {"batch": 4, "harness": harness}}
+        )
+        found.append(measure_harness(job, True, silent()).figures())
+    assert found[0] == pytest.approx(found[1])

@@ -47,7 +47,9 @@ def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     local = local_tasks(asking(tmp_path, ["all"]))
     assert dict(leaves("all", local)) == {"tiny": local["tiny"], "elsewhere": None}
     assert dict(leaves("small", local)) == {"tiny": local["tiny"]}
-    (asked, other) = identify(asking(tmp_path, ["all"]), "1")["all"].data
+    mixed, own = (identify(asking(tmp_path, [name]), "1")[name] for name in ("all", "small"))
+    assert (mixed.all_local, own.all_local) == (False, True), "of data of the hub it is not known whether it was kept out"
+    (asked, other) = mixed.data
     assert (Path(asked.path).name, asked.asked) == ("questions.jsonl", True)
     assert (Path(other.path).name, other.asked) == ("solved.jsonl", False)
 
