@@ -92,7 +92,7 @@ class Learner:
 
     def __init__(self, model: PreTrainedModel, runtime: Runtime) -> None:
         self.model, self.runtime = model, runtime
-        self.objective = tried_objective(model, ModelConfig(config={}), CONTEXT)
+        self.objective = tried_objective(model, ModelConfig(config={}), TRAINING)
         self.optimizer = make_optimizer(self.objective, TRAINING)
         self.prepared = runtime.accelerator.prepare_optimizer(self.optimizer)
         self.schedule = make_schedule(self.optimizer, TRAINING, TRAINING.max_steps or 0)

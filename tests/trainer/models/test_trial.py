@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from tests.support import SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.jobs import ModelConfig
+from trainer.config.jobs import ModelConfig, TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.kinds.training import train
@@ -61,12 +61,16 @@ def test_a_pretrained_model_that_sees_later_tokens_is_refused(tmp_path: Path) ->
     assert "sees the tokens" in refused(load_model(tmp_path))
 
 
+def training(context: int) -> TrainingConfig:
+    return TrainingConfig(max_steps=1, context=context, global_batch=1)
+
+
 @pytest.mark.parametrize("context", [2, 3, 32, 1000])
 def test_the_trial_takes_any_context_and_leaves_the_model_as_it_was(context: int) -> None:
     model = make({**SMALL_MODEL, "n_positions": 1024}).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     generator = torch.get_rng_state()
-    tried_objective(model, ModelConfig(config=SMALL_MODEL), context)
+    tried_objective(model, ModelConfig(config=SMALL_MODEL), training(context))
     assert model.training
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), generator)
@@ -117,8 +121,8 @@ def test_a_family_that_counts_positions_from_its_padding_token_is_told_to_have_o
 def test_a_loss_of_routers_that_transformers_does_not_add_is_refused() -> None:
     options = ModelConfig(config={**ROUTED, "output_router_logits": True})
     with pytest.raises(ConfigError, match="output_router_logits is true, but transformers adds no loss"):
-        tried_objective(make(dict(options.config or {})), options, 32)  # type: ignore[arg-type]
-    tried_objective(make(ROUTED), ModelConfig(config=ROUTED), 32)
+        tried_objective(make(dict(options.config or {})), options, training(32))  # type: ignore[arg-type]
+    tried_objective(make(ROUTED), ModelConfig(config=ROUTED), training(32))
 
 
 @pytest.mark.parametrize("look", ["preflight", "train"])

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.support import only_run, small_job
+from tests.support import cpu_runtime, only_run, small_job
 from tests.trainer.preparing import leftovers
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
@@ -41,6 +41,7 @@ def spread(stocked: Path, other_disk: Path) -> Path:
 
 
 def test_a_run_may_be_on_another_disk(raw: Path, spread: Path, data: PreparedData) -> None:
+    cpu_runtime()
     train(small_job(raw, spread), silent(), data)
     store = Store(str(spread))
     run = f"runs/{store.names('runs')[0]}"
@@ -100,6 +101,7 @@ def test_what_the_job_has_written_itself_needs_no_more_room(
 ) -> None:
     job = small_job(raw, stocked)
     needed = preflight(job, silent()).about_disk_bytes
+    cpu_runtime()
     train(job, silent(), data)
     written = sum(path.stat().st_size for path in (stocked / only_run(stocked)).rglob("*") if path.is_file())
     leave_free(monkeypatch, needed - min(written, needed) // 2)
