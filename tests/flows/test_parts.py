@@ -57,6 +57,7 @@ def test_training_needs_prepared_data(raw: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "store" / "runs").exists()
 
 
+@pytest.mark.deep
 def test_a_trainer_that_is_killed_is_tried_again_and_ends_with_the_same_bytes(done: Done, raw: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     for name in ("tokenizers", "shards"):

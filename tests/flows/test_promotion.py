@@ -56,6 +56,7 @@ def publish_model_again(store: Store, run: str) -> None:
         publish_folder(store, folder, f"runs/{run}/{FINAL}", FINAL_KIND, "0" * 16, {"run": "0" * 16})
 
 
+@pytest.mark.deep
 def test_a_model_that_passes_becomes_champion_and_stays_it_when_it_comes_again(done: Done, store: Store) -> None:
     state, outcome = run(job(done, store, "lm", threshold=99.0))
     assert outcome.promotion is not None and outcome.promotion.passed

@@ -25,6 +25,7 @@ def servers_of(pid: int) -> list[int]:
     return [each for each in descendants(pid) if "flows.temporary_server" in command_line(each)]
 
 
+@pytest.mark.deep
 def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it(tmp_path: Path) -> None:
     command = start_preparing(tmp_path)
     wait_until(lambda: bool(servers_of(command.pid)))

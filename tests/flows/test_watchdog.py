@@ -159,6 +159,7 @@ def test_a_run_whose_process_lives_on_is_looked_at_again_until_that_has_ended(
     assert looks() == []
 
 
+@pytest.mark.deep
 def test_an_error_that_passes_loses_no_crash_and_one_that_stays_stops_no_other(
     client: SyncPrefectClient, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def assert_all_end(found: dict[int, str]) -> None:
     wait_until(lambda: not any(alive(pid) for pid in found), seconds=60.0)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", once(2, 1))
 def test_training_ends_with_the_process_that_waits_for_it(prepared: Prepared, tmp_path: Path, ranks: int) -> None:

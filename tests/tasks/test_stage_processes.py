@@ -120,6 +120,7 @@ def test_a_stage_whose_libraries_start_threads_is_a_process_of_its_own(
     assert "stage tokenizer loads its libraries itself: they have started 1 threads" in caplog.text
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", once("train", *sorted(STAGES.keys() - {"train"})))
 def test_no_stages_libraries_start_threads(name: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -37,6 +37,7 @@ def test_an_empty_bucket_is_no_store(remote_store: Store, capsys: pytest.Capture
     assert garbage.main([remote_store.url]) == 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("look", "options"),
     once(

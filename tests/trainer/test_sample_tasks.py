@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from trainer.config.harness import HarnessConfig
 from trainer.harness.tasks import identify
 from trainer.sample_tasks import main
 
 
+@pytest.mark.deep
 def test_each_question_has_four_lines_of_which_one_is_right(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
     asked, solved = (

@@ -49,6 +49,7 @@ def stamps_of_finished_shards(store: Path) -> dict[str, Stamp]:
     return {name: stamp for name, stamp in stamps(store / "shards").items() if name.rpartition("-")[2][:5] in numbers}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("title", "shards"), once(("tokenize code", 2), ("tokenizer", 0), ("tokenize code", 0), ("tokenize code", SHARDS))
 )

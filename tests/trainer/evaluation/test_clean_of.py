@@ -54,6 +54,7 @@ def test_the_record_names_the_files_the_n_gram_and_the_decisions(curated: Finish
     assert lineage is not None and lineage["evaluation"]["clean_of"] == told
 
 
+@pytest.mark.deep
 def test_an_evaluation_of_a_checkpoint_tells_it_as_well(store: Store, curated: Finished) -> None:
     made = evaluate_checkpoint(
         EvaluateJob(store=store.url, checkpoint=f"{curated.run}/checkpoint-best", device="cpu"), silent()

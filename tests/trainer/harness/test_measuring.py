@@ -58,6 +58,7 @@ def test_the_figures_of_a_run_stand_beside_its_evaluation_and_are_reused(run: Fi
     assert evaluation is not None and evaluation.figures()[FIGURE] == scores.figures["acc"].value
 
 
+@pytest.mark.deep
 def test_other_data_other_settings_and_damage_are_measured_anew(run: Finished, tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks")
     before = measure(run, options)

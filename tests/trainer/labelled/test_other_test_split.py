@@ -234,6 +234,7 @@ def test_between_the_noting_and_the_measuring_nobody_tells_of_the_old_file(
     assert f"{replaced}, which are of {named(fresh['first'])}, are replaced by those of {data.key};" in warning
 
 
+@pytest.mark.deep
 def test_what_was_measured_counts_again_if_its_test_file_is_asked_for_again(place: Place, fresh: dict[str, Place]) -> None:
     train(place.job("none"), silent())
     assert verdicts(foresee(place.job("first")))[:3] == ["reused"] * 3

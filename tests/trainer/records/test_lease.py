@@ -180,6 +180,7 @@ def test_a_lease_shows_signs_of_life_and_notices_that_it_was_taken(
     assert held(atomic_store)["id"] == "another", "what is another's stays"
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_of_two_starts_of_one_run_one_trains_and_the_other_says_why_not(
     raw: Path, stocked: Path, finished: Finished, tmp_path: Path

@@ -34,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("ranks", once(1, 2))
 @pytest.mark.parametrize("kind", once("lora", "muon", "masked", "documents", "packed"))
 def test_a_killed_run_ends_with_the_same_bytes(

@@ -141,6 +141,7 @@ def test_two_ranks_under_torchrun_train_as_one_does(stocked: Path, config: Path,
         assert score.loss == pytest.approx(two["corpora"][name]["loss"], abs=1e-6)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", once(1, 5))
 def test_an_evaluation_on_two_ranks_is_that_on_one(
@@ -206,6 +207,7 @@ def test_ranks_that_are_asked_to_stop_save_once_at_the_same_step(stocked: Path, 
     assert all(f"saved at step {saved['step']} of 400" in rank.stderr for rank in ended)
 
 
+@pytest.mark.deep
 @pytest.mark.slow
 def test_a_rank_that_is_killed_is_told_by_the_others(stocked: Path, config: Path, tmp_path: Path) -> None:
     running = start_ranks(tmp_path / "said", 2, "trainer.__main__", config, f"store={stocked}", "training.max_steps=4000")

@@ -160,6 +160,7 @@ def test_resumed_on_as_many_ranks_it_ends_with_the_same_bits(config: Path, shard
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     once((2, 3, [FSDP]), (3, 1, [FSDP]), (3, 1, []), (2, 2, [])),
