@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import TokenizerError
 from trainer.models.causal import check_positions, load_model
@@ -29,13 +29,7 @@ def outline_answering(folder: str, attention: str | None, details: dict[str, Any
 
 def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str, Any]) -> PreTrainedModel:
     """Have a model stop at the token that ends a turn as well as at those that it stopped at before."""
-    check_positions(model.config, details["context"], "data.context")
-    embeddings = model.config.get_text_config().vocab_size
-    if details["vocab_size"] > embeddings:
-        raise TokenizerError(
-            f"the tokenizer of {str(folder)!r} gives ids up to {details['vocab_size'] - 1}, but the model has {embeddings} "
-            "embeddings"
-        )
+    check_fits(model.config, str(folder), details["context"], details["vocab_size"])
     settings: Any = model.generation_config
     before = settings.eos_token_id
     known = [] if before is None else before if isinstance(before, list) else [before]
@@ -43,3 +37,13 @@ def stops_at_turns(model: PreTrainedModel, folder: str | Path, details: dict[str
     settings.eos_token_id = ends[0] if len(ends) == 1 else ends
     settings.pad_token_id = details["pad_id"]
     return model
+
+
+def check_fits(config: PretrainedConfig, name: str, context: int, vocab_size: int) -> None:
+    """Raise `ConfigError` for fewer positions than a window has, `TokenizerError` for ids beyond the embeddings."""
+    check_positions(config, context, "data.context")
+    embeddings = config.get_text_config().vocab_size
+    if vocab_size > embeddings:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} gives ids up to {vocab_size - 1}, but the model has {embeddings} embeddings"
+        )

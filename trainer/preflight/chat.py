@@ -6,7 +6,6 @@ from trainer.chat.data import read_encoded
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.encoding import count_conversations, empty_counts, find_conversations, tell
 from trainer.chat.windows import plan_chat
-from trainer.common.errors import TokenizerError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -14,7 +13,8 @@ from trainer.config.chat import CHAT_FIGURES, ChatJob
 from trainer.labelled.encoded import split_sizes
 from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.labelled.sources import TRAIN, find_labelled
-from trainer.models.causal import check_positions, count_adapted, count_units
+from trainer.models.answering import check_fits
+from trainer.models.causal import count_adapted, count_units
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
@@ -39,7 +39,7 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     check_stop()
     encoder = load_chat_encoder(source, job.data)
     config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    _check_fits(job, encoder, config)
+    check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
     encoded = find_conversations(store, job, source)
     plan, data = plan_chat(job, encoded.key, ranks) if encoded else (None, None)
@@ -74,16 +74,6 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
 def _present(store: Store, job: ChatJob, encoded: ArtifactRef | None) -> int:
     """What an earlier start of this job has left of its run."""
     return store.used_bytes(identify(job, encoded).key) if encoded else 0
-
-
-def _check_fits(job: ChatJob, encoder: ChatEncoder, config: PretrainedConfig) -> None:
-    check_positions(config, encoder.context, "data.context")
-    embeddings = config.get_text_config().vocab_size
-    if encoder.vocab_size > embeddings:
-        raise TokenizerError(
-            f"the tokenizer of {job.model.pretrained!r} gives ids up to {encoder.vocab_size - 1}, but the model has "
-            f"{embeddings} embeddings"
-        )
 
 
 def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> tuple[dict[str, int] | None, str]:
