@@ -53,11 +53,14 @@ def _text_of(task: LocalTask, where: str) -> EvaluationText:
     paths = [pattern for pattern, asked in data_files(task, where) if asked]
     if not paths:
         raise ConfigError(f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}")
-    return EvaluationText(paths=paths, format=FORMATS[source], fields=_fields(task, where))
+    return EvaluationText(paths=paths, format=FORMATS[source], fields=question_fields(task, where))
 
 
-def _fields(task: LocalTask, where: str) -> list[str]:
-    """The fields that the task's text to look for is made of: one that it names, or those of a template."""
+def question_fields(task: LocalTask, where: str) -> list[str]:
+    """The fields that the task's text to look for is made of: one that it names, or those of a template.
+
+    Raises `ConfigError` if it makes its questions by a function, or tells none.
+    """
     said: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
     if not isinstance(said, str) or isinstance(said, FunctionName):
         raise ConfigError(f"{where}: task {task.name!r} makes its questions by a function, or tells none; {INSTEAD}")

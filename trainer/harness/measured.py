@@ -18,7 +18,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 INSTALL = "pip install 'headrace[harness]'"
 

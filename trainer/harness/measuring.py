@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -15,13 +16,14 @@ from trainer.common.errors import ConfigError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.jobs import EvaluateJob
+from trainer.config.task_files import local_tasks
 from trainer.harness.loading import load_tasks
 from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
-from trainer.harness.tasks import identify, name_of
+from trainer.harness.tasks import identify, name_of, questions_of
 from trainer.models.causal import load_model
-from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores, TaskIdentity
+from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.seals import write_sealed
-from trainer.runs.clean import is_kept_out
+from trainer.runs.clean import find_kept_out
 from trainer.runs.references import run_at
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus
@@ -105,6 +107,7 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
 def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: Results) -> HarnessResult:
     """The record of what lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
+    local = local_tasks(options)
     measured = {name: figures for name, each in found["results"].items() if (figures := _figures(name, each, found))}
     identities = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
     return HarnessResult(
@@ -114,7 +117,7 @@ def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: R
             name: HarnessScores(
                 figures=figures, examples=_examples(name, found), few_shot=int(found["n-shot"].get(name, 0)),
                 version=str(found["versions"].get(name, "")), identity=name_of(identities[name]),
-                kept_out=_kept_out(store, run, identities[name]),
+                **_kept_out(store, run, questions_of(name, local)),
             )
             for name, figures in measured.items()
         },
@@ -146,7 +149,7 @@ def _examples(name: str, found: Results) -> int:
     return int(counts[name]["effective"]) if name in counts else sum(_examples(each, found) for each in members or ())
 
 
-def _kept_out(store: Store, run: str | None, identity: TaskIdentity) -> bool | None:
-    """Whether all that a task asks was kept out of the text that a run's model was trained on; None if that is not known."""
-    asked = {each.sha256 for each in identity.data if each.asked}
-    return is_kept_out(store, run, asked) if run and asked and identity.all_local else None
+def _kept_out(store: Store, run: str | None, questions: AbstractSet[tuple[str, str]] | None) -> dict[str, Any]:
+    """Whether a task's questions were kept out of the text that a run's model was trained on; nothing if that is not known."""
+    found = find_kept_out(store, run, questions) if run and questions else None
+    return {"kept_out": found.all_of_it, "least_words": found.least_words} if found else {}

@@ -3,10 +3,13 @@
 import hashlib
 from collections.abc import Iterable
 from glob import glob
+from itertools import product
 from pathlib import Path
 
+from trainer.common.errors import ConfigError
 from trainer.config.harness import HarnessConfig
 from trainer.config.task_files import LocalTask, data_files, leaves, local_tasks
+from trainer.curation.task_texts import question_fields
 from trainer.records.harness import TaskData, TaskIdentity
 from trainer.store.manifest import digest_file, fingerprint
 
@@ -24,8 +27,7 @@ def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
         files = sorted({file for task in of_it for file in task.files})
         definition = digest_of([digest_file(file).sha256 for file in files])
         data = {(each.path, each.asked): each for task in of_it for each in task_data(task)}
-        all_local = all(task is not None and any(each.asked for each in task_data(task)) for _, task in leaves(name, local))
-        found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], all_local=all_local, **how)
+        found[name] = TaskIdentity(definition=definition, data=[data[key] for key in sorted(data)], **how)
     return found
 
 
@@ -36,6 +38,21 @@ def task_data(task: LocalTask) -> list[TaskData]:
         for pattern, asked in data_files(task, "evaluation.harness")
         for file in sorted(glob(pattern, recursive=True))
     ]
+
+
+def questions_of(name: str, local: dict[str, LocalTask]) -> set[tuple[str, str]] | None:
+    """The texts that a task's questions are made of: SHA-256 of a file, and a field of it; None if that is not known."""
+    found: set[tuple[str, str]] = set()
+    for _, task in leaves(name, local):
+        asked = [each.sha256 for each in task_data(task) if each.asked] if task is not None else []
+        if task is None or not asked:
+            return None
+        try:
+            fields = question_fields(task, "evaluation.harness")
+        except ConfigError:  # a function makes its questions
+            return None
+        found |= set(product(asked, fields))
+    return found
 
 
 def digest_of(digests: Iterable[str]) -> str:

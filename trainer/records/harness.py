@@ -31,8 +31,6 @@ class TaskIdentity(Record):
 
     definition: Digest | None = None
     data: list[TaskData] = []
-    all_local: bool = False
-    """Whether that is all that it asks: a group may have tasks of the hub as well."""
     limit: Count | None = None
     few_shot: Count | None = None
     lm_eval: str
@@ -49,8 +47,8 @@ class HarnessFigure(Record):
 class HarnessScores(Record):
     """The figures of a task or a group.
 
-    `kept_out`: whether all local data that is asked was kept out of the text that the model was trained on; None if that is not
-    known, as of data of the hub.
+    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for those of
+    fewer than `least_words` words; None if that is not known, as of data of the hub.
     """
 
     figures: dict[str, HarnessFigure]
@@ -59,6 +57,13 @@ class HarnessScores(Record):
     version: str
     identity: str
     kept_out: bool | None = None
+    least_words: Count | None = None
+
+    def tell_kept_out(self) -> str:
+        """Whether they were kept out, in a few words."""
+        if not self.kept_out:
+            return "not known" if self.kept_out is None else "no"
+        return "yes" if (self.least_words or 0) <= 1 else f"yes, from {self.least_words} words on"
 
 
 class HarnessResult(Record):
@@ -92,7 +97,7 @@ class HarnessResult(Record):
                 "error": None if figure.error is None else round(figure.error, 4),
                 "examples": scores.examples,
                 "few shot": scores.few_shot,
-                "kept out of training": tell_kept_out(scores.kept_out),
+                "kept out of training": scores.tell_kept_out(),
             }
             for name, scores, figure in self._all()
         ]
@@ -101,7 +106,7 @@ class HarnessResult(Record):
         """The same for a terminal."""
         return [
             f"{name} {figure.value:.4f}{f' ± {figure.error:.4f}' if figure.error is not None else ''}   "
-            f"{scores.examples:,} examples, kept out of training: {tell_kept_out(scores.kept_out)}"
+            f"{scores.examples:,} examples, kept out of training: {scores.tell_kept_out()}"
             for name, scores, figure in self._all()
         ]
 
@@ -118,8 +123,3 @@ class HarnessResult(Record):
 def task_of(figure: str) -> str | None:
     """The task that a figure is of, by its name; None if it is none of lm-eval."""
     return figure.removeprefix(PREFIX).split("/")[0] if figure.startswith(PREFIX) else None
-
-
-def tell_kept_out(kept_out: bool | None) -> str:
-    """Whether a task's data was kept out of training, in a word or two."""
-    return {True: "yes", False: "no", None: "not known"}[kept_out]

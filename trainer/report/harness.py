@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import count, number
-from trainer.records.harness import HarnessResult, HarnessScores, tell_kept_out
+from trainer.records.harness import HarnessResult, HarnessScores
 from trainer.report.account import Block, Section
 from trainer.report.card_metadata import index_entry
 from trainer.report.tables import Table
@@ -19,8 +19,9 @@ def describe_harness(facts: RunFacts) -> list[Section]:
         return []
     of = f", on at most {count(result.limit)} examples a task" if result.limit else ""
     note = (
-        f"Measured by lm-eval {result.lm_eval}{of}. A task's data is said to be kept out of training if the decisions about "
-        "all text that the model was trained on say so of each of its files that is asked; of data of the hub it is not known."
+        f"Measured by lm-eval {result.lm_eval}{of}. A task's questions are said to be kept out of training if the decisions "
+        "about all text that the model was trained on name the fields that they are made of, in each file that is asked; "
+        "shorter ones than is said were not looked for. Of data of the hub it is not known."
     )
     rows = [row for name, scores in result.tasks.items() for row in _rows(name, scores)]
     return [Section("Results of lm-eval", [Block(note, Table(COLUMNS, rows, words=2))])]
@@ -45,5 +46,5 @@ def _read(facts: RunFacts) -> HarnessResult | None:
 
 
 def _rows(name: str, scores: HarnessScores) -> list[list[str]]:
-    end = [count(scores.examples), count(scores.few_shot), tell_kept_out(scores.kept_out)]
+    end = [count(scores.examples), count(scores.few_shot), scores.tell_kept_out()]
     return [[name, figure, number(each.value), number(each.error), *end] for figure, each in scores.figures.items()]

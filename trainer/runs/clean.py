@@ -1,8 +1,9 @@
 """Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before it."""
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainer.corpus.decisions import decisions_alike, decisions_behind, read_decisions
 from trainer.corpus.shards import KIND as SHARDS
@@ -13,6 +14,13 @@ from trainer.runs.references import run_at
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.places import CONFIG
 from trainer.store.storage import Store
+
+
+class KeptOut(NamedTuple):
+    """Whether all that was asked for was kept out of training; of its texts, those of fewer words were not looked for."""
+
+    all_of_it: bool
+    least_words: int | None = None
 
 
 def clean_of(store: Store, run: str) -> CleanOf | None:
@@ -33,12 +41,24 @@ def clean_of(store: Store, run: str) -> CleanOf | None:
     )
 
 
-def is_kept_out(store: Store, run: str, digests: set[str]) -> bool | None:
-    """Whether files of these contents were kept out of all text that a run's model was trained on; None if it is not known."""
+def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -> KeptOut | None:
+    """Whether some texts were kept out of all text that a run's model was trained on; None if it is not known.
+
+    They are told by their files' SHA-256 and the fields that hold them.
+    """
     sets = _sets(store, run)
     if sets is None:
         return None
-    return all(digests <= {file.sha256 for file in _kept_out(store, shards)} for shards in sets)
+    least_words = 0
+    for shards in sets:
+        looked_for: dict[tuple[str, str], int] = {}  # each with the words from which on it was looked for
+        for file, said in _kept_out(store, shards).items():
+            least = min(each["least_words"] for each in said.values())
+            looked_for[file.sha256, file.field] = min(least, looked_for.get((file.sha256, file.field), least))
+        if not asked <= looked_for.keys():
+            return KeptOut(False)
+        least_words = max([least_words, *(looked_for[each] for each in asked)])
+    return KeptOut(True, least_words)
 
 
 def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> CleanOf | None:

@@ -24,7 +24,7 @@ from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.seals import read_sealed
-from trainer.runs.clean import clean_of, is_kept_out
+from trainer.runs.clean import KeptOut, clean_of, find_kept_out
 from trainer.store.manifest import digest_file
 from trainer.store.storage import Store
 
@@ -173,7 +173,8 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
 ) -> None:
     kept = curated.store.parent / KEPT_OUT
     digest = digest_file(kept).sha256
-    assert is_kept_out(store, curated.run, {digest})
+    assert find_kept_out(store, curated.run, {(digest, "text")}) == KeptOut(True, least_words=5)
+    assert find_kept_out(store, curated.run, {(digest, "text"), (digest, "passage")}) == KeptOut(False), "another field of it"
     for split in ("train", "validation", "test"):
         rows = [{"prompt": f"{n} {kept.read_text()[:20]}", "completion": "it is"} for n in range(8)]
         write_documents(tmp_path / f"{split}.jsonl", rows)
@@ -182,4 +183,4 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
     )
     with cores(1):
         run = train(job, silent(), encode_conversations(job, silent())).key
-    assert is_kept_out(store, run, {digest}) is None
+    assert find_kept_out(store, run, {(digest, "text")}) is None

@@ -12,6 +12,7 @@ import pytest
 from tests.processes import cores
 from tests.trainer.adapted_runs import adapt, write_base
 from tests.trainer.conftest import Finished
+from tests.trainer.curated_runs import curated_run, run_through
 from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
@@ -99,6 +100,20 @@ def test_a_gate_can_be_on_a_figure_of_lm_eval(run: Finished, tmp_path: Path) -> 
     assert look(store, gate, run.run, found.figures(), found.measured_on).passed
     beyond = gate.model_copy(update={"threshold": value + 0.1})
     assert not look(store, beyond, run.run, found.figures(), found.measured_on).passed
+
+
+@pytest.mark.deep
+def test_a_tasks_questions_were_kept_out_if_the_fields_that_they_are_made_of_were(raw: Path, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks")
+    for name in ("questions", "solved"):
+        write_questions(tmp_path / "tasks" / f"{name}.jsonl", [{**each, "note": "some words"} for each in QUESTIONS])
+    files = {"paths": [str(tmp_path / "tasks" / "questions.jsonl")], "format": "jsonl"}
+    told = {}
+    for fields in (["question"], ["note"]):
+        wanted = {"decontaminate": {"files": [{**files, "fields": fields}], "least_words": 2}}
+        key = run_through(curated_run(raw, tmp_path / fields[0], wanted))
+        told[fields[0]] = measure(Finished(tmp_path / fields[0], key), options).tasks["tiny"].tell_kept_out()
+    assert told == {"question": "yes, from 2 words on", "note": "no"}
 
 
 def test_runs_are_compared_by_it_where_the_task_is_the_same(run: Finished, tmp_path: Path) -> None:

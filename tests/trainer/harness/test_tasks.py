@@ -9,7 +9,8 @@ from tests.trainer.harness.making import QUESTIONS, asking, write_questions, wri
 from trainer.common.errors import ConfigError
 from trainer.config.harness import HarnessConfig
 from trainer.config.task_files import leaves, local_tasks
-from trainer.harness.tasks import identify, name_of
+from trainer.harness.tasks import identify, name_of, questions_of
+from trainer.store.manifest import digest_file
 
 
 def name(options: HarnessConfig, version: str = "1") -> str:
@@ -47,11 +48,20 @@ def test_a_group_and_a_tag_stand_for_their_tasks(tmp_path: Path) -> None:
     local = local_tasks(asking(tmp_path, ["all"]))
     assert dict(leaves("all", local)) == {"tiny": local["tiny"], "elsewhere": None}
     assert dict(leaves("small", local)) == {"tiny": local["tiny"]}
-    mixed, own = (identify(asking(tmp_path, [name]), "1")[name] for name in ("all", "small"))
-    assert (mixed.all_local, own.all_local) == (False, True), "of data of the hub it is not known whether it was kept out"
-    (asked, other) = mixed.data
+    (asked, other) = identify(asking(tmp_path, ["all"]), "1")["all"].data
     assert (Path(asked.path).name, asked.asked) == ("questions.jsonl", True)
     assert (Path(other.path).name, other.asked) == ("solved.jsonl", False)
+    assert questions_of("small", local) == {(asked.sha256, "question")}
+    assert questions_of("all", local) is None, "of data of the hub it is not known whether it was kept out"
+
+
+def test_a_tasks_questions_are_made_of_fields_of_the_files_that_it_asks(tmp_path: Path) -> None:
+    options = write_task(tmp_path, doc_to_text="{{question}} {{hint}}")
+    digest = digest_file(tmp_path / "questions.jsonl").sha256
+    assert questions_of("tiny", local_tasks(options)) == {(digest, "question"), (digest, "hint")}
+    (tmp_path / "tiny.yaml").rename(tmp_path / "whole")
+    (tmp_path / "tiny.yaml").write_text("include: whole\ndoc_to_text: !function asked.ask\n")
+    assert questions_of("tiny", local_tasks(options)) is None, "a function makes them"
 
 
 @pytest.mark.parametrize(
