@@ -165,5 +165,10 @@ def reason_of(error: Exception) -> str:
 
 def brief(error: Exception) -> str:
     """The beginning of a library's message, in one line."""
-    text = " ".join(str(error).split())
+    return shortened(str(error))
+
+
+def shortened(said: str) -> str:
+    """The beginning of what a library says, in one line."""
+    text = " ".join(said.split())
     return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"

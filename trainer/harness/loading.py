@@ -1,8 +1,7 @@
 """Loading tasks as lm-eval does: before training, so that what is wrong with them is told then, and before measuring."""
 
-import logging
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import ConfigError, brief
 from trainer.config.harness import HarnessConfig
@@ -18,23 +17,37 @@ NAMED = 3
 """Names that are told where one is looked for that no task has."""
 
 
-def load_tasks(options: HarnessConfig) -> "TaskManager":
-    """Load every task with its data, as lm-eval itself does, and return what it loads them by.
+class Loaded(NamedTuple):
+    """What lm-eval loads tasks by; what it loaded, by the names that are asked for; and what is doubtful about that."""
+
+    manager: "TaskManager"
+    tasks: dict[str, dict[str, Any]]
+    doubts: list[str]
+
+
+def load_tasks(options: HarnessConfig) -> Loaded:
+    """Load every task with its data, as lm-eval itself does.
 
     Data of the hub is downloaded by this, once. Raises `ConfigError` if lm-eval is not installed, for a name that no task has,
-    for files that are not there or tell no task, and for data that the hub does not give.
+    for files that are not there or tell no task, for data that the hub does not give or that lacks a field, and for too few
+    solved examples.
     """
     identify(options, installed_version())  # whether all local files are there, which is told in fewer words
     local = local_tasks(options)
     wanted = {name: dict(leaves(name, local)) for name in options.tasks}
     manager = _manager(options, any(task is None for found in wanted.values() for task in found.values()))
+    tasks: dict[str, dict[str, Any]] = {}
     for name, found in wanted.items():
         _check_names(name, found, local, manager)
         try:
-            manager.load([name])
+            tasks[name] = manager.load([name])
         except Exception as error:  # each task fails in its own way: its settings, its functions, its data, the network
             raise ConfigError(_tell_failure(name, found, manager, error)) from error
-    return manager
+    single = {name: task for loaded in tasks.values() for name, task in loaded["tasks"].items()}
+    for name, task in single.items():
+        _check_fields(name, task)
+        _set_few_shot(name, task, options.few_shot)
+    return Loaded(manager, tasks, [doubt for name, task in single.items() if (doubt := _doubt_examples(name, task))])
 
 
 def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
@@ -43,8 +56,48 @@ def _manager(options: HarnessConfig, with_defaults: bool) -> "TaskManager":
     from lm_eval.tasks import TaskManager
 
     datasets.disable_progress_bars()
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of what was asked for
     return TaskManager(include_path=options.include_path, include_defaults=with_defaults)
+
+
+def _check_fields(name: str, task: Any) -> None:
+    """Raise `ConfigError` for a word in the place of a field, which the data lacks: lm-eval would ask the word itself."""
+    for setting in ("doc_to_text", "doc_to_target"):
+        said = task.get_config(setting)
+        if isinstance(said, str) and said.isidentifier() and said not in task.features:
+            hint = "".join(f"; there is {like}" for like in get_close_matches(said, task.features, 1))
+            raise ConfigError(
+                f"evaluation.harness: {setting} of task {name!r} is {said!r}, which is no field of its data "
+                f"({', '.join(task.features)}){hint}"
+            )
+
+
+def _set_few_shot(name: str, task: Any, few_shot: int | None) -> None:
+    """Set how many solved examples stand before a question, as lm-eval does. Raises `ConfigError` if there are fewer."""
+    of_task = task.get_config("num_fewshot")
+    count = (of_task or 0) if few_shot is None or of_task == 0 else few_shot
+    task.set_config(key="num_fewshot", value=count)
+    if count and (found := len(task.fewshot_docs()) - _spares_question(task)) < count:
+        raise ConfigError(
+            f"evaluation.harness: {count} solved examples are to stand before each question of task {name!r}, which has "
+            f"{found}; set evaluation.harness.few_shot to {found} or less"
+        )
+
+
+def _spares_question(task: Any) -> bool:
+    """Whether lm-eval leaves a question out of the solved examples before it, as they are of the same split."""
+    spares: bool = task.fewshot_cfg.split == task.config.test_split
+    return spares
+
+
+def _doubt_examples(name: str, task: Any) -> str | None:
+    """What is doubtful about the solved examples before questions: lm-eval may take the question itself, with its answer."""
+    config, cfg = task.config, task.fewshot_cfg
+    if not config.num_fewshot or cfg.split or cfg.samples or config.training_split or config.validation_split:
+        return None
+    return (
+        f"task {name!r} has no fewshot_split, so that its solved examples are of the split that is asked, and the question "
+        "itself may be one of them, with its answer"
+    )
 
 
 def _check_names(name: str, found: dict[str, LocalTask | None], local: dict[str, LocalTask], manager: "TaskManager") -> None:

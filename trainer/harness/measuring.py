@@ -1,5 +1,6 @@
 """The stage in which lm-eval measures a model on its tasks: the same figures as its own command line gives."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -20,6 +21,7 @@ from trainer.config.task_files import local_tasks
 from trainer.harness.loading import load_tasks
 from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
 from trainer.harness.tasks import identify, name_of, questions_of
+from trainer.harness.warned import hearing
 from trainer.models.causal import load_model
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.seals import write_sealed
@@ -36,6 +38,8 @@ evaluator.get_git_commit_hash = lambda: None  # of the folder that one is in, wh
 
 Results = Mapping[str, Any]
 
+log = logging.getLogger(__name__)
+
 
 def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
     """Have lm-eval measure a checkpoint, on one device; what was measured of the same is reused.
@@ -49,22 +53,33 @@ def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessR
     if earlier is not None:
         return earlier
     options = asked_for(job)
-    manager = load_tasks(options)
     with progress.bar("harness", None, "request") as bar:
-        model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
-        try:
-            found: Any = evaluator.simple_evaluate(
-                model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
-                num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
-            )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AssertionError) as error:
-            raise ConfigError(
-                f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: {brief(error)}; "
-                "its own command line, `lm_eval`, tells more of a task"
-            ) from error
-    result = _record(store, job, wanted, found)
+        with hearing():  # of how a model is given; and of tasks, which it says again when it asks them
+            loaded = load_tasks(options)
+            model = _load(wanted.model.folder, wanted.model.beside, job, bar.advance)
+        with hearing() as heard:
+            found = _ask(model, loaded.manager, job)
+    doubts = [*loaded.doubts, *heard()]
+    for doubt in doubts:
+        log.warning("evaluation.harness: %s", doubt)
+    result = _record(store, job, wanted, found).model_copy(update={"doubts": doubts})
     write_sealed(store, wanted.keys[0], result.model_dump(exclude={"reused"}, exclude_none=True))
     return result
+
+
+def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
+    options = asked_for(job)
+    try:
+        found: Results = evaluator.simple_evaluate(
+            model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
+            num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AssertionError) as error:
+        raise ConfigError(
+            f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: {brief(error)}; "
+            "its own command line, `lm_eval`, tells more of a task"
+        ) from error
+    return found
 
 
 class _Model(HFLM):  # type: ignore[misc]
@@ -108,7 +123,7 @@ def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: R
     """The record of what lm-eval found: of the tasks and groups that were asked for, and of those in groups."""
     options, run = asked_for(job), run_at(store, wanted.model.key) if wanted.model.key else None
     local = local_tasks(options)
-    measured = {name: figures for name, each in found["results"].items() if (figures := _figures(name, each, found))}
+    measured = {name: figures for name, each in found["results"].items() if (figures := figures_of(name, each, found))}
     identities = identify(options.model_copy(update={"tasks": list(measured)}), installed_version())
     return HarnessResult(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.keys[0], checkpoint=job.checkpoint, model=wanted.model.key,
@@ -124,7 +139,7 @@ def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: R
     )  # fmt: skip
 
 
-def _figures(name: str, told: Results, found: Results) -> dict[str, HarnessFigure]:
+def figures_of(name: str, told: Results, found: Results) -> dict[str, HarnessFigure]:
     """The figures of a task: `acc` of lm-eval's `acc,none`, and `exact_match,strict` of one that goes through a filter."""
     better = found["higher_is_better"].get(name) or {}
     figures = {}

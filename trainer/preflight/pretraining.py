@@ -6,6 +6,7 @@ from contextlib import suppress
 import torch
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
+from transformers import PretrainedConfig
 
 from trainer.common.errors import TokenizerError
 from trainer.common.process import return_freed_memory
@@ -23,7 +24,7 @@ from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
-from trainer.harness.loading import load_tasks
+from trainer.harness.measured import installed_version
 from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
 from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
@@ -51,9 +52,6 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_stop()
     check_origin(store, job)
     ranks = check_optimization(job)
-    if job.evaluation.harness is not None:
-        load_tasks(job.evaluation.harness)  # what they read of the hub is then here
-        check_stop()
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
     published = data.tokenizer if data else find_tokenizer(store, job.data)
@@ -63,6 +61,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
+    _try_harness(job, config)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
     mask_id = _mask_id(job, tokenizer)
@@ -106,6 +105,17 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation,
     )
+
+
+def _try_harness(job: PipelineJob, config: PretrainedConfig) -> None:
+    """Try the tasks of lm-eval, if the job names some; what they read of the hub is then here."""
+    if job.evaluation.harness is None:
+        return
+    installed_version()  # else that is told
+    from trainer.harness.trial import try_tasks
+
+    try_tasks(job.evaluation.harness, config, job.promotion.metric if job.promotion else None)
+    check_stop()
 
 
 def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:

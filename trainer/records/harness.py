@@ -78,6 +78,8 @@ class HarnessResult(Record):
     lm_eval: str
     limit: Count | None = None
     tasks: dict[str, HarnessScores]
+    doubts: list[str] = []
+    """What is doubtful about the figures, mostly in lm-eval's words, such as questions that are longer than the model."""
     reused: bool = False
 
     def figures(self) -> dict[str, float]:
@@ -108,7 +110,7 @@ class HarnessResult(Record):
             f"{name} {figure.value:.4f}{f' ± {figure.error:.4f}' if figure.error is not None else ''}   "
             f"{scores.examples:,} examples, kept out of training: {scores.tell_kept_out()}"
             for name, scores, figure in self._all()
-        ]
+        ] + [f"doubtful: {doubt}" for doubt in self.doubts]
 
     def describe(self) -> str:
         """The figures in one line."""

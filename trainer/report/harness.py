@@ -23,8 +23,9 @@ def describe_harness(facts: RunFacts) -> list[Section]:
         "about all text that the model was trained on name the fields that they are made of, in each file that is asked; "
         "shorter ones than is said were not looked for. Of data of the hub it is not known."
     )
+    doubts = [Block(f"Doubtful: {doubt}") for doubt in result.doubts]
     rows = [row for name, scores in result.tasks.items() for row in _rows(name, scores)]
-    return [Section("Results of lm-eval", [Block(note, Table(COLUMNS, rows, words=2))])]
+    return [Section("Results of lm-eval", [Block(note, Table(COLUMNS, rows, words=2)), *doubts])]
 
 
 def index_harness(facts: RunFacts) -> list[dict[str, Any]]:

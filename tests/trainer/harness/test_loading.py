@@ -7,13 +7,16 @@ from typing import Any
 import datasets
 import huggingface_hub
 import pytest
+from transformers import GPT2Config
 
+from tests.depth import once
 from tests.support import small_job
 from tests.trainer.harness.making import asking, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.harness import HarnessConfig
 from trainer.harness.loading import load_tasks
+from trainer.harness.trial import try_tasks
 from trainer.kinds.pretraining import preflight
 
 
@@ -56,6 +59,59 @@ def test_without_lm_eval_one_line_says_what_to_install(raw: Path, tmp_path: Path
     told: dict[str, Any] = write_task(tmp_path / "tasks").model_dump()
     with pytest.raises(ConfigError, match=r"not installed: pip install 'headrace\[harness\]'"):
         preflight(small_job(raw, tmp_path / "store", evaluation__harness=told), silent())
+
+
+GENERATE: dict[str, Any] = {
+    "output_type": "generate_until", "doc_to_target": "{{choices[answer]}}", "doc_to_choice": None,
+    "metric_list": [{"metric": "exact_match"}],
+}  # fmt: skip
+"""A task whose answers are written."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "few_shot", "said"),
+    [
+        ({}, 2, "2 solved examples are to stand before each question of task 'tiny', which has 1; set .*few_shot to 1 or less"),
+        ({"num_fewshot": 2}, None, "2 solved examples are to stand before each question of task 'tiny', which has 1"),
+        ({"fewshot_split": "test"}, 3, "task 'tiny', which has 2"),  # three but for the question
+        ({"doc_to_target": "answr"}, None, r"doc_to_target of task 'tiny' is 'answr', which is no field .*; there is answer"),
+        (GENERATE, None, "cannot ask the task 'tiny': .*answers may have 256 tokens .*but the model has 128 positions"),
+    ],
+)
+def test_tasks_that_lm_eval_cannot_ask_are_refused_before_training(
+    tmp_path: Path, changes: dict[str, Any], few_shot: int | None, said: str
+) -> None:
+    options = write_task(tmp_path, **changes).model_copy(update={"few_shot": few_shot})
+    with pytest.raises(ConfigError, match=said):
+        try_tasks(options, GPT2Config(n_positions=128), None)
+
+
+def test_tasks_that_lm_eval_can_ask_are_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_task(tmp_path, tag="some", fewshot_split="test", num_fewshot=2)
+    try_tasks(asking(tmp_path, ["some"]), GPT2Config(n_positions=128), "harness/tiny/acc")
+    write_task(tmp_path, **GENERATE, generation_kwargs={"until": ["\n"], "max_gen_toks": 127})
+    try_tasks(asking(tmp_path, ["tiny"]), GPT2Config(n_positions=128), "harness/tiny/exact_match")
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("few_shot", [None, 1])
+def test_solved_examples_that_may_be_the_question_itself_are_told(
+    tmp_path: Path, few_shot: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = write_task(tmp_path, fewshot_split=None, num_fewshot=1).model_copy(update={"few_shot": few_shot})
+    try_tasks(options, GPT2Config(), None)
+    (said,) = caplog.messages
+    assert "task 'tiny' has no fewshot_split" in said and "the question itself may be one of them, with its answer" in said
+
+
+@pytest.mark.parametrize(("tasks", "metric"), once((["tiny"], "harness/tiny/acc_nrom"), (["some"], "harness/some/acc")))
+def test_a_gate_on_a_figure_that_no_task_has_is_refused_before_training(
+    raw: Path, tmp_path: Path, tasks: list[str], metric: str
+) -> None:
+    harness = write_task(tmp_path / "tasks", tag="some").model_copy(update={"tasks": tasks}).model_dump()
+    gate = {"name": "m", "metric": metric, "threshold": 0}
+    with pytest.raises(ConfigError, match=rf"promotion.metric is '{metric}', which no task has .*; there is harness/tiny/acc"):
+        preflight(small_job(raw, tmp_path / "store", evaluation__harness=harness, promotion=gate), silent())
 
 
 @pytest.mark.parametrize(

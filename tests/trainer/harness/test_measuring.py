@@ -92,6 +92,17 @@ def test_the_report_the_card_and_the_lineage_tell_of_it(run: Finished, tmp_path:
     assert lineage["evaluation"]["harness"]["key"] == f"{run.run}/harness.json"
 
 
+def test_questions_that_are_cut_are_told(run: Finished, tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks")
+    write_questions(tmp_path / "tasks" / "questions.jsonl", [{**QUESTIONS[0], "question": "def of " * 200}, *QUESTIONS[1:]])
+    result = measure(run, options)
+    (doubt,) = result.doubts
+    assert "exceeds model's maximum length" in doubt and doubt.endswith("(and 1 more like it)"), "it has two answers"
+    assert f"doubtful: {doubt}" in result.lines()
+    make_report(Store(str(run.store)), run.run)
+    assert f"Doubtful: {doubt[:40]}" in (run.store / run.run / "report.html").read_text()
+
+
 def test_a_gate_can_be_on_a_figure_of_lm_eval(run: Finished, tmp_path: Path) -> None:
     store, gate = Store(str(run.store)), PromotionConfig(name="lm", metric=FIGURE, threshold=0.0)
     value = measure(run, write_task(tmp_path / "tasks")).figures()[FIGURE]

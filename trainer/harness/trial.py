@@ -1,0 +1,78 @@
+"""Asking some examples of tasks before training, without a model: whether that can be done, and which figures there will be."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from lm_eval import evaluator
+from lm_eval.api.model import LM
+from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
+from transformers import PretrainedConfig
+
+from trainer.common.errors import ConfigError, brief
+from trainer.config.harness import PREFIX, HarnessConfig
+from trainer.harness.loading import NAMED, load_tasks
+from trainer.harness.measuring import figures_of
+from trainer.harness.warned import hearing
+
+EXAMPLES = 4
+"""How many of each task are asked."""
+
+log = logging.getLogger(__name__)
+
+
+def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None) -> None:
+    """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
+
+    `gate`: the figure that a gate is on, if there is one. Raises `ConfigError` for tasks that cannot be loaded or
+    asked, and for a figure that no task has.
+    """
+    figures: list[str] = []
+    with hearing() as heard:
+        found = load_tasks(options)
+        for name, loaded in found.tasks.items():
+            try:
+                figures += _try(loaded, options, resolve_max_length(config))
+            except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
+                raise ConfigError(
+                    f"evaluation.harness: lm-eval cannot ask the task {name!r}: {type(error).__name__}: {brief(error)}"
+                ) from error
+    for doubt in [*found.doubts, *heard()]:
+        log.warning("evaluation.harness: %s", doubt)
+    if gate is not None and gate.startswith(PREFIX) and gate not in figures:
+        like = get_close_matches(gate, figures, NAMED) or figures
+        raise ConfigError(f"promotion.metric is {gate!r}, which no task has that is asked; there is {', '.join(like)}")
+
+
+def _try(loaded: dict[str, Any], options: HarnessConfig, positions: int) -> list[str]:
+    """The figures of a task, or of a group and its tasks, by the names that a gate knows them by."""
+    for task in loaded["tasks"].values():
+        task.aggregation = lambda: defaultdict(lambda: len)  # some of few examples would be no number
+    limit = min(options.limit or EXAMPLES, EXAMPLES)
+    found = evaluator.evaluate(_NoModel(positions), loaded, limit=limit, bootstrap_iters=0, log_samples=False)
+    return [f"{PREFIX}{name}/{figure}" for name, told in found["results"].items() for figure in figures_of(name, told, found)]
+
+
+class _NoModel(LM):  # type: ignore[misc]
+    """Gives every request the same answer, if a model of so many positions could give one."""
+
+    def __init__(self, positions: int) -> None:
+        super().__init__()
+        self._positions = positions
+
+    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+        return [(-1.0, False)] * len(requests)
+
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        return [-1.0] * len(requests)
+
+    def generate_until(self, requests: Sequence[Any]) -> list[str]:
+        longest = max(normalize_gen_kwargs(request.args[1])["max_gen_toks"] for request in requests)
+        if longest >= self._positions:
+            raise ValueError(
+                f"answers may have {longest} tokens (generation_kwargs.max_gen_toks), but the model has {self._positions} "
+                "positions, which the question needs too"
+            )
+        return ["an answer"] * len(requests)
