@@ -1,6 +1,7 @@
 """What masking must know of a tokenizer: its mask token, which tokens are special, and which continue a word."""
 
 import json
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -8,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import TokenizerError
-from trainer.corpus.token_bytes import SPACE_MARK
+from trainer.corpus.token_bytes import SPACE_MARK, is_byte_level
 from trainer.corpus.tokenizer import TokenizerInfo, vocabulary
+from trainer.corpus.word_bytes import bytes_of, continues_word
 
 USUAL = ("[MASK]", "<mask>")
-BYTE_SPACES = "ĠĊĉč"
-"""How a byte-level tokenizer writes a space, a line's end, a tab and a carriage return."""
 
 
 class MaskTokens(NamedTuple):
@@ -42,12 +42,20 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
         )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True
-    prefix = description["model"].get("continuing_subword_prefix")
+    continues_word = _rule(description, vocab)
     for token, number in vocab.items():
-        continues[number] = token.startswith(prefix) if prefix else token[:1].isalnum() and token[:1] not in BYTE_SPACES
-    if not prefix and any(token.startswith(SPACE_MARK) for token in vocab):
-        for token, number in vocab.items():
-            continues[number] = not token.startswith(SPACE_MARK)
+        continues[number] = continues_word(token)
     known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     known[list(vocab.values())] = True
     return MaskTokens(mask_id, special, continues & ~special, np.flatnonzero(known & ~special))
+
+
+def _rule(description: dict[str, Any], vocab: Collection[str]) -> Callable[[str], bool]:
+    """By what a tokenizer's tokens tell whether they continue the word before them."""
+    if prefix := description["model"].get("continuing_subword_prefix"):
+        return lambda token: token.startswith(prefix)
+    if any(token.startswith(SPACE_MARK) for token in vocab):
+        return lambda token: not token.startswith(SPACE_MARK)
+    as_text = {token["content"] for token in description.get("added_tokens", [])}
+    written = bytes_of if is_byte_level(description) else str.encode
+    return lambda token: continues_word(token.encode() if token in as_text else written(token))

@@ -56,15 +56,20 @@ def byte_lengths(tokenizer: TokenizerInfo) -> Lengths:
     description: dict[str, Any] = json.loads(tokenizer.json)
     added = {token["id"]: token for token in description.get("added_tokens", [])}
     model = description["model"]
-    is_byte_level = "ByteLevel" in {kind for part in ENCODING_PARTS for kind in _types(description.get(part))}
+    of_bytes = is_byte_level(description)
     unknown = model.get("unk_token")
     lengths = np.zeros(tokenizer.max_id + 1, dtype=np.int64)
     for token, number in vocabulary(tokenizer.json).items():
         if number in added:
             lengths[number] = 0 if added[number]["special"] else len(token.encode())
         elif token != unknown and number != model.get("unk_id"):
-            lengths[number] = len(token) if is_byte_level else _estimate(token, model)
+            lengths[number] = len(token) if of_bytes else _estimate(token, model)
     return lengths
+
+
+def is_byte_level(description: dict[str, Any]) -> bool:
+    """Whether each character of a tokenizer's tokens stands for a byte."""
+    return "ByteLevel" in {kind for part in ENCODING_PARTS for kind in _types(description.get(part))}
 
 
 def _estimate(token: str, model: dict[str, Any]) -> int:

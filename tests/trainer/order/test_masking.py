@@ -81,6 +81,34 @@ def test_words_are_known_by_the_tokenizers_own_marks(tmp_path) -> None:
     assert tokens.continues[vocab["e"]] and not tokens.continues[vocab["Ġ"]] and not tokens.continues[vocab["."]]
 
 
+def words_of(text: str, vocab_size: int) -> list[str]:
+    """What is hidden together of a text by a byte-level tokenizer."""
+    bpe = byte_level_bpe(vocab_size)
+    bpe.add_special_tokens(["<mask>"])
+    continues = mask_tokens(info(bpe.to_str()), None).continues
+    words: list[list[int]] = []
+    for number in bpe.encode(text).ids:
+        if continues[number] and words:
+            words[-1].append(number)
+        else:
+            words.append([number])
+    return [bpe.decode(word) for word in words]
+
+
+@pytest.mark.parametrize("vocab_size", [300, 500])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("the cat's été", ["the", " cat", "'s", " été"]),
+        ("слово—другое, «да»", ["слово", "—другое", ",", " ", "«да", "»"]),
+        ("हिन्दी में", ["हिन्दी", " में"]),
+        ("学习。中文 한국어", ["学", "习", "。", "中", "文", " 한국어"]),
+    ],
+)
+def test_words_of_byte_level_tokenizers_end_where_those_of_the_text_do(text: str, words: list[str], vocab_size: int) -> None:
+    assert words_of(text, vocab_size) == words
+
+
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
