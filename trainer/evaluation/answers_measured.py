@@ -18,7 +18,15 @@ def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = N
 
     Raises as `identify_scoring` does.
     """
-    return locate_scoring(store, run, other, encoded, partial(_fingerprint, job))
+    return locate_scoring(store, run, other, encoded, partial(_fingerprint, as_measured(job, other)))
+
+
+def as_measured(job: ChatJob, other: str | None) -> ChatJob:
+    """How a job measures a model: one of an `other` run, which it did not try, with each conversation in a window of its own.
+
+    Families that carry a state on, or know no positions, would read those that share a window otherwise.
+    """
+    return job if other is None else job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
 
 
 def require_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:

@@ -14,7 +14,7 @@ import torch
 from transformers import AutoTokenizer
 
 from tests.depth import once
-from tests.processes import start_warm
+from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, write_config
 from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
@@ -24,9 +24,11 @@ from trainer.chat.encoding import encode_conversations
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.measuring import evaluate_any
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import KINDS, kind_of, load_training_job
+from trainer.kinds.training import train
 from trainer.models.plain_attention import WITH_MASKS, WITHOUT_MASKS
 from trainer.preflight.chat import chat_preflight
 from trainer.records.evaluations import ChatEvaluation
@@ -66,6 +68,21 @@ def records_of(chats: Path, split: str) -> list[dict[str, Any]]:
 def test_a_file_with_the_task_chat_is_of_this_kind(chats: Path, model: Path, tmp_path: Path) -> None:
     job = load_training_job(str(write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path, model))))
     assert kind_of(job).recorded is CHAT and kind_of(job) in KINDS
+
+
+def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_measure_itself(
+    tuned: Finished, chats: Path, model: Path, tmp_path: Path
+) -> None:
+    store = shutil.copytree(tuned.store, tmp_path / "store")
+    packed = chat_job(chats, store, model, training__epochs=1)
+    carries = chat_model(tmp_path / "mamba", "mamba", initializer_range=0.5)
+    alone = chat_job(chats, store, carries, training__epochs=1, data__packing=False)
+    with cores(1):
+        encoded = encode_conversations(alone, silent())
+        champion = train(alone, silent(), encoded).key
+        own = evaluate_answers(alone, champion, silent(), encoded=encoded.key)
+        found = evaluate_answers(packed, tuned.run, silent(), other=champion)
+    assert found.scores["validation"]["loss"] == pytest.approx(own.scores["validation"]["loss"], abs=1e-5)
 
 
 def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_measured_anew(
