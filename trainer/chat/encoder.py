@@ -1,10 +1,12 @@
 """Conversations to token ids, by a chat template and the model's own tokenizer, with the tokens that the assistant says.
 
-The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token: that stays text.
+The ids are those of `tokenizer.apply_chat_template`, but for text that spells a special token, which stays text, and for an
+answer whose beginning would share a token with what stands before it: that is read as it is when a model is asked.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -25,6 +27,10 @@ LONGEST = 2048
 
 STAND_IN = "\ue000{}\ue001"
 """A message that no text holds: where the template puts it, it puts the message."""
+
+
+Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
+"""Ids of shape [T], and from where to where in a text each stands, of shape [T, 2]."""
 
 
 class ChatEncoding(NamedTuple):
@@ -62,14 +68,38 @@ class ChatEncoder:
     def encode(self, conversation: Sequence[Message]) -> ChatEncoding:
         """A conversation, cut to `context`. Raises `ValueError` as `ChatTemplate.write` does."""
         written = self.template.write(conversation)
-        found = self.tokenizer.backend_tokenizer.encode(written.text, add_special_tokens=False)
-        ids, offsets = np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(-1, 2)
+        ids, offsets = self._tokens(written.text, [start for start, _ in written.answers])
         if spelt := self._spelt(conversation):
             ids, offsets = self._as_text(conversation, written.text, spelt, ids, offsets)
         answered = np.zeros(len(ids), dtype=bool)
         for start, end in written.answers:
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
         return ChatEncoding(ids[: self.context], answered[: self.context], len(ids) > self.context)
+
+    def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
+        """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.
+
+        Raises `ValueError` if the tokenizer does not read the parts as it reads the whole.
+        """
+        ids, offsets = self._encode(text)
+        ends = np.maximum.accumulate(offsets[:, 1])
+        begins = np.minimum(offsets[:, 0], np.concatenate([[0], ends[:-1]]))  # some tokenizers leave spaces out of offsets
+        cuts = [start for start in starts if ((begins < start) & (offsets[:, 1] > start)).any()]
+        if not cuts:
+            return ids, offsets
+        parts = [self._encode(text[start:end], start) for start, end in pairwise([0, *cuts, len(text)])]
+        divided = np.concatenate([part for part, _ in parts])
+        if self.tokenizer.backend_tokenizer.decode(divided, False) != self.tokenizer.backend_tokenizer.decode(ids, False):
+            raise ValueError(
+                "an answer begins within a token of what the chat template writes before it, and this tokenizer reads it "
+                "otherwise by itself; leave out spaces where the answer begins, or where the template asks for it"
+            )
+        return divided, np.concatenate([places for _, places in parts])
+
+    def _encode(self, text: str, at: int = 0) -> Tokens:
+        """The ids of a text that stands at a place of another, and from where to where each stands there."""
+        found = self.tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        return np.array(found.ids, dtype=np.int32), np.array(found.offsets, dtype=np.int64).reshape(-1, 2) + at
 
     def _spelt(self, conversation: Sequence[Message]) -> set[int]:
         """The special tokens whose spelling stands in a message."""
@@ -78,7 +108,7 @@ class ChatEncoder:
 
     def _as_text(
         self, conversation: Sequence[Message], text: str, spelt: set[int], ids: NDArray[np.int32], offsets: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    ) -> Tokens:
         """The same with the tokens of text in the place of special ones that a message spells."""
         places = self._find_messages(conversation, text)
         backend = self.tokenizer.backend_tokenizer

@@ -22,7 +22,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 
 
 def encode_conversations(job: ChatJob, progress: Progress) -> ArtifactRef:

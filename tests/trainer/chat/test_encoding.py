@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model
+from tests.trainer.small_tokenizers import unigram
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.messages import Message, read_conversation
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
@@ -18,6 +20,10 @@ ASKED = [
     Message("user", "And then?"),
     Message("assistant", "assistant"),
 ]
+
+
+SPACED = CHATML.replace("'\n' + message['content']", "': ' + message['content']").replace("assistant\n'", "assistant: '")
+"""With a space before what is said, which is read as the beginning of its first word."""
 
 
 def data_of(**changes: Any) -> ChatDataConfig:
@@ -60,6 +66,29 @@ def test_the_ids_are_those_of_apply_chat_template(model: Path, template: str) ->
     messages = [message._asdict() for message in ASKED]
     expected = encoder.tokenizer.apply_chat_template(messages, chat_template=template, return_dict=True)["input_ids"]
     assert encoder.encode(ASKED).input_ids.tolist() == expected
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED, SPACED])
+@pytest.mark.parametrize("answer", ["\n\nHello", "\n hello", "  Hello", "Hello"])
+def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(model: Path, template: str, answer: str) -> None:
+    encoder = encoder_of(model, template)
+    found = encoder.encode([ASKED[0], Message("assistant", answer), *ASKED[2:]])
+    asked = encoder.tokenizer.apply_chat_template(
+        [ASKED[0]._asdict()], chat_template=template, add_generation_prompt=True, return_dict=True
+    )["input_ids"]
+    assert found.input_ids[: len(asked)].tolist() == asked
+    assert not found.answered[: len(asked)].any() and found.answered[len(asked)]
+    assert encoder.tokenizer.decode(found.input_ids[found.answered]) == f"{answer}{END}assistant{END}"
+
+
+def test_a_tokenizer_that_reads_an_answer_otherwise_by_itself_is_told(tmp_path: Path) -> None:
+    """It puts a space before every text."""
+    folder = chat_model(tmp_path / "llama")
+    PreTrainedTokenizerFast(tokenizer_object=unigram(), eos_token="</s>").save_pretrained(folder)
+    begins, ends = "{% for m in messages %}{{ m['role'] + ': ' + m['content'] + eos_token }}{% endfor %}", "{{ 'assistant: ' }}"
+    encoder = encoder_of(folder, begins + "{% if add_generation_prompt %}" + ends + "{% endif %}")
+    with pytest.raises(ValueError, match="an answer begins within a token of what the chat template writes before it"):
+        encoder.encode(ASKED)
 
 
 def test_prefixes_and_marks_find_the_same(model: Path) -> None:
