@@ -19,7 +19,8 @@ from trainer.labelled.sources import TRAIN, VALIDATION
 class Counts:
     """What was counted of a split's records.
 
-    `unanswered` lost every token of an answer when their end was cut off, and are left out.
+    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that the
+    template does not mark as such, so that they are not learnt.
     """
 
     examples: int = 0
@@ -28,6 +29,7 @@ class Counts:
     longest: int = 0
     truncated: int = 0
     unanswered: int = 0
+    unmarked: int = 0
     bad_records: int = 0
     questions: set[bytes] = field(default_factory=set)
 
@@ -107,6 +109,7 @@ def _values(row: Row, present: Sequence[str]) -> list[object]:
 def _count(counts: Counts, tokens: ChatEncoding, question: bytes) -> bool:
     """Take a conversation into the counts; returns whether anything of an answer is left of it."""
     counts.truncated += tokens.truncated
+    counts.unmarked += tokens.unmarked
     if not tokens.answered[1:].any():
         counts.unanswered += 1
         return False

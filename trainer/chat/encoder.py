@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.chat.messages import Message
+from trainer.chat.messages import ASSISTANT, Message
 from trainer.chat.template import ChatTemplate, load_template
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ChatDataConfig
@@ -34,11 +34,15 @@ Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 
 class ChatEncoding(NamedTuple):
-    """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off."""
+    """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off.
+
+    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt.
+    """
 
     input_ids: NDArray[np.int32]
     answered: NDArray[np.bool_]
     truncated: bool
+    unmarked: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class ChatEncoder:
         answered = np.zeros(len(ids), dtype=bool)
         for start, end in written.answers:
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
-        return ChatEncoding(ids[: self.context], answered[: self.context], len(ids) > self.context)
+        unmarked = max(0, sum(message.role == ASSISTANT for message in conversation) - len(written.answers))
+        return ChatEncoding(ids[: self.context], answered[: self.context], len(ids) > self.context, unmarked)
 
     def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.

@@ -93,6 +93,11 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
                 "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left out, as "
                 "no answer is left of them: %d", name, split, found.truncated, found.unanswered,
             )  # fmt: skip
+        if found.unmarked:
+            log.warning(
+                "data set %s, %s split: answers that the chat template does not mark by {%% generation %%}, so that these are "
+                "not learnt: %d", name, split, found.unmarked,
+            )  # fmt: skip
     if duplicates := duplicates_across(counts):
         log.warning(
             "data set %s: %d of %d questions of the validation split are in train as well, so validation figures will flatter",

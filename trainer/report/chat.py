@@ -127,6 +127,8 @@ def _data_note(facts: RunFacts, details: dict[str, Any]) -> str:
     if details["source"]["validation_cut"]:
         share = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {share} is held out for validation, by a hash of what comes before the first answer.")
+    if unmarked := sum(each["unmarked"] for each in details["splits"].values()):
+        notes.append(f"{plural(unmarked, 'answer')} that the chat template does not mark as such are not learnt.")
     if across:
         notes.append(f"{plural(across, 'question')} of validation are in train as well, so the validation figures flatter.")
     return " ".join(notes)

@@ -82,6 +82,7 @@ class ChatSplitDetails(Details):
     longest: Count
     truncated: Count
     unanswered: Count
+    unmarked: Count
     bad_records: Count
 
 

@@ -81,6 +81,12 @@ def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(mod
     assert encoder.tokenizer.decode(found.input_ids[found.answered]) == f"{answer}{END}assistant{END}"
 
 
+def test_answers_that_a_template_does_not_mark_are_counted(model: Path) -> None:
+    last = MARKED.replace("{% if message['role'] == 'assistant' %}", "{% if message['role'] == 'assistant' and loop.last %}")
+    assert [encoder_of(model, template).encode(ASKED).unmarked for template in (CHATML, MARKED, last)] == [0, 0, 1]
+    assert said(encoder_of(model, last), ASKED) == f"assistant{END}"
+
+
 def test_a_tokenizer_that_reads_an_answer_otherwise_by_itself_is_told(tmp_path: Path) -> None:
     """It puts a space before every text."""
     folder = chat_model(tmp_path / "llama")

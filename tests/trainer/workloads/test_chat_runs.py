@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from tests.depth import once
 from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, write_config
-from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats, written
+from tests.trainer.chats import MARKED, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
 from trainer import compare, lineage
 from trainer.chat.encoded import open_chat
@@ -166,6 +166,21 @@ def test_what_is_too_long_is_counted_and_left_out_without_an_answer(
     assert (counts["truncated"], counts["unanswered"], counts["examples"]) == (2, 1, 4)
     assert counts["longest"] == 256 and len(found.splits["train"]) == 4
     assert "train split: conversations that are longer than data.context and lose their end: 2; left out," in caplog.text
+
+
+def test_answers_that_the_template_leaves_unmarked_are_told(
+    chats: Path, model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = [{"role": role, "content": "so"} for role in ("user", "assistant", "user", "assistant")]
+    path = written(tmp_path / "turns.jsonl", [{"messages": turns}] * 3)
+    last = MARKED.replace("== 'assistant' %}", "== 'assistant' and loop.last %}")
+    job = chat_job(chats, tmp_path / "store", model, data__train=[path], data__chat_template=last)
+    found = open_chat(Store(job.store), encode_conversations(job, silent()).key)
+    assert found.details["splits"]["train"]["unmarked"] == 3
+    assert (
+        "train split: answers that the chat template does not mark by {% generation %}, so that these are not learnt: 3"
+        in caplog.text
+    )
 
 
 def test_validation_is_cut_by_the_question(chats: Path, model: Path, tmp_path: Path) -> None:
