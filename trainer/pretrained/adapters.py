@@ -2,7 +2,7 @@
 
 adapter_model.safetensors    the trained matrices, and a classifier's head
 adapter_config.json          rank, alpha and targets; and the base model's name
-base_model.json              the base model's name, where it was found, and the digests of its files
+base_model.json              the base model's name, where it was found, its place, and the digests of its files
 config.json                  the configuration of the base model with the adapter's head
 """
 
@@ -27,7 +27,10 @@ DECIDE = ("config.json", "*.safetensors")
 
 
 class Base(BaseModel):
-    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files' SHA-256."""
+    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files' SHA-256.
+
+    `path` is where a folder lay: the name may be a relative one, and another command starts in another folder.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -35,13 +38,14 @@ class Base(BaseModel):
     origin: Literal["store", "folder", "hub"]
     key: str | None
     files: dict[str, str]
+    path: str | None = None
 
 
 def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | None, files: Mapping[str, str]) -> Base:
     """A base model with the digests of those of its files that count."""
     decide = [file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)]
     kept = {file: files[file] for file in decide}
-    return Base(name=name, origin=origin, key=key, files=kept)
+    return Base(name=name, origin=origin, key=key, files=kept, path=str(Path(name).absolute()) if origin == "folder" else None)
 
 
 def is_adapter(folder: Path) -> bool:

@@ -44,14 +44,32 @@ def find_model(store: Store, name: str, hub: bool = False) -> Checkpoint:
     base = read_base(Path(found.folder)) if is_adapter(Path(found.folder)) else None
     if base is None:
         return found
-    beside = _find(store, base.key or base.name, base.origin == "hub")
+    beside = _find_beside(store, found.folder, base)
     require_base(Path(found.folder), identify_base(base.name, beside))
     return found._replace(beside=beside.folder)
 
 
+def _find_beside(store: Store, folder: str, base: Base) -> Checkpoint:
+    """The base model that an adapter's folder names. Raises `ArtifactError` if it is not there, or damaged."""
+    places = [base.key or base.name] if base.path is None else [place for place in (base.path, base.name) if _is_model(place)]
+    if not places:
+        raise ArtifactError(
+            f"{folder} is an adapter of the model {base.name!r}, which is neither in {base.path}, where it was when that was "
+            f"trained, nor there as seen from {Path.cwd()}; put it back"
+        )
+    try:
+        return _find(store, places[0], base.origin == "hub")
+    except ArtifactError as error:
+        raise ArtifactError(f"{folder} is an adapter, and its base model is not to be had: {error}") from error
+
+
+def _is_model(folder: str) -> bool:
+    return Path(folder, "config.json").is_file()
+
+
 def find_base(store: Store, name: str) -> Checkpoint:
     """The model that an adapter is trained beside: a folder here, else as `find_model` finds it, on the hub too."""
-    if Path(name, "config.json").is_file():
+    if _is_model(name):
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     return _find(store, name, hub=True)
 
@@ -85,7 +103,7 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
             files = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
             folder = fetch_files(store, key, manifest, lambda file: not of_optimizer(file))
             return Checkpoint(str(folder), files, key, "store")
-    if Path(name, "config.json").is_file():
+    if _is_model(name):
         return Checkpoint(name, digest_files(Path(name)), None, "folder")
     if hub and is_hub_name(name) and not Path(name).exists():
         folder = _fetch_from_hub(store, name)

@@ -148,6 +148,23 @@ def test_a_run_does_not_go_on_beside_another_base_model(
         find_model(Store(str(stocked)), "runs/named/checkpoints/step-00000004")
 
 
+def test_a_base_model_of_a_relative_path_is_found_from_other_folders(
+    raw: Path, stocked: Path, prepared: tuple[Path, PreparedData], data: PreparedData, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    base = write_base(tmp_path / "there" / "base", *prepared)
+    monkeypatch.chdir(base.parent)
+    run = adapt(raw, stocked, data, Path("base"), {**LORA, "publish": "adapter"}, training__max_steps=2)
+    monkeypatch.chdir(tmp_path)
+    store, final = Store(str(stocked)), f"{run}/final"
+    assert find_model(store, final).beside == str(base)
+    moved = base.rename(tmp_path / "base")
+    assert find_model(store, final).beside == "base", "seen from here"
+    moved.rename(tmp_path / "elsewhere")
+    with pytest.raises(ArtifactError, match=rf"is an adapter of the model 'base', which is neither in {base}, where"):
+        find_model(store, final)
+
+
 def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
 ) -> None:
