@@ -88,12 +88,9 @@ def _wandb(project: str, run: str) -> Any:
 
 
 def _mlflow(project: str, run: str) -> Any:
-    import mlflow
-    from accelerate.tracking import MLflowTracker
+    from trainer.training.mlflow_runs import ContinuedMLflow
 
-    named = f"attributes.run_name = '{run}'"
-    found = mlflow.search_runs(experiment_names=[project], filter_string=named, output_format="list")
-    return MLflowTracker(project, run_name=run, run_id=found[0].info.run_id if found else None)
+    return ContinuedMLflow(project, run)
 
 
 MAKERS: dict[Tracker, Callable[[str, str], Any]] = {"trackio": _trackio, "wandb": _wandb, "mlflow": _mlflow}

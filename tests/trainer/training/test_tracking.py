@@ -104,6 +104,31 @@ def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: 
 
 
 @pytest.mark.deep
+def test_mlflow_goes_on_with_a_run_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where an operational setting is another one, which it does not take for a parameter."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    cpu_runtime()
+    for steps, save_every, numerator in (((1, 2, 3), 10, 1), ((3, 4), 20, 1), ((4, 5), 20, 2)):
+        job = {**JOB, "training": {**JOB["training"], "save_every": save_every}}
+        with Trackers(["mlflow"], "job", "job-1", job) as trackers:
+            assert trackers._trackers, "it has started"
+            for step in steps:
+                trackers.show("train", step, {"loss": numerator / step, "step_seconds": 0.1 * save_every})
+    (run,) = mlflow.search_runs(experiment_names=["job"], output_format="list")
+    assert (run.info.run_name, run.info.status) == ("job-1", "FINISHED")
+    assert (run.data.params["training.save_every"], run.data.tags["training.save_every"]) == ("10", "20")
+    of_loss, of_speed = (
+        [(each.step, each.value) for each in mlflow.MlflowClient().get_metric_history(run.info.run_id, name)]
+        for name in ("train/loss", "train/step_seconds")
+    )
+    assert of_loss == [(1, 1), (2, 1 / 2), (3, 1 / 3), (4, 1 / 4), (4, 2 / 4), (5, 2 / 5)], (
+        "a step with another loss is another"
+    )
+    assert [step for step, _ in of_speed] == [1, 2, 3, 4, 4, 5]
+
+
+@pytest.mark.deep
 def test_wandb_keeps_a_run_here_under_its_name_each_time_it_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)
