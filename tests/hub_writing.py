@@ -55,6 +55,13 @@ def taking_commits() -> Iterator[Hub]:
                 return self._commit(repo, body)
             return self._answer(404, {"error": f"nothing at {path}"})
 
+        def do_GET(self) -> None:
+            _, _, _, owner, name, *rest = self.path.partition("?")[0].split("/")
+            if rest != ["tree", "main"]:
+                return self._answer(404, {"error": f"nothing at {self.path}"})
+            files = hub.repos[f"{owner}/{name}"].items()
+            return self._answer(200, [{"type": "file", "path": path, "size": len(data), "oid": ""} for path, data in files])
+
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             oid = self.path.rpartition("/")[2]
@@ -95,12 +102,14 @@ def taking_commits() -> Iterator[Hub]:
                     files[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
                     files[value["path"]] = hub.objects[value["oid"]]
+                elif line["key"] == "deletedFile":
+                    del files[value["path"]]
             hub.repos[repo] = files
             oid = hashlib.sha1(body).hexdigest()
             url = f"{hub.url}/{repo}/commit/{oid}"
             return self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url, "hookOutput": ""})
 
-        def _answer(self, status: int, told: dict[str, Any]) -> None:
+        def _answer(self, status: int, told: dict[str, Any] | list[dict[str, Any]]) -> None:
             body = json.dumps(told).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")

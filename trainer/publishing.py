@@ -1,10 +1,12 @@
 """A finished model on the Hugging Face hub, with its model card: `headrace push STORE MODEL REPO`.
 
 The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit: the hub
-has all of them or none. HF_ENDPOINT says which hub, HF_TOKEN or `hf auth login` who asks.
+has all of them or none. The same commit takes files of another model out that the repository had. HF_ENDPOINT says which hub,
+HF_TOKEN or `hf auth login` who asks.
 """
 
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +22,13 @@ from trainer.store.manifest import Manifest, fetch_artifact, require_intact
 from trainer.store.places import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 
+OF_A_MODEL = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json", "config.json",
+    "generation_config.json", "adapter_config.json", "adapter_model.bin", BASE, "tokenizer*", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*",
+)  # fmt: skip
+"""Names of files that libraries would load together with those of another model, or in their place."""
+
 
 class Pushed(NamedTuple):
     """What was sent, or would be: to which repository, of which run, and the files with their sizes in bytes."""
@@ -29,6 +38,8 @@ class Pushed(NamedTuple):
     files: dict[str, int]
     commit: str | None
     """The address of the commit; None if nothing was sent."""
+    removed: list[str]
+    """Files of a model that was there before, which the commit took out."""
 
 
 def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> int:
@@ -41,6 +52,7 @@ def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: b
         show_json(found._asdict())
         return 0
     lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
+    lines += [f"{'removed':>10}  {name}" for name in found.removed]
     total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
     said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
     show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
@@ -64,10 +76,11 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
     require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
     _require_reachable_base(store, run, manifest)
     if dry:
-        return Pushed(repo, run, files, None)
+        return Pushed(repo, run, files, None, [])
     token = _token()
     folder = fetch_artifact(store, f"{run}/{FINAL}", FINAL_KIND)
-    return Pushed(repo, run, files, _send(folder, manifest, run, repo, private, token))
+    commit, removed = _send(folder, manifest, run, repo, private, token)
+    return Pushed(repo, run, files, commit, removed)
 
 
 def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
@@ -82,9 +95,9 @@ def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
         )
 
 
-def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> str:
-    """Make the repository unless it is there, and commit the files; returns the commit's address."""
-    from huggingface_hub import CommitOperationAdd, HfApi
+def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> tuple[str, list[str]]:
+    """Make the repository unless it is there, and commit the files; returns the commit's address, and what it took out."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
@@ -96,7 +109,10 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
     message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
     try:
         api.create_repo(repo, private=private or None, exist_ok=True)
-        made: Any = api.create_commit(repo, additions, commit_message=message)
+        names = {record.name for record in manifest.files}
+        old = [each.path for each in api.list_repo_tree(repo) if _is_of_a_model(each.path) and each.path not in names]
+        deletions = [CommitOperationDelete(name) for name in old]
+        made: Any = api.create_commit(repo, [*additions, *deletions], commit_message=message)
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status >= 500:
@@ -110,7 +126,11 @@ def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, 
             f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
             passes=True,
         ) from error
-    return str(made.commit_url)
+    return str(made.commit_url), old
+
+
+def _is_of_a_model(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in OF_A_MODEL)
 
 
 def _check_name(repo: str) -> None:

@@ -1,5 +1,6 @@
 """A finished model on a hub: all of its files in one commit, or one line that says why not."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -58,6 +59,16 @@ def test_a_champion_is_sent_with_its_card_in_one_commit_and_can_be_sent_again(re
     assert f"sent: {hub.url}/me/model/commit/" in ended.stdout
     again = push(reported, hub.url, "me/model", model=reported.run)
     assert again.returncode == 0 and len(hub.messages) == 2 and hub.repos["me/model"] == published(reported)
+
+
+def test_files_of_the_model_that_was_there_before_are_taken_out_and_others_stay(reported: Finished, hub: Hub) -> None:
+    own = {".gitattributes": b"", "LICENSE": b"", "notes.txt": b"", "figure.png": b""}
+    former = {"adapter_config.json": b"{}", "model-00001-of-00002.safetensors": b"", "chat_template.jinja": b""}
+    hub.repos["me/model"] = {**own, **former, "config.json": b"{}"}
+    ended = push(reported, hub.url, "me/model", "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert hub.repos["me/model"] == {**own, **published(reported)} and len(hub.messages) == 1
+    assert sorted(json.loads(ended.stdout)["removed"]) == sorted(former)
 
 
 def test_a_dry_run_shows_the_files_and_asks_no_hub(reported: Finished) -> None:
