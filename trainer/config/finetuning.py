@@ -75,12 +75,22 @@ class LabelledDataConfig(SplitsConfig):
         "line names the text columns has one, and one with one column less is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
-    label_column: str = Field(default="label", description="the column with the label")
+    label_column: str = Field(
+        default="label", description="the column with the label; task multi-label: with the list of labels, in csv divided by "
+        "label_separator"
+    )  # fmt: skip
+    label_columns: list[str] | None = Field(
+        default=None, min_length=2, description="task multi-label: columns of 0 and 1, one for each class, in place of "
+        "label_column"
+    )  # fmt: skip
+    label_separator: str = Field(
+        default=",", min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an example"
+    )
     id_column: str | None = Field(
         default=None, description="the column that names an example, in the splits that have it; default: its row number"
     )
-    task: Literal["classification", "regression"] = Field(
-        default="classification", description="regression predicts one number"
+    task: Literal["classification", "multi-label", "regression"] = Field(
+        default="classification", description="multi-label: each class applies or not; regression: one number is predicted"
     )
     classes: list[str] | None = Field(
         default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data set "
@@ -98,9 +108,26 @@ class LabelledDataConfig(SplitsConfig):
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
-        columns = [*self.text_columns, self.label_column, *([self.id_column] if self.id_column else [])]
+        columns = [*self.text_columns, *self.columns_of_labels, *([self.id_column] if self.id_column else [])]
         if doubles := sorted({column for column in columns if columns.count(column) > 1}):
             raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, label_column and id_column")
+        return self
+
+    @property
+    def columns_of_labels(self) -> list[str]:
+        """The column with the label, or those of the classes."""
+        return self.label_columns or [self.label_column]
+
+    @model_validator(mode="after")
+    def _several_labels_an_example(self) -> Self:
+        for name in ("label_columns", "label_separator"):
+            if name in self.model_fields_set and getattr(self, name) is not None and self.task != "multi-label":
+                raise ValueError(f"{name} goes with task multi-label, not {self.task!r}")
+        if self.label_columns is None:
+            return self
+        for name in ("label_column", "classes", "label_separator"):
+            if name in self.model_fields_set and getattr(self, name) is not None:
+                raise ValueError(f"label_columns name the classes themselves: leave {name} out")
         return self
 
     @model_validator(mode="after")
@@ -235,8 +262,8 @@ class FinetuneJob(Schema):
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:
-        if self.data.task == "regression":
+        if self.data.task != "classification":
             for name in ("class_weights", "label_smoothing"):
                 if getattr(self.training, name):
-                    raise ValueError(f"training.{name} goes with classes, and data.task is regression, which predicts a number")
+                    raise ValueError(f"training.{name} goes with data.task classification, not {self.data.task}")
         return self

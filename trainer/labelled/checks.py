@@ -30,7 +30,7 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     for split, each in parts.items():
         for part in each:
             table = open_table(part, data)
-            needed = [*data.text_columns, *([data.label_column] if split != TEST else [])]
+            needed = [*data.text_columns, *(data.columns_of_labels if split != TEST else [])]
             if missing := [column for column in needed if column not in table.columns]:
                 raise _lacks(data, part, missing[0], table.columns)
             identified.setdefault(split, set()).add(data.id_column in table.columns)
@@ -63,7 +63,7 @@ def _lacks(data: LabelledDataConfig, part: Part, column: str, found: list[str]) 
     hint = ""
     if data.source == "csv" and not data.columns:
         hint = "; if its first line is no header, name its columns in `columns`"
-    elif data.columns and column == data.label_column and len(found) < len(data.columns):
+    elif data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
         hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
     return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
 
@@ -75,7 +75,7 @@ def require_all_classes(
 
     `kept`: which rows of the parts are good, of shape [rows]; `meant`: the ids of the good ones.
     """
-    if labels.classes is None:
+    if labels.classes is None or meant.ndim > 1:
         return
     present = np.unique(meant)
     if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):

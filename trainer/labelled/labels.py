@@ -36,7 +36,7 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         return None
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, float) and data.task == "classification" and value.is_integer():
+    if isinstance(value, float) and data.task != "regression" and value.is_integer():
         return int(value)  # how tables hold integers beside missing values
     if isinstance(value, str | int | float):
         return value

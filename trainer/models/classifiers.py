@@ -23,6 +23,10 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
+SEVERAL = "multi_label_classification"
+PROBLEMS = {"classification": "single_label_classification", "multi-label": SEVERAL, "regression": "regression"}
+"""How `transformers` calls what the data asks for."""
+
 
 def load_classifier(
     store: Store, job: FinetuneJob, data: dict[str, Any], checkpoint: Path | None, beside: str | None = None
@@ -77,11 +81,9 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
 
     An adapter is merged into the model that it was trained `beside`.
 
-    Raises `ConfigError` if it cannot be loaded, has no such head, or gives an example several classes at once.
+    Raises `ConfigError` if it cannot be loaded, or has no such head.
     """
     config = _read_config(source)
-    if config.problem_type == "multi_label_classification":
-        raise ConfigError(f"model {source!r} gives a text several classes at once, which is not supported")
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
     if beside is not None:
         return merge(_load_adapted(source, beside, config, None))
@@ -105,7 +107,7 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
     config = _read_config(source)
     classes = data["classes"] or ["value"]
-    config.problem_type = "single_label_classification" if data["classes"] else "regression"
+    config.problem_type = PROBLEMS[data["task"]]
     config.id2label = dict(enumerate(classes))
     config.label2id = {name: number for number, name in enumerate(classes)}
     text = config.get_text_config()
