@@ -199,9 +199,11 @@ def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, A
 
 def _as_array(labels: pa.ChunkedArray) -> NDArray[Any]:
     """A column without nulls as an array of shape [N], or, of lists of one length, [N, C]."""
+    values: NDArray[Any]
     if not pa.types.is_fixed_size_list(labels.type):
-        return labels.to_numpy()
-    values: NDArray[Any] = labels.combine_chunks().flatten().to_numpy()
+        values = labels.to_numpy()
+        return values
+    values = labels.combine_chunks().flatten().to_numpy()
     return values.reshape(len(labels), labels.type.list_size)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
@@ -23,8 +23,12 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-SEVERAL = "multi_label_classification"
-PROBLEMS = {"classification": "single_label_classification", "multi-label": SEVERAL, "regression": "regression"}
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+SEVERAL: Problem = "multi_label_classification"
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label_classification", "multi-label": SEVERAL, "regression": "regression",
+}  # fmt: skip
 """How `transformers` calls what the data asks for."""
 
 
