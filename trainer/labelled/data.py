@@ -176,7 +176,7 @@ def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str,
     if labels.classes is None:
         return
     if data.task == "multi-label":
-        found = splits[TRAIN].labels.any(axis=0).tolist()
+        found: list[bool] = splits[TRAIN].labels.any(axis=0).tolist()
         absent = [name for name, applies in zip(labels.classes, found, strict=True) if not applies]
         if absent:
             log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))
