@@ -11,6 +11,9 @@ from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, OptimizationCo
 from trainer.config.schema import Name, Schema
 from trainer.config.tracking import Tracking
 
+LABEL = "label"
+"""The usual name of the column with the label."""
+
 BALANCED: Literal["balanced"] = "balanced"
 
 
@@ -76,16 +79,17 @@ class LabelledDataConfig(SplitsConfig):
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
     label_column: str = Field(
-        default="label", description="the column with the label; task multi-label: with the list of labels, in csv divided by "
+        default=LABEL, description="the column with the label; task multi-label: with the list of labels, in csv divided by "
         "label_separator"
     )  # fmt: skip
     label_columns: list[str] | None = Field(
         default=None, min_length=2, description="task multi-label: columns of 0 and 1, one for each class, in place of "
         "label_column"
     )  # fmt: skip
-    label_separator: str = Field(
-        default=",", min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an example"
-    )
+    label_separator: str | None = Field(
+        default=None, min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an example; "
+        "default: a comma"
+    )  # fmt: skip
     id_column: str | None = Field(
         default=None, description="the column that names an example, in the splits that have it; default: its row number"
     )
@@ -121,13 +125,13 @@ class LabelledDataConfig(SplitsConfig):
     @model_validator(mode="after")
     def _several_labels_an_example(self) -> Self:
         for name in ("label_columns", "label_separator"):
-            if name in self.model_fields_set and getattr(self, name) is not None and self.task != "multi-label":
+            if getattr(self, name) is not None and self.task != "multi-label":
                 raise ValueError(f"{name} goes with task multi-label, not {self.task!r}")
         if self.label_columns is None:
             return self
-        for name in ("label_column", "classes", "label_separator"):
-            if name in self.model_fields_set and getattr(self, name) is not None:
-                raise ValueError(f"label_columns name the classes themselves: leave {name} out")
+        given = {"label_column": self.label_column != LABEL, "classes": self.classes, "label_separator": self.label_separator}
+        if doubled := [name for name, value in given.items() if value]:
+            raise ValueError(f"label_columns name the classes themselves: leave {doubled[0]} out")
         return self
 
     @model_validator(mode="after")

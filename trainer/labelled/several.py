@@ -20,7 +20,7 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
     if data.label_columns is not None:
         return _of_columns(value, data.label_columns)
     if isinstance(value, str) and data.source == "csv":
-        value = [part.strip() for part in value.split(data.label_separator) if part.strip()]
+        value = [part.strip() for part in value.split(data.label_separator or ",") if part.strip()]
     if value is None:
         return None
     if not isinstance(value, list | tuple):

@@ -101,12 +101,20 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
     [
         ({"task": "classification", "label_columns": ["b", "c"]}, "label_columns goes with task multi-label"),
         ({"label_columns": ["b", "c"], "classes": ["b", "c"]}, "label_columns name the classes themselves: leave classes out"),
+        ({"label_columns": ["b", "c"], "label_column": "d"}, "leave label_column out"),
+        ({"task": "regression", "label_separator": ";"}, "label_separator goes with task multi-label, not 'regression'"),
         ({"label_columns": ["a", "c"]}, "the column 'a' is named twice"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         LabelledDataConfig.model_validate({"source": "csv", "train": ["a.csv"], **OPTIONS, **changes})
+
+
+@pytest.mark.parametrize("changes", [{}, {"label_columns": CLASSES}, {"label_separator": ";"}, {"task": "classification"}])
+def test_a_job_is_read_back_as_its_run_records_it(changes: dict[str, Any]) -> None:
+    data = LabelledDataConfig.model_validate({"source": "csv", "train": ["a.csv"], **OPTIONS, **changes})
+    assert LabelledDataConfig.model_validate(data.model_dump(mode="json")) == data
 
 
 def test_the_figures_are_scikit_learns_in_whatever_batches() -> None:
