@@ -175,16 +175,12 @@ def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
 def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
     if labels.classes is None:
         return
-    if data.task == "multi-label":
-        found: list[bool] = splits[TRAIN].labels.any(axis=0).tolist()
-        absent = [name for name, applies in zip(labels.classes, found, strict=True) if not applies]
-        if absent:
-            log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))
-        return
-    for split in (TRAIN, VALIDATION):
+    several = data.task == "multi-label"
+    for split in () if several else (TRAIN, VALIDATION):
         if len(found := np.unique(splits[split].labels)) == 1:
             name = labels.classes[int(found[0])]
             log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
-    present = set(splits[TRAIN].labels.tolist())
+    train = splits[TRAIN].labels
+    present = set((np.flatnonzero(train.max(axis=0)) if several else train).tolist())
     if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
         log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))
