@@ -73,6 +73,14 @@ def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
     assert found.texts["train"] == found.texts["test"] == [(row["a"],) for row in rows]
 
 
+def test_a_class_that_never_applies_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = [written(tmp_path / "a.jsonl", as_jsonl([{"a": "x", "label": row} for row in (["a"], ["a", "c"], [])]))]
+    assert read(source="jsonl", train=path, validation=path, **OPTIONS, classes=["a", "b", "c"]).classes == ["a", "b", "c"]
+    assert [record.getMessage() for record in caplog.records if "no example" in record.getMessage()] == [
+        "data set small: no example of the train split has the class 'b'"
+    ]
+
+
 def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None:
     def labels(*rows: Any, **options: Any) -> Any:
         path = [written(tmp_path / "a.jsonl", as_jsonl([{"a": "x", "label": row} for row in rows]))]
