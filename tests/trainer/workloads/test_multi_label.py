@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, written
 from tests.trainer.labelled_pairs import finetune_job
-from trainer.common.errors import ConfigError, CorpusError, RecordError
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
@@ -23,7 +23,6 @@ from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
-from trainer.metrics.measures import load_metrics
 from trainer.metrics.several_labels import SEVERAL
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.store.storage import Store
@@ -123,24 +122,6 @@ def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: s
 def test_a_job_is_read_back_as_its_run_records_it(changes: dict[str, Any]) -> None:
     data = LabelledDataConfig.model_validate({"source": "csv", "train": ["a.csv"], **OPTIONS, **changes})
     assert LabelledDataConfig.model_validate(data.model_dump(mode="json")) == data
-
-
-def test_the_figures_are_scikit_learns_in_whatever_batches() -> None:
-    draw = np.random.default_rng(3)
-    true, told = (draw.integers(0, 2, (50, 4)) for _ in range(2))
-    true[:, 3] = told[:, 3] = 0
-    metrics = load_metrics(SEVERAL, "multi-label", 4)
-    for start in range(0, 50, 7):
-        metrics.add_batch(told[start : start + 7], true[start : start + 7])
-    assert metrics.compute() == pytest.approx(
-        {
-            "subset_accuracy": accuracy_score(true, told),
-            "f1_micro": f1_score(true, told, average="micro"),
-            "f1_macro": f1_score(true, told, average="macro", zero_division=0.0),
-        }
-    )
-    with pytest.raises(ConfigError, match="'accuracy' is for classification, but the task is multi-label"):
-        load_metrics(["accuracy"], "multi-label", 4)
 
 
 @pytest.fixture
