@@ -75,7 +75,7 @@ class LabelledDataConfig(SplitsConfig):
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one, and one with one column less is without labels"
+        "line names the text columns has one, and one without the columns of labels is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
     label_column: str = Field(
@@ -114,7 +114,8 @@ class LabelledDataConfig(SplitsConfig):
     def _columns_differ(self) -> Self:
         columns = [*self.text_columns, *self.columns_of_labels, *([self.id_column] if self.id_column else [])]
         if doubles := sorted({column for column in columns if columns.count(column) > 1}):
-            raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, label_column and id_column")
+            labels = "label_columns" if self.label_columns else "label_column"
+            raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, {labels} and id_column")
         return self
 
     @property
@@ -127,6 +128,8 @@ class LabelledDataConfig(SplitsConfig):
         for name in ("label_columns", "label_separator"):
             if getattr(self, name) is not None and self.task != "multi-label":
                 raise ValueError(f"{name} goes with task multi-label, not {self.task!r}")
+        if self.label_separator is not None and self.source != "csv":
+            raise ValueError(f"label_separator goes with source csv: {self.source!r} holds lists of labels")
         if self.label_columns is None:
             return self
         given = {"label_column": self.label_column != LABEL, "classes": self.classes, "label_separator": self.label_separator}
@@ -149,7 +152,7 @@ class LabelledDataConfig(SplitsConfig):
     @model_validator(mode="after")
     def _classes_classify(self) -> Self:
         if self.classes is not None and self.task == "regression":
-            raise ValueError("classes go with task classification")
+            raise ValueError("classes go with task classification or multi-label")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError("two classes have the same name")
         return self
@@ -205,7 +208,8 @@ class MeasurementConfig(Schema):
     metrics: list[str] | None = Field(
         default=None,
         description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
-        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1, or pearsonr and spearmanr",
+        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
+        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers",
     )
     positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
         default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"

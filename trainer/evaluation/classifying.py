@@ -44,7 +44,7 @@ from trainer.evaluation.predicting import (
 from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
-from trainer.models.classifiers import SEVERAL, load_classifier, outline_classifier
+from trainer.models.classifiers import MULTI_LABEL, load_classifier, outline_classifier
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
@@ -174,9 +174,11 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     config = AutoConfig.from_pretrained(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
-    if (config.problem_type == SEVERAL) != _several(data):
+    if (config.problem_type == MULTI_LABEL) != _several(data):
         kinds = ["one class", "several classes at once"]
-        raise ConfigError(f"{found.key} gives a text {kinds[config.problem_type == SEVERAL]}, the data {kinds[_several(data)]}")
+        raise ConfigError(
+            f"{found.key} gives a text {kinds[config.problem_type == MULTI_LABEL]}, the data {kinds[_several(data)]}"
+        )
     known = config.id2label
     classes = data.details["classes"] or ["value"]
     if known != dict(enumerate(classes)):

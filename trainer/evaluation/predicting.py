@@ -159,20 +159,14 @@ def prediction_lines(
 
     Where `several` classes may apply, the list of those that do.
     """
-    if several:
-        assert classes is not None
-        for name, scores in zip(ids, logits.astype(np.float64), strict=True):
-            applies = [each for each, score in zip(classes, scores, strict=True) if score > 0]
-            chances = np.exp(-np.logaddexp(0, -scores)).tolist()
-            told = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
-            yield json.dumps({"id": name, "prediction": applies, "probabilities": told}, ensure_ascii=False) + "\n"
-        return
     if classes is None:
         for name, number in zip(ids, logits[:, 0], strict=True):
             yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
         return
-    for name, chances in zip(ids, probabilities(logits).tolist(), strict=True):
-        line: dict[str, Any] = {"id": name, "prediction": classes[chances.index(max(chances))]}
+    likely = np.exp(-np.logaddexp(0, -logits.astype(np.float64))) if several else probabilities(logits)
+    for name, chances, applies in zip(ids, likely.tolist(), applying(logits).tolist(), strict=True):
+        chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
+        line: dict[str, Any] = {"id": name, "prediction": chosen if several else classes[chances.index(max(chances))]}
         line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
         yield json.dumps(line, ensure_ascii=False) + "\n"
 

@@ -24,7 +24,7 @@ from trainer.evaluation.predicting import applying, label_count, predict, predic
 from trainer.labelled.encoded import EncodedSplit, encode_block, in_blocks
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
-from trainer.models.classifiers import SEVERAL, classes_of, load_finished
+from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
 from trainer.pretrained.weights import check_weights
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import publish_folder
@@ -71,7 +71,7 @@ def _predict(
 ) -> dict[str, Any]:  # fmt: skip
     """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
     classes = classes_of(model.config)
-    several = model.config.problem_type == SEVERAL
+    several = model.config.problem_type == MULTI_LABEL
     counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None

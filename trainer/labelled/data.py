@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
 from trainer.config.finetuning import LabelledDataConfig
-from trainer.labelled.checks import check_columns, require_all_classes
-from trainer.labelled.labels import UNLABELLED, Labels, find_labels, read_label
+from trainer.labelled.checks import check_columns, classes_present, require_all_classes
+from trainer.labelled.labels import UNLABELLED, Labels, read_label
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows
 from trainer.labelled.several import find_classes, read_list
@@ -90,14 +90,13 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         for split, scan in scans.items():
             _require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
-        find = find_classes if data.task == "multi-label" else find_labels
-        labels = find(data, train.values, named, len(train.codes))
+        labels = find_classes(data, train.values, named, len(train.codes))
         splits = {}
         for split, scan in scans.items():
             meant, good = read_labels(data, labels, split, scan)
             _require_examples(data, split, scan, good)
             splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
-        if data.classes is None and named is None:
+        if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
             require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
         if source.cut:
@@ -143,7 +142,7 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
     good = (scan.codes != BAD) & ~wrong
     meant = np.array(meanings, dtype=np.int8 if several else np.int64 if classifies else np.float64)[scan.codes]
     if split == TEST and several and not (meant[good] > 0).any():
-        meant[:] = UNLABELLED  # an empty text in each row says nothing
+        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
     if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
         meant[:] = np.nan  # how GLUE withholds numbers
     return meant, good
@@ -175,12 +174,10 @@ def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
 def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
     if labels.classes is None:
         return
-    several = data.task == "multi-label"
-    for split in () if several else (TRAIN, VALIDATION):
-        if len(found := np.unique(splits[split].labels)) == 1:
+    for split in (TRAIN, VALIDATION):
+        if data.task == "classification" and len(found := classes_present(splits[split].labels)) == 1:
             name = labels.classes[int(found[0])]
             log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
-    train = splits[TRAIN].labels
-    present = set((np.flatnonzero(train.max(axis=0)) if several else train).tolist())
+    present = classes_present(splits[TRAIN].labels)
     if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
         log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))

@@ -40,7 +40,8 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         return int(value)  # how tables hold integers beside missing values
     if isinstance(value, str | int | float):
         return value
-    raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label")
+    hint = "; for several labels an example, set task to multi-label" if isinstance(value, list) else ""
+    raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label{hint}")
 
 
 def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None, examples: int) -> Labels:

@@ -10,7 +10,7 @@ from trainer.config.finetuning import LabelledDataConfig
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
 from trainer.labelled.encoded import count_labels
-from trainer.labelled.labels import find_labels, refuse_fractions
+from trainer.labelled.labels import refuse_fractions
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import scan_rows
 from trainer.labelled.several import find_classes
@@ -60,8 +60,7 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
             for part in parts:
                 scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
                 if known:
-                    find = find_classes if data.task == "multi-label" else find_labels
-                    read_labels(data, find(data, scan.values, named, HEAD_ROWS), split, scan)
+                    read_labels(data, find_classes(data, scan.values, named, HEAD_ROWS), split, scan)
                 elif split == TRAIN and data.task == "classification":
                     refuse_fractions(data, scan.values, None)
     return Look(classes, None, f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}")

@@ -72,7 +72,7 @@ def open_table(part: Part, data: LabelledDataConfig | ChatDataConfig) -> Table:
     Raises `CorpusError`, also later, if it is damaged, and after its last row if it is not what was looked at.
     """
     with _explained(part):
-        label = data.label_column if isinstance(data, LabelledDataConfig) else None
+        label = data.label_column if isinstance(data, LabelledDataConfig) and data.label_columns is None else None
         table = _open_loaded(part, label) if part.loaded is not None else _open_file(part, data, label)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:

@@ -22,13 +22,11 @@ from trainer.labelled.several import LabelList, plain_labels
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
 
-
 NAMELESS = 0
 """Stands for the digest of an id where there is none."""
 
 Placed = tuple[Callable[[], str], Row]
 """A row, and what names its place."""
-
 
 AnyLabel = Label | LabelList
 """What a row says of its example: a label, or several."""
@@ -174,8 +172,9 @@ def read_values(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[bytes,
         raise ValueError(f"column {data.text_columns[0]!r} is empty")
     named = [data.columns_of_labels[0], *([data.id_column] if data.id_column else [])]
     for column, value in zip(named, values[len(texts) :], strict=False):
-        if isinstance(value, str):
-            _text(column, value)
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                _text(column, text)
         if column == data.id_column and (value is None or value == ""):
             raise ValueError(f"column {column!r} is empty; leave id_column out to number the examples instead")
     label = values[len(texts)]

@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 
-SEVERAL: Problem = "multi_label_classification"
+MULTI_LABEL: Problem = "multi_label_classification"
 PROBLEMS: dict[str, Problem] = {
-    "classification": "single_label_classification", "multi-label": SEVERAL, "regression": "regression",
+    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression",
 }  # fmt: skip
 """How `transformers` calls what the data asks for."""
 
@@ -104,7 +104,9 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
 def classes_of(config: PretrainedConfig) -> list[str] | None:
     """The names of a classifier's classes; None if it predicts a number."""
     names: dict[Any, str] = config.id2label or {}
-    return None if config.problem_type == "regression" or len(names) == 1 else [names[number] for number in sorted(names)]
+    if config.problem_type == "regression" or (len(names) == 1 and config.problem_type != MULTI_LABEL):
+        return None
+    return [names[number] for number in sorted(names)]
 
 
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:

@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 from sklearn.metrics import accuracy_score, f1_score
 from torch.nn import functional as F
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, written
 from tests.trainer.labelled_pairs import finetune_job
@@ -19,11 +20,13 @@ from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.predicting import prediction_lines
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.metrics.several_labels import SEVERAL
+from trainer.models.classifiers import classes_of
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
@@ -86,21 +89,51 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         return read(source="jsonl", train=path, validation=path, **{**OPTIONS, **options})
 
     assert labels([0, 2], [1], []).labels["train"] == [[1, 0, 1], [0, 1, 0], [0, 0, 0]]
-    assert labels([1, 1], [0]).labels["train"] == [[0, 1], [1, 0]]
+    assert labels([2, 2], [0, 1], []).labels["train"] == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
     for rows, message in (
         ((["a"], "b", ["b"]), r"line 2: column 'label' holds str, not a list of labels"),
-        ((["a"], ["b"], None), r"line 3: column 'label': no list of labels"),
+        ((["a"], ["b"], None), r"line 3: column 'label': no labels are given"),
+        ((["a"], ["b", "\ud800"]), r"line 2: column 'label' is not valid UTF-8 at character 0"),
+        (([2], [0, 1, 0.0]), r"line 2: column 'label' holds 3 labels that are 0 or 1, .* its own \(label_columns\)"),
         ((["a"], ["b", None]), r"line 2: column 'label' holds a list with an empty label"),
     ):
         with pytest.raises(RecordError, match=message):
             labels(*rows)
     with pytest.raises(RecordError, match=r"line 2: column 'label': 'c' is no class; the classes are 'a', 'b'"):
         labels(["a"], ["c"], classes=["a", "b"])
+    with pytest.raises(CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"):
+        labels([0], [2, 4], [4], [], [])
+    with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
+        labels(["a"], ["c"], task="classification")
     path = [written(tmp_path / "a.csv", "a,p,q\nx,1,0\ny,1,2\n")]
     with pytest.raises(RecordError, match=r"line 3: column 'q' holds '2', not 0 or 1"):
         read(source="csv", train=path, validation=path, **OPTIONS, label_columns=["p", "q"])
     with pytest.raises(CorpusError, match="has no column 'r'"):
         read(source="csv", train=path, validation=path, **OPTIONS, label_columns=["p", "r"])
+
+
+def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
+    def labels(test: str, train: str = "a,p,q\nx,1,0\ny,TRUE,False\nz,0.0,1.0\n") -> Any:
+        files = {split: [written(tmp_path / f"{split}.csv", text)] for split, text in (("train", train), ("test", test))}
+        return read(source="csv", **files, validation=files["train"], **OPTIONS, label_columns=["p", "q"]).labels
+
+    assert labels("a,p,q\nu,-1,-1\nv,,\nw,0,1\n") == {
+        "train": [[1, 0], [1, 0], [0, 1]], "validation": [[1, 0], [1, 0], [0, 1]], "test": [[-1, -1], [-1, -1], [0, 1]],
+    }  # fmt: skip
+    assert labels("a,p,q\nu,0,0\nv,0,0\n")["test"] == [[-1, -1], [-1, -1]], "labels that are withheld"
+    with pytest.raises(CorpusError, match=r"test.csv has no column 'q'; it has a, p"):
+        labels("a,p\nu,1\n")
+    with pytest.raises(RecordError, match=r"train split: .*line 2: column 'p': no labels are given"):
+        labels("a\nu\n", train="a,p,q\nx,-1,-1\ny,1,0\n")
+
+
+def test_lists_of_a_saved_data_set_name_its_classes(tmp_path: Path) -> None:
+    rows = [{"a": "x", "label": [2, 0]}, {"a": "y", "label": []}]
+    kind = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
+    saved = datasets.Dataset.from_list(rows, features=kind)
+    datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
+    found = read(source="disk", path=str(tmp_path / "saved"), **OPTIONS)
+    assert (found.classes, found.labels["train"]) == (CLASSES, [[1, 0, 1], [0, 0, 0]])
 
 
 @pytest.mark.parametrize(
@@ -110,7 +143,8 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         ({"label_columns": ["b", "c"], "classes": ["b", "c"]}, "label_columns name the classes themselves: leave classes out"),
         ({"label_columns": ["b", "c"], "label_column": "d"}, "leave label_column out"),
         ({"task": "regression", "label_separator": ";"}, "label_separator goes with task multi-label, not 'regression'"),
-        ({"label_columns": ["a", "c"]}, "the column 'a' is named twice"),
+        ({"label_separator": ";", "source": "jsonl"}, "label_separator goes with source csv: 'jsonl' holds lists of labels"),
+        ({"label_columns": ["a", "c"]}, "the column 'a' is named twice among text_columns, label_columns and id_column"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -138,6 +172,14 @@ def job(pairs: Path, pretrained: Path, tmp_path: Path) -> FinetuneJob:
         pairs, tmp_path / "store", pretrained, **files, data__classes=CLASSES, data__task="multi-label",
         data__text_columns=["code"], evaluation__best_by="f1_micro", run="several", training__final="best",
     )  # fmt: skip
+
+
+def test_another_models_single_label_may_apply_or_not() -> None:
+    config = BertConfig(num_labels=1, id2label={0: "toxic"}, problem_type="multi_label_classification")
+    classes, logits = classes_of(config), np.array([[1.0], [-1.0]], dtype=np.float32)
+    lines = [json.loads(line) for line in prediction_lines(["x", "y"], logits, classes, several=True)]
+    assert [line["prediction"] for line in lines] == [["toxic"], []]
+    assert [line["probabilities"] for line in lines] == [{"toxic": 0.731059}, {"toxic": 0.268941}]
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -184,7 +226,8 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
     make_report(Store(job.store), run.key)
     page, card = ((folder / name).read_text() for name in ("report.html", "final/README.md"))
     assert "which classes apply" in page and "Labels by row" not in page and "How well each class is told" in page
-    assert "multi-label text classification" in card and "logits.sigmoid().tolist()" in card
+    assert "metrics:\n- f1\n- accuracy\n" in card and "multi-label text classification" in card
+    assert "logits.sigmoid().tolist()" in card
 
     values = {"source": "jsonl", "paths": [str(tmp_path / "validation.jsonl")], "id_column": "id"}
     made = predict_texts(PredictJob.model_validate({"store": job.store, "model": "several", "data": values}), silent())
