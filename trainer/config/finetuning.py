@@ -11,6 +11,9 @@ from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, OptimizationCo
 from trainer.config.schema import Name, Schema
 from trainer.config.tracking import Tracking
 
+LABEL = "label"
+"""The usual name of the column with the label."""
+
 BALANCED: Literal["balanced"] = "balanced"
 
 
@@ -72,15 +75,26 @@ class LabelledDataConfig(SplitsConfig):
     quoting: bool | None = Field(default=None, description=QUOTING)
     columns: list[str] | None = Field(
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one, and one with one column less is without labels"
+        "line names the text columns has one, and one without the columns of labels is without labels"
     )  # fmt: skip
     text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
-    label_column: str = Field(default="label", description="the column with the label")
+    label_column: str = Field(
+        default=LABEL, description="the column with the label; task multi-label: with the list of labels, in csv divided by "
+        "label_separator"
+    )  # fmt: skip
+    label_columns: list[str] | None = Field(
+        default=None, min_length=2, description="task multi-label: columns of 0 and 1, one for each class, in place of "
+        "label_column"
+    )  # fmt: skip
+    label_separator: str | None = Field(
+        default=None, min_length=1, max_length=1, description="task multi-label, csv: what divides the labels of an example; "
+        "default: a comma"
+    )  # fmt: skip
     id_column: str | None = Field(
         default=None, description="the column that names an example, in the splits that have it; default: its row number"
     )
-    task: Literal["classification", "regression"] = Field(
-        default="classification", description="regression predicts one number"
+    task: Literal["classification", "multi-label", "regression"] = Field(
+        default="classification", description="multi-label: each class applies or not; regression: one number is predicted"
     )
     classes: list[str] | None = Field(
         default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data set "
@@ -98,9 +112,29 @@ class LabelledDataConfig(SplitsConfig):
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
-        columns = [*self.text_columns, self.label_column, *([self.id_column] if self.id_column else [])]
+        columns = [*self.text_columns, *self.columns_of_labels, *([self.id_column] if self.id_column else [])]
         if doubles := sorted({column for column in columns if columns.count(column) > 1}):
-            raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, label_column and id_column")
+            labels = "label_columns" if self.label_columns else "label_column"
+            raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, {labels} and id_column")
+        return self
+
+    @property
+    def columns_of_labels(self) -> list[str]:
+        """The column with the label, or those of the classes."""
+        return self.label_columns or [self.label_column]
+
+    @model_validator(mode="after")
+    def _several_labels_an_example(self) -> Self:
+        for name in ("label_columns", "label_separator"):
+            if getattr(self, name) is not None and self.task != "multi-label":
+                raise ValueError(f"{name} goes with task multi-label, not {self.task!r}")
+        if self.label_separator is not None and self.source != "csv":
+            raise ValueError(f"label_separator goes with source csv: {self.source!r} holds lists of labels")
+        if self.label_columns is None:
+            return self
+        given = {"label_column": self.label_column != LABEL, "classes": self.classes, "label_separator": self.label_separator}
+        if doubled := [name for name, value in given.items() if value]:
+            raise ValueError(f"label_columns name the classes themselves: leave {doubled[0]} out")
         return self
 
     @model_validator(mode="after")
@@ -118,7 +152,7 @@ class LabelledDataConfig(SplitsConfig):
     @model_validator(mode="after")
     def _classes_classify(self) -> Self:
         if self.classes is not None and self.task == "regression":
-            raise ValueError("classes go with task classification")
+            raise ValueError("classes go with task classification or multi-label")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError("two classes have the same name")
         return self
@@ -174,7 +208,8 @@ class MeasurementConfig(Schema):
     metrics: list[str] | None = Field(
         default=None,
         description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
-        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1, or pearsonr and spearmanr",
+        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
+        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers",
     )
     positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
         default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
@@ -235,8 +270,8 @@ class FinetuneJob(Schema):
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:
-        if self.data.task == "regression":
+        if self.data.task != "classification":
             for name in ("class_weights", "label_smoothing"):
                 if getattr(self.training, name):
-                    raise ValueError(f"training.{name} goes with classes, and data.task is regression, which predicts a number")
+                    raise ValueError(f"training.{name} goes with data.task classification, not {self.data.task}")
         return self

@@ -163,7 +163,10 @@ class ClassScore(Result):
 
 
 class Classification(Result):
-    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
+    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class.
+
+    The matrix is empty where several classes may apply to an example.
+    """
 
     confusion: list[list[Count]]
     classes: list[ClassScore]

@@ -57,10 +57,14 @@ def example_losses(
 ) -> torch.Tensor:
     """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
 
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not).
+
     With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
     if labels_B.is_floating_point():
         return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
+    if labels_B.dim() > 1:
+        return F.binary_cross_entropy_with_logits(logits_BC.float(), labels_B.float(), reduction="none").mean(dim=1)
     return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
 
 

@@ -84,9 +84,11 @@ def test_bad_weights_are_refused_before_any_work(pairs: Path, pretrained: Path, 
         ({"training__class_weights": "balance"}, "training.class_weights"),
         ({"training__label_smoothing": 1.0}, "training.label_smoothing"),
         ({"training__label_smoothing": 0.1, "data__task": "regression", "data__classes": None},
-         "training.label_smoothing goes with classes, and data.task is regression"),
+         "training.label_smoothing goes with data.task classification, not regression"),
+        ({"training__class_weights": "balanced", "data__task": "multi-label"},
+         "training.class_weights goes with data.task classification, not multi-label"),
         ({"training__class_weights": "balanced", "data__task": "regression", "data__classes": None},
-         "training.class_weights goes with classes, and data.task is regression"),
+         "training.class_weights goes with data.task classification, not regression"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
