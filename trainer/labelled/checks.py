@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.labels import REGRESSION, Labels
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import rows_of

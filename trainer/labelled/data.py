@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns, classes_present, require_all_classes
 from trainer.labelled.labels import UNLABELLED, Labels, read_label
 from trainer.labelled.rows import Part

@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
-from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.data import LabelledSet, open_labelled

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trainer.common.errors import CorpusError
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")

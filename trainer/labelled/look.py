@@ -6,7 +6,7 @@ import fsspec
 
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
 from trainer.labelled.encoded import count_labels

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import CorpusError, RecordError
 from trainer.config.chat import ChatDataConfig
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.csv_files import csv_dialect, never_ends, quoting_hint
 from trainer.corpus.raw_bytes import RawFile, require_file
 from trainer.corpus.raw_files import MAX_RECORD, open_bytes, open_raw, unreadable

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trainer.common.errors import RecordError, how_to_skip
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.csv_files import QuoteWatch
 from trainer.corpus.shards import is_held_out
 from trainer.labelled.labels import Label, plain_label

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
 
 YES, NO = ("1", "true"), ("0", "false")

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from trainer.config.jobs import MASKED_FIGURES, TEXT_FIGURES
+from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.harness import HarnessResult
 from trainer.store.plain_names import Count, Figure, Share

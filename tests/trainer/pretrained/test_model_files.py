@@ -16,7 +16,7 @@ from tests.trainer.labelled_data import gpt2_folder
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.labelled.text_encoder import load_text_encoder

@@ -40,7 +40,7 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
     objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
     (targets,) = {batch.targets for batch in batches}
     ours = sum(objective(**inputs) for batch in batches for inputs in batch.micro_batches) / targets
-    examples = work._order.examples(0)
+    examples = work.order.examples(0)
     inputs = read_inputs(work._train, examples)
     labels = inputs.pop("labels")
     assert len(set(labels.tolist())) == 2
