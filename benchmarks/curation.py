@@ -11,6 +11,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
 from trainer.curation.curating import curate
 from trainer.curation.preparing import prepare
+from trainer.store.verified import RACY_SECONDS
 
 PAIRS = 3
 WORKERS = 2
@@ -143,6 +145,7 @@ def changed_file(folder: Path) -> None:
         raw = folder / f"raw-{size}"
         written = write_raw(raw, size, 10_000)
         command = [*OWN, "curate", str(write_job(folder, raw, f"store-{size}", True))]
+        time.sleep(2 * RACY_SECONDS)  # what is younger is not remembered, and the second pass would read all of it
         first = run_timed(command)
         with open(raw / "00007.jsonl", "a", encoding="utf-8") as file:
             file.write(json.dumps({"text": "one more document, " * 20}) + "\n")

@@ -30,7 +30,7 @@ from transformers import (
 
 import trainer.models.losses
 from benchmarks.measure import say
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss, next_tokens
 from trainer.models.plain_attention import leave_out_masks
 from trainer.order.batches import Batch

@@ -14,7 +14,7 @@ from typing import TypeVar
 import psutil
 
 from benchmarks.measure import say
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.shards import ENDINGS, KIND, TRAIN, VALIDATION, open_shards, record_file, shard_file
 from trainer.corpus.windows import Windows
 from trainer.order.corpus_order import CorpusOrder

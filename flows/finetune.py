@@ -11,10 +11,10 @@ from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
-from tasks.tuning import TunedEvaluation
 from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
 from trainer.config.finetuning import FinetuneJob
+from trainer.kinds.tuning import TunedEvaluation
 from trainer.records.results import FinetuneOutcome
 
 

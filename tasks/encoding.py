@@ -6,8 +6,8 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import publish
-from tasks.tuning import tuning_of
 from trainer.config.chat import TunedJob
+from trainer.kinds.table import tuning_of
 from trainer.store.manifest import ArtifactRef
 
 

@@ -1,5 +1,7 @@
 """The tasks that measure a checkpoint, and a fine-tuned run."""
 
+from typing import Any
+
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
@@ -7,12 +9,13 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
-from tasks.tuning import TunedEvaluation, tuning_of
 from tasks.turns import DEVICES, turn
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation
+from trainer.kinds.table import kind_of, tuning_of
+from trainer.kinds.tuning import TunedEvaluation
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import evaluation_type
 from trainer.store.manifest import ArtifactRef
@@ -48,7 +51,8 @@ def evaluate_run(job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, oth
         arguments = {"job": job.model_dump(mode="json"), "run_key": run_key, "other": other, "encoded": data.key}
         with turn(DEVICES), showing() as show:
             made = run_stage(tuning.evaluate, arguments, show, logger, ranks, job.engine, job.training.device)
-        result = tuning.evaluation(**made)
+        shape: type[Any] = kind_of(job).recorded.evaluation
+        result = shape(**made)
     create_table_artifact(result.rows(), key="evaluation", description=other or run_key)
     if result.reused:
         logger.info("reused %s", result.key)

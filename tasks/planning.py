@@ -9,11 +9,12 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
-from tasks.tuning import TunedPlan, tuning_of
 from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.kinds.table import tuning_of
+from trainer.kinds.tuning import TunedPlan
 from trainer.labelled.encoded import encoded_details
 from trainer.order.plan import plan_run
 from trainer.records.plans import Plan, StepPlan

@@ -11,7 +11,7 @@ from prefect.events import emit_event
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict

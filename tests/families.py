@@ -17,7 +17,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from tests.support import cpu_runtime
 from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, count_parameters, load_model, resolve_config
 from trainer.models.losses import next_tokens, token_losses

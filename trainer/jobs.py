@@ -16,7 +16,7 @@ from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
 from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.kinds.table import kind_of, load_training_job
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.results import Remeasured

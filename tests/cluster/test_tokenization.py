@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import sysconfig
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.trainer.preparing import leftovers
 from trainer.common.errors import DeviceError, RecordError
 from trainer.common.outages import passes
 from trainer.config.engines import RayEngine
+from trainer.engines import ray_tasks as ray_tasks_module
 from trainer.engines.carriers import Advance
 from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
@@ -114,6 +116,27 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     _, seen = run("corpus", arguments)
     assert any(f"{kept} of 8 shards need not be built" in line for line in seen.lines)
     assert content(store) == content(local)
+
+
+def test_tasks_that_wait_for_room_say_so(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ray_tasks_module, "WAITING_SECONDS", 3.0)
+    with ray_tasks(RayEngine(**nodes.engine()), Store(str(tmp_path))) as tasks:
+        assert tasks.submit(do_nothing).result(60.0) is None
+        busy = [tasks.submit(keep_busy) for _ in range(2)]
+        waiting = tasks.submit(do_nothing)
+        wait_until(lambda: tasks.done or "0 cores and 0 GPUs are free now; they begin when there is room" in caplog.text)
+        assert "no task has begun, or shown life, for a while; the cluster has" in caplog.text
+        assert not any(task.done() for task in (*busy, waiting))
+
+
+def do_nothing(advance: Advance) -> None:
+    pass
+
+
+def keep_busy(advance: Advance) -> None:
+    time.sleep(600.0)
 
 
 def fill_the_disk(advance: Advance) -> None:

@@ -16,7 +16,8 @@ from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run
 from tests.processes import start_module, wait_until
 from tests.support import write_config
-from trainer.config.jobs import PipelineJob, PromotionConfig
+from trainer.config.jobs import PipelineJob
+from trainer.config.runs import PromotionConfig
 from trainer.records.results import Outcome
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.places import FINAL, FINAL_KIND

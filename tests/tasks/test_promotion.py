@@ -4,7 +4,7 @@ import pytest
 
 from tasks import promotion
 from tests.trainer.stocked_store import add_encoded, add_run, found, keys
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.holds import held
 from trainer.store.storage import Store

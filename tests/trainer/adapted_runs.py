@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.progress import silent
-from trainer.config.jobs import ModelConfig, PipelineJob
+from trainer.config.jobs import PipelineJob
+from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import load_tokenizer
 from trainer.kinds.training import train

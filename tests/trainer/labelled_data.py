@@ -17,7 +17,8 @@ from transformers import AutoTokenizer, BertConfig, GPT2Config, PretrainedConfig
 from tests.trainer.raw_files import docstrings, one_line
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import open_labelled
 from trainer.labelled.encoding import EncodedSet, open_encoded, prepare_encoded
 from trainer.labelled.sources import find_labelled

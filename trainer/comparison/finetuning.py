@@ -8,7 +8,7 @@ from trainer.comparison.data import DIGITS, compare_labelled
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
 from trainer.records import kinds
 from trainer.records.basis import split_content
-from trainer.report.finetuning import RECORD_FIELDS, loss_unit
+from trainer.report.finetuning import LOSS_UNITS, RECORD_FIELDS
 from trainer.report.finetuning_data import in_order
 from trainer.store.manifest import fingerprint
 
@@ -44,7 +44,7 @@ def _metrics(runs: Sequence[ComparedRun]) -> list[str]:
 FINE_TUNING = ComparedKind(
     recorded=kinds.FINE_TUNING,
     data="labelled sets",
-    unit=lambda run: loss_unit(run.job["data"]["task"] == "classification"),
+    unit=lambda run: LOSS_UNITS[run.job["data"]["task"]],
     tokenizer=_tokenizer,
     tokenizer_note="A fine-tuning run's tokenizer is the file that its model's library saved: digests differ by that, too.",
     base=lambda run: fingerprint(run.config["identity"]["model"]),

@@ -6,7 +6,7 @@ from trainer.common.formats import NOTHING, count
 from trainer.comparison.curation import compare_curation
 from trainer.comparison.data import DIGITS, compare_corpora
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
-from trainer.config.jobs import MASKED_FIGURES, TEXT_FIGURES
+from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.records import kinds
 from trainer.records.basis import TextBasis, facts_of

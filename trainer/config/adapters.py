@@ -1,6 +1,6 @@
 """The schema of adapters: small matrices that are trained beside a pretrained model's frozen ones."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -24,12 +24,3 @@ class LoraConfig(Schema):
         description="the final model: merged: weights as of any model; adapter: the adapter alone, as peft loads it beside the "
         "pretrained model",
     )
-
-
-def check_lora(job: Any) -> Any:
-    """Raise `ValueError` if a job's settings do not go with its adapter."""
-    if job.model.lora is not None and job.training.sharding == "fsdp":
-        raise ValueError(
-            "model.lora goes with training.sharding: none: an adapter is small, and its checkpoints are not written in parts"
-        )
-    return job

@@ -4,12 +4,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from trainer.config.adapters import LoraConfig, check_lora
-from trainer.config.engines import Engine, LocalEngine
-from trainer.config.finetuning import FinetuneJob, FinetuneTrainingConfig, SplitsConfig
-from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, PromotionConfig, check_fork
-from trainer.config.schema import Name, Schema
-from trainer.config.tracking import Tracking
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.models import TunedModelConfig
+from trainer.config.schema import JobName, Name, Schema
+from trainer.config.tuning import FinetuneTrainingConfig, SplitsConfig, TuningJob
 
 CHAT_FIGURES = ("loss", "perplexity")
 """What a model that answers is measured by: the mean loss in nats a token of the answers, and its exponential."""
@@ -49,17 +47,8 @@ class ChatDataConfig(SplitsConfig):
     max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
 
 
-class ChatModelConfig(Schema):
+class ChatModelConfig(TunedModelConfig):
     """The model that is tuned."""
-
-    pretrained: str = Field(
-        description="a pretrained model's name or folder, or a model of this store: a run's name, or a folder such as "
-        "runs/NAME/checkpoints/step-00000100"
-    )
-    attention: Literal["sdpa", "eager"] | None = Field(
-        default=None, description="attention implementation; default: the best that the architecture has"
-    )
-    lora: LoraConfig | None = Field(default=None, description=LORA)
 
 
 class ChatTrainingConfig(FinetuneTrainingConfig):
@@ -82,53 +71,14 @@ class AnswersConfig(Schema):
     new_tokens: int = Field(default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time")
 
 
-class ChatJob(Schema):
+class ChatJob(TuningJob):
     """Conversations and a causal language model to a tuned, evaluated model."""
 
-    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
-    name: Name = Field(default="chat", description="name of the job")
-    run: Name | None = Field(
-        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
-    )
-    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
+    name: JobName = "chat"
     data: ChatDataConfig = Field(description="the conversations")
     model: ChatModelConfig = Field(description="the model to tune")
     training: ChatTrainingConfig = Field(description="optimisation")
     evaluation: AnswersConfig = Field(default=AnswersConfig(), description="measurement")
-    card: CardConfig = Field(default=CardConfig(), description="the model card")
-    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
-    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
-    tracking: Tracking = Field(default=[])
-
-    @property
-    def best_by(self) -> str:
-        """The figure that says which checkpoint is best."""
-        return "loss"
-
-    @property
-    def holds_out(self) -> bool:
-        """There is always a validation split."""
-        return True
-
-    @property
-    def corpora(self) -> list[str]:
-        """It makes no shards."""
-        return []
-
-    @property
-    def runs_begin_with(self) -> str:
-        """How the names of its runs begin."""
-        return self.run or self.name
-
-    @model_validator(mode="after")
-    def _fork_has_a_name(self) -> Self:
-        checked: Self = check_fork(self)
-        return checked
-
-    @model_validator(mode="after")
-    def _lora_goes_with_the_rest(self) -> Self:
-        checked: Self = check_lora(self)
-        return checked
 
     @model_validator(mode="after")
     def _gate_is_measured(self) -> Self:

@@ -50,4 +50,9 @@ class RayEngine(Schema):
         return self
 
 
-Engine = Annotated[LocalEngine | RayEngine, Field(discriminator="kind")]
+Engine = Annotated[
+    LocalEngine | RayEngine,
+    Field(
+        discriminator="kind", description="where the work runs: local, or the nodes of a Ray cluster; the results are the same"
+    ),
+]

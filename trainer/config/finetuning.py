@@ -4,12 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, Strict, model_validator
 
-from trainer.config.adapters import LoraConfig, check_lora
-from trainer.config.corpora import QUOTING
-from trainer.config.engines import Engine, LocalEngine
-from trainer.config.jobs import ENGINE, LORA, RESUME, CardConfig, OptimizationConfig, PromotionConfig, Schedule, check_fork
-from trainer.config.schema import Name, Schema
-from trainer.config.tracking import Tracking
+from trainer.config.labelled import LabelledDataConfig
+from trainer.config.models import TunedModelConfig
+from trainer.config.schema import JobName, Schema
+from trainer.config.tuning import FinetuneTrainingConfig, TuningJob
 
 BALANCED: Literal["balanced"] = "balanced"
 
@@ -25,133 +23,8 @@ ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allo
 """What each class counts in the loss: by its name, or so that all classes count alike."""
 
 
-class SplitsConfig(Schema):
-    """Data in splits: where it is, and which files or splits of it are for training, validation and testing."""
-
-    name: Name = Field(default="labelled", description="name of the data set, used in directory names and reports")
-    source: Literal["csv", "jsonl", "parquet", "hub", "disk"] = Field(
-        description="csv (also TSV), jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "
-        "`save_to_disk` wrote"
-    )
-    path: str | None = Field(default=None, description="hub: the data set's name, such as nyu-mll/glue; disk: the folder")
-    subset: str | None = Field(default=None, description="hub: the data set's configuration, such as mrpc")
-    train: list[str] = Field(
-        default=["train"], min_length=1, description="files: paths or globs, local or any fsspec URL; hub, disk: split names"
-    )
-    validation: list[str] | None = Field(
-        default=None,
-        min_length=1,
-        description="the same for validation; default: the split of that name, else cut from train by content",
-    )
-    test: list[str] | None = Field(
-        default=None,
-        min_length=1,
-        description="the same for what is only predicted, labelled or not; default: the split of that name",
-    )
-
-    @model_validator(mode="after")
-    def _source_has_its_fields(self) -> Self:
-        remote = self.source in ("hub", "disk")
-        if remote and self.path is None:
-            raise ValueError(f"source {self.source!r} needs path")
-        if not remote and self.path is not None:
-            raise ValueError(f"path goes with source hub or disk; the files of source {self.source!r} stand in train")
-        if not remote and "train" not in self.model_fields_set:
-            raise ValueError(f"source {self.source!r} needs train: its files")
-        if self.subset is not None and self.source != "hub":
-            raise ValueError("subset goes with source hub")
-        return self
-
-
-class LabelledDataConfig(SplitsConfig):
-    """A labelled data set: where it is, and which of its columns are text, label and id."""
-
-    delimiter: str | None = Field(
-        default=None, min_length=1, max_length=1, description="csv: default is a tab for .tsv files, else a comma"
-    )
-    quoting: bool | None = Field(default=None, description=QUOTING)
-    columns: list[str] | None = Field(
-        default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
-        "line names the text columns has one, and one with one column less is without labels"
-    )  # fmt: skip
-    text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
-    label_column: str = Field(default="label", description="the column with the label")
-    id_column: str | None = Field(
-        default=None, description="the column that names an example, in the splits that have it; default: its row number"
-    )
-    task: Literal["classification", "regression"] = Field(
-        default="classification", description="regression predicts one number"
-    )
-    classes: list[str] | None = Field(
-        default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data set "
-        "names them, else the labels found in train, sorted. Integer labels are ids, unless all classes are integers"
-    )  # fmt: skip
-    max_length: int | None = Field(
-        default=None,
-        ge=2,
-        description="tokens an example at most; default: what the tokenizer says, within the model's positions",
-    )
-    validation_fraction: float = Field(
-        default=0.1, gt=0.0, lt=1.0, description="where no validation is given: share held out, chosen by a hash of the text"
-    )
-    max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
-
-    @model_validator(mode="after")
-    def _columns_differ(self) -> Self:
-        columns = [*self.text_columns, self.label_column, *([self.id_column] if self.id_column else [])]
-        if doubles := sorted({column for column in columns if columns.count(column) > 1}):
-            raise ValueError(f"the column {doubles[0]!r} is named twice among text_columns, label_column and id_column")
-        return self
-
-    @model_validator(mode="after")
-    def _columns_hold_the_texts(self) -> Self:
-        if self.columns is None:
-            return self
-        if self.source != "csv":
-            raise ValueError("columns goes with source csv")
-        if doubles := sorted({column for column in self.columns if self.columns.count(column) > 1}):
-            raise ValueError(f"columns names {doubles[0]!r} twice")
-        if missing := [column for column in self.text_columns if column not in self.columns]:
-            raise ValueError(f"columns does not name {missing[0]!r}, which is one of text_columns")
-        return self
-
-    @model_validator(mode="after")
-    def _classes_classify(self) -> Self:
-        if self.classes is not None and self.task == "regression":
-            raise ValueError("classes go with task classification")
-        if self.classes is not None and len(set(self.classes)) < len(self.classes):
-            raise ValueError("two classes have the same name")
-        return self
-
-
-class ClassifierConfig(Schema):
+class ClassifierConfig(TunedModelConfig):
     """The model that is fine-tuned."""
-
-    pretrained: str = Field(
-        description="a pretrained model's name or folder, or a model of this store: a run's name, or a folder such as "
-        "runs/NAME/checkpoints/step-00000100"
-    )
-    attention: Literal["sdpa", "eager"] | None = Field(
-        default=None, description="attention implementation; default: the best that the architecture has"
-    )
-    lora: LoraConfig | None = Field(default=None, description=LORA)
-
-
-class FinetuneTrainingConfig(OptimizationConfig):
-    """Fine-tuning, with the defaults that are usual for it."""
-
-    learning_rate: float = Field(default=5e-5, gt=0, description="peak learning rate")
-    weight_decay: float = Field(default=0.01, ge=0, description="decay of weight matrices; biases and norms are spared")
-    beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW's decay of the gradient's square")
-    max_grad_norm: float | None = Field(
-        default=None,
-        gt=0,
-        description="clip the gradient's norm; null: no clipping, small data sets overfit less so",
-    )
-    schedule: Schedule = Field(
-        default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"
-    )
-    group_by_length: bool = Field(default=True, description="batches of texts of about the same length, in a fixed order")
 
 
 class ClassifierTrainingConfig(FinetuneTrainingConfig):
@@ -174,7 +47,8 @@ class MeasurementConfig(Schema):
     metrics: list[str] | None = Field(
         default=None,
         description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
-        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1, or pearsonr and spearmanr",
+        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
+        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers",
     )
     positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
         default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
@@ -185,58 +59,23 @@ class MeasurementConfig(Schema):
     )
 
 
-class FinetuneJob(Schema):
+class FinetuneJob(TuningJob):
     """A labelled data set and a model to a fine-tuned, evaluated model."""
 
-    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
-    name: Name = Field(default="finetune", description="name of the job")
-    run: Name | None = Field(
-        default=None, description="the run's folder name; default: the job's name and a digest of everything it depends on"
-    )
-    resume: Literal["exact", "fork"] = Field(default="exact", description=RESUME)
+    name: JobName = "finetune"
     data: LabelledDataConfig = Field(description="the labelled data set")
     model: ClassifierConfig = Field(description="the model to fine-tune")
     training: ClassifierTrainingConfig = Field(description="optimisation")
     evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
-    card: CardConfig = Field(default=CardConfig(), description="the model card")
-    promotion: PromotionConfig | None = Field(default=None, description="the gate to becoming champion; default: none")
-    tracking: Tracking = Field(default=[])
-    engine: Engine = Field(default=LocalEngine(), description=ENGINE)
 
     @property
     def best_by(self) -> str:
-        """The figure that says which checkpoint is best."""
         return self.evaluation.best_by
-
-    @property
-    def holds_out(self) -> bool:
-        """There is always a validation split."""
-        return True
-
-    @property
-    def corpora(self) -> list[str]:
-        """It makes no shards."""
-        return []
-
-    @property
-    def runs_begin_with(self) -> str:
-        """How the names of its runs begin."""
-        return self.run or self.name
-
-    @model_validator(mode="after")
-    def _fork_has_a_name(self) -> Self:
-        checked: Self = check_fork(self)
-        return checked
-
-    @model_validator(mode="after")
-    def _lora_goes_with_the_rest(self) -> Self:
-        checked: Self = check_lora(self)
-        return checked
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:
-        if self.data.task == "regression":
+        if self.data.task != "classification":
             for name in ("class_weights", "label_smoothing"):
                 if getattr(self.training, name):
-                    raise ValueError(f"training.{name} goes with classes, and data.task is regression, which predicts a number")
+                    raise ValueError(f"training.{name} goes with data.task classification, not {self.data.task}")
         return self

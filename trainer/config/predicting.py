@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from trainer.config.corpora import QUOTING
 from trainer.config.files import validate_job
-from trainer.config.finetuning import LabelledDataConfig
-from trainer.config.schema import Name, Schema
+from trainer.config.labelled import LabelledDataConfig
+from trainer.config.schema import Device, Name, Place, Precision, Schema
 
 NO_COLUMN = "\0"
 """Stands for the label column where there is none: no file has a column of this name."""
@@ -49,7 +49,7 @@ class NewTextsConfig(Schema):
 class PredictJob(Schema):
     """New texts and a finished classifier to predictions."""
 
-    store: str = Field(description="where artifacts live: a folder or any fsspec URL")
+    store: Place
     name: Name = Field(default="texts", description="name of the texts, used in the name of what is written")
     model: str = Field(
         description="what predicts: a run's name (its final model), models/NAME/champion, a folder in the store such as "
@@ -57,8 +57,8 @@ class PredictJob(Schema):
     )
     data: NewTextsConfig = Field(description="the new texts")
     batch: int = Field(default=32, ge=1, description="texts a forward pass on one rank")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(default="fp32", description="arithmetic of the forward pass")
-    device: Literal["auto", "cpu", "gpu"] = Field(default="auto", description="auto: the GPUs if there are any")
+    precision: Precision = "fp32"
+    device: Device = "auto"
     processes: int = Field(default=1, ge=1, description="ranks the pipeline starts on this machine, such as one a GPU")
 
 

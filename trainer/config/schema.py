@@ -1,6 +1,6 @@
-"""What all schemas share: that they are frozen, and what names look like."""
+"""What all schemas share: that they are frozen, what names look like, and fields that several of them have."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,10 @@ SPELLINGS = {
 """What is expected where a pattern says it, in words."""
 
 Name = Annotated[str, Field(pattern=NAME, max_length=64)]
+JobName = Annotated[Name, Field(description="name of the job")]
+Place = Annotated[str, Field(description="where artifacts live: a folder or any fsspec URL")]
+Precision = Annotated[Literal["fp32", "bf16", "fp16"], Field(description="arithmetic of the forward pass")]
+Device = Annotated[Literal["auto", "cpu", "gpu"], Field(description="auto: the GPUs if there are any")]
 
 
 class Schema(BaseModel):

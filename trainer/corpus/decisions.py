@@ -55,6 +55,10 @@ class CorpusDecisions(NamedTuple):
         """Where each piece's documents begin, and where the last's end."""
         return np.concatenate([[0], np.cumsum(self.counts)])
 
+    def piece_of(self, number: int) -> int:
+        """The place among the pieces of the one that holds a document, counted from 0."""
+        return int(np.searchsorted(self.starts, number, side="right")) - 1
+
     def of_pieces(self, pieces: Sequence[Piece], corpus: CorpusConfig) -> dict[Piece, Decided]:
         """What was decided of each piece, of those of which not all stay. Raises `ArtifactError` if they are other pieces."""
         if identities(self.pieces) != identities(pieces):

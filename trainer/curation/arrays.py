@@ -8,6 +8,8 @@ import hashlib
 import io
 import logging
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +41,27 @@ def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
 
 def is_intact(store: Store, key: str) -> bool:
     """Whether a file is there, and as it was written; a damaged one counts as none."""
+    return _intact(store, key) is not None
+
+
+def read_intact(store: Store, key: str) -> Arrays | None:
+    """All arrays of a file; None if it is gone, or is damaged."""
+    if (raw := _intact(store, key)) is None:
+        return None
+    with np.load(io.BytesIO(raw)) as arrays:
+        return dict(arrays)
+
+
+def _intact(store: Store, key: str) -> bytes | None:
     try:
         raw = store.read_bytes(key)
     except FileNotFoundError:
-        return False
-    if intact := raw[-CHECKSUM_BYTES:] == _checksum(key, raw[:-CHECKSUM_BYTES]):
-        return intact
+        return None
+    if raw[-CHECKSUM_BYTES:] == _checksum(key, raw[:-CHECKSUM_BYTES]):
+        return raw
     log.warning("%s does not match its checksum: it is made anew", store.path(key))
     store.delete(key)  # a copy that was fetched of it counts no more either
-    return False
+    return None
 
 
 def _checksum(key: str, raw: bytes) -> bytes:
@@ -57,19 +71,25 @@ def _checksum(key: str, raw: bytes) -> bytes:
 
 def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
     """Some arrays of a file that was there a moment ago. Raises `StorageError` if it is not, or is damaged."""
+    with _opened(store, key) as arrays:
+        return [arrays[name] for name in names]
+
+
+def read_all(store: Store, key: str) -> Arrays:
+    """The same of all arrays, by name."""
+    with _opened(store, key) as arrays:
+        return dict(arrays)
+
+
+@contextmanager
+def _opened(store: Store, key: str) -> Iterator[Any]:
     try:
         with np.load(_source(store, key)) as arrays:
-            return [arrays[name] for name in names]
+            yield arrays
     except (FileNotFoundError, *DAMAGED) as error:
         raise StorageError(
             f"{store.path(key)} is gone or damaged ({error}); start the command again, which makes it anew"
         ) from error
-
-
-def names_of(store: Store, key: str) -> list[str]:
-    """The names of the arrays of a file that is intact."""
-    with np.load(_source(store, key)) as arrays:
-        return list(arrays.files)
 
 
 def _source(store: Store, key: str) -> Path | io.BytesIO:

@@ -27,7 +27,7 @@ from trainer.corpus.pieces import Piece, dealt
 from trainer.corpus.readers import Document
 from trainer.corpus.shards import batches
 from trainer.corpus.sources import named_reading, reading_options
-from trainer.curation.arrays import is_intact, names_of, read_arrays, write_arrays
+from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.engines.carriers import Advance
 from trainer.store.manifest import fingerprint
@@ -123,10 +123,10 @@ def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]
         if not (match := OF_A_UNIT.fullmatch(name)):
             continue
         number, count = int(match[1]), int(match[2])
-        if wanted <= known.keys() or name == own or unit.number % count != number or not is_intact(store, f"{folder}/{name}"):
+        if wanted <= known.keys() or name == own or unit.number % count != number:
             continue
-        names = names_of(store, f"{folder}/{name}")
-        arrays = dict(zip(names, read_arrays(store, f"{folder}/{name}", *names), strict=True))
+        if (arrays := read_intact(store, f"{folder}/{name}")) is None:
+            continue
         digests, counts = arrays.pop(PIECES).tolist(), arrays.pop(COUNTS)
         for digest, end, documents in zip(digests, np.cumsum(counts), counts, strict=True):
             if digest in wanted:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.arrays import names_of, read_arrays
+from trainer.curation.arrays import read_all
 from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import Texts, shingles
 from trainer.store.storage import Store
@@ -40,5 +40,4 @@ class Overlap(Measure):
 def overlaps(of: Overlap) -> dict[int, NDArray[np.uint64]]:
     """The hashes of evaluation sets by the length of their n-grams."""
     store = Store(of.url)
-    names = names_of(store, of.key)
-    return {int(name): hashes for name, hashes in zip(names, read_arrays(store, of.key, *names), strict=True)}
+    return {int(name): hashes for name, hashes in read_all(store, of.key).items()}

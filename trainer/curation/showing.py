@@ -132,14 +132,14 @@ class Decided:
 
     def _place(self, corpus: CorpusConfig, number: int) -> Place:
         own = self.of(corpus.name)
-        at = int(np.searchsorted(own.starts, number, side="right")) - 1
+        at = own.piece_of(number)
         piece = own.pieces[at]
         first = own.starts[at - piece.index]
         return Place(corpus.name, piece.path, number - int(first) + 1)
 
     def _read(self, corpus: CorpusConfig, number: int) -> Batch:
         own = self.of(corpus.name)
-        at = int(np.searchsorted(own.starts, number, side="right")) - 1
+        at = own.piece_of(number)
         documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests))
         found = list(islice(documents, number - int(own.starts[at]), number - int(own.starts[at]) + 1))
         if not found:

@@ -19,7 +19,7 @@ from trainer.config.engines import RayEngine
 from trainer.engines.desk import Saying
 from trainer.engines.groups import enter_group
 from trainer.engines.ray_cluster import Cluster, Surroundings, in_thread, joined
-from trainer.engines.room import has_gpus, waiting_for_room
+from trainer.engines.room import WAITING_SECONDS, has_gpus, waiting_for_room
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +39,6 @@ SETTINGS = {
 
 GONE_SECONDS = 15.0
 """Without a sign of life of any rank, while a stop is asked for: there is none that would save."""
-
-WAITING_SECONDS = 60.0
-"""The same, until it is told what the ranks may be waiting for; they take some twenty to begin."""
 
 STARTED = "ranks start: "
 ERROR = '{"event": "error"'
@@ -115,7 +112,7 @@ def _pass_on(cluster: Cluster, training: "Future[None]", out: TextIO) -> list[st
         if silent > GONE_SECONDS and stop_requested():
             raise StopRequested
         if silent > WAITING_SECONDS and not told:
-            log.warning("%s", waiting_for_room(cluster))
+            log.warning("%s", waiting_for_room(cluster, "rank"))
         told = silent > WAITING_SECONDS
         passed = []
         for line in lines:

@@ -1,5 +1,7 @@
 """Units of work as tasks of a Ray cluster: what a lost node had begun is done again on another one."""
 
+import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
@@ -16,8 +18,10 @@ from trainer.engines.alike import Likeness, nodes_alike, require_alike
 from trainer.engines.carriers import Advance
 from trainer.engines.desk import Count
 from trainer.engines.ray_cluster import Cluster, Surroundings, joined
-from trainer.engines.room import require_cores
+from trainer.engines.room import WAITING_SECONDS, require_cores, waiting_for_room
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -39,6 +43,7 @@ class RayTasks:
         self._cluster, self._likeness, self.most = cluster, likeness, most
         self._running: dict[Any, Future[Any]] = {}
         self._units = 0
+        self._progress, self._moved, self._told = (0, 0), time.monotonic(), False
         # Far from each other: what they read and write goes through each node's own network and disk.
         self._task = cluster.ray.remote(num_cpus=1, max_retries=cluster.engine.max_failures, scheduling_strategy="SPREAD")(
             _carry
@@ -51,9 +56,23 @@ class RayTasks:
 
     @property
     def done(self) -> int:
+        return self._look()
+
+    def _look(self) -> int:
+        """How far all units are together. Raises `DeviceError` if the head is lost, and says so if nothing moves."""
         self._cluster.head.check()
         found: int = self._cluster.ray.get(self._cluster.desk.done.remote())
+        self._watch((found, self._units - len(self._running)))
         return found
+
+    def _watch(self, progress: tuple[int, int]) -> None:
+        """Say so, once, if nothing has moved for a while: no node may be left, or others' work may take all room."""
+        now = time.monotonic()
+        if progress != self._progress or not self._running:
+            self._progress, self._moved, self._told = progress, now, False
+        elif now - self._moved > WAITING_SECONDS and not self._told:
+            log.warning("%s", waiting_for_room(self._cluster, "task"))
+            self._told = True
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
         self._units += 1
@@ -85,7 +104,7 @@ class RayTasks:
                 return
             while not wait([pending[0]], LOOK_SECONDS).done:
                 check_stop()
-                self._cluster.head.check()
+                self._look()
             yield from pending.popleft().result()
 
     def break_off(self) -> None:

@@ -51,12 +51,16 @@ def count_places(cluster: Cluster, gpus: bool) -> int:
     return sum(min(int(node["Resources"].get(name, 0) // each) for name, each in wanted.items()) for node in cluster.nodes())
 
 
-def waiting_for_room(cluster: Cluster) -> str:
-    """What is told where ranks have not begun for a while."""
+WAITING_SECONDS = 60.0
+"""Without a sign of life of a rank or task, until it is told what they may wait for; ranks take some twenty to begin."""
+
+
+def waiting_for_room(cluster: Cluster, who: str) -> str:
+    """What is told where no rank or task has begun for a while."""
     free = cluster.ray.available_resources()
     cores, gpus = (int(free.get(what, 0)) for what in ("CPU", "GPU"))
     return (
-        f"no rank has begun, or shown life, for a while; the cluster has {describe(cluster)}, of which "
+        f"no {who} has begun, or shown life, for a while; the cluster has {describe(cluster)}, of which "
         f"{plural(cores, 'core')} and {plural(gpus, 'GPU')} are free now; they begin when there is room"
     )
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ConfigError
+from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob, EvaluationConfig
+from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.model_files import read_object

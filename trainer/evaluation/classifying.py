@@ -44,7 +44,7 @@ from trainer.evaluation.predicting import (
 from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
-from trainer.models.classifiers import load_classifier, outline_classifier
+from trainer.models.classifiers import MULTI_LABEL, load_classifier, outline_classifier
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
@@ -136,11 +136,15 @@ def _score(
 
 
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
-    """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support."""
+    """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support.
+
+    There is no matrix where several classes may apply: a mistake is then no confusion of one class with another.
+    """
     classes = list(range(len(names)))
+    several = labels.ndim > 1
     figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
     return Classification(
-        confusion=confusion_matrix(labels, predicted, labels=classes).tolist(),
+        confusion=[] if several else confusion_matrix(labels, predicted, labels=classes).tolist(),
         classes=[
             ClassScore(name=name, precision=float(p), recall=float(r), f1=float(f), support=int(s))
             for name, p, r, f, s in zip(names, *figures, strict=True)
@@ -170,10 +174,20 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     config = AutoConfig.from_pretrained(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
+    if (config.problem_type == MULTI_LABEL) != _several(data):
+        kinds = ["one class", "several classes at once"]
+        raise ConfigError(
+            f"{found.key} gives a text {kinds[config.problem_type == MULTI_LABEL]}, the data {kinds[_several(data)]}"
+        )
     known = config.id2label
     classes = data.details["classes"] or ["value"]
     if known != dict(enumerate(classes)):
         raise ConfigError(f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}")
+
+
+def _several(data: EncodedSet) -> bool:
+    """Whether several classes may apply to an example."""
+    return bool(data.details["task"] == "multi-label")
 
 
 def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
@@ -207,5 +221,5 @@ def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray
     """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
     with store.writing(key) as path:
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(prediction_lines(data.splits[split].ids, logits, data.details["classes"]))
+            file.writelines(prediction_lines(data.splits[split].ids, logits, data.details["classes"], _several(data)))
         return digest_file(path).sha256

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
 from trainer.common.stopping import check_stop
-from trainer.config.jobs import EvaluationConfig
+from trainer.config.evaluation import EvaluationConfig
 from trainer.records.evaluations import Sample
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded

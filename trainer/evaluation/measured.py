@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob, masks_documents
+from trainer.config.jobs import EvaluateJob
 from trainer.config.masking import MaskingConfig
+from trainer.config.training import masks_documents
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.model_files import read_object

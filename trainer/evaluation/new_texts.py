@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import Example
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import Placed, bad_record, id_of, read_values, rows_of, watched_rows

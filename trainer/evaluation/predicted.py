@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.formats import plural
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.pretrained.finding import Checkpoint, find_model

@@ -107,6 +107,8 @@ def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
     """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
     metrics = open_metrics(job, classes)
     made_up = np.array([0, 1] if classes else [0.0, 1.0])
+    if job.data.task == "multi-label":
+        made_up = np.eye(2, len(classes or []), dtype=np.int64)
     metrics.add_batch(made_up, made_up)
     scores = {"loss": 0.0, **metrics.compute()}
     _require_figure(job, scores)
@@ -126,7 +128,9 @@ def glue_task(job: FinetuneJob) -> str | None:
 
 
 def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] | NDArray[np.float32]:
-    """The likeliest class of each example, or its predicted number; [B, C] -> [B]."""
+    """The likeliest class of each example, or its number; [B, C] -> [B]. Of several labels, those that apply, [B, C]."""
+    if data.details["task"] == "multi-label":
+        return applying(logits)
     return logits.argmax(axis=1) if data.details["classes"] else logits[:, 0]
 
 
@@ -136,6 +140,11 @@ def make_criterion(options: MeasurementConfig) -> Criterion:
     return Criterion(options.best_by, greater_is_better(options.best_by) if greater is None else greater)
 
 
+def applying(logits: NDArray[np.float32]) -> NDArray[np.int64]:
+    """1 for each class that rather applies than not, of logits of shape [B, C]."""
+    return (logits > 0).astype(np.int64)
+
+
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     """The softmax of logits of shape [B, C], in float64."""
     shifted = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
@@ -143,22 +152,33 @@ def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return chances
 
 
-def prediction_lines(ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None) -> Iterator[str]:
-    """A JSON object for each example: its name, its likeliest class and all probabilities, or its number."""
+def prediction_lines(
+    ids: Sequence[str], logits: NDArray[np.float32], classes: list[str] | None, several: bool = False
+) -> Iterator[str]:
+    """A JSON object for each example: its name, its likeliest class and all probabilities, or its number.
+
+    Where `several` classes may apply, the list of those that do.
+    """
     if classes is None:
         for name, number in zip(ids, logits[:, 0], strict=True):
             yield json.dumps({"id": name, "prediction": float(number)}, ensure_ascii=False) + "\n"
         return
-    for name, chances in zip(ids, probabilities(logits).tolist(), strict=True):
-        line: dict[str, Any] = {"id": name, "prediction": classes[chances.index(max(chances))]}
+    likely = np.exp(-np.logaddexp(0, -logits.astype(np.float64))) if several else probabilities(logits)
+    for name, chances, applies in zip(ids, likely.tolist(), applying(logits).tolist(), strict=True):
+        chosen = [each for each, yes in zip(classes, applies, strict=True) if yes]
+        line: dict[str, Any] = {"id": name, "prediction": chosen if several else classes[chances.index(max(chances))]}
         line["probabilities"] = {each: round(chance, 6) for each, chance in zip(classes, chances, strict=True)}
         yield json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def _losses(logits: NDArray[np.float32], labels: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """-log p(label) of each example, or its squared error, in float64."""
+    """-log p(label) of each example, its mean over the classes where several may apply, or its squared error, in float64."""
     if labels.dtype.kind == "f":
         errors: NDArray[np.float64] = np.square(logits[:, 0].astype(np.float64) - labels)
         return errors
+    if labels.ndim > 1:
+        scores = logits.astype(np.float64)
+        means: NDArray[np.float64] = (np.logaddexp(0, scores) - scores * labels).mean(axis=1)
+        return means
     surprises: NDArray[np.float64] = -np.log(probabilities(logits)[np.arange(len(labels)), labels])
     return surprises

@@ -1,7 +1,8 @@
 """How the final model of a pipeline, or another one like it, is measured."""
 
 from trainer.config.harness import PREFIX
-from trainer.config.jobs import EvaluateJob, PipelineJob, PromotionConfig
+from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Evaluation
 from trainer.store.places import FINAL
 

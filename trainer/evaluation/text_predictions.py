@@ -20,11 +20,11 @@ from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.new_texts import NewTexts, open_texts
 from trainer.evaluation.predicted import FILE, KIND, Wanted, find_predictions, identify_predictions, summarise
-from trainer.evaluation.predicting import label_count, predict, prediction_lines
+from trainer.evaluation.predicting import applying, label_count, predict, prediction_lines
 from trainer.labelled.encoded import EncodedSplit, encode_block, in_blocks
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
-from trainer.models.classifiers import classes_of, load_finished
+from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
 from trainer.pretrained.weights import check_weights
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import publish_folder
@@ -71,7 +71,8 @@ def _predict(
 ) -> dict[str, Any]:  # fmt: skip
     """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
     classes = classes_of(model.config)
-    counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes)
+    several = model.config.problem_type == MULTI_LABEL
+    counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
@@ -88,7 +89,7 @@ def _predict(
                 )
             figures.add(logits)
             if file is not None:
-                file.writelines(prediction_lines(split.ids, logits, classes))
+                file.writelines(prediction_lines(split.ids, logits, classes, several))
     return {**counts, "classes": classes, "predicted": figures.told()}
 
 
@@ -103,14 +104,14 @@ def _logits(model: PreTrainedModel, split: EncodedSplit, batch: int, runtime: Ru
 class _Figures:
     """How many texts fell to each class, or the mean, the least and the greatest number; taken in block by block."""
 
-    def __init__(self, classes: list[str] | None) -> None:
-        self._classes = classes
+    def __init__(self, classes: list[str] | None, several: bool) -> None:
+        self._classes, self._several = classes, several
         self._counts: Counter[int] = Counter()
         self._sum, self._least, self._greatest, self._texts = 0.0, float("inf"), float("-inf"), 0
 
     def add(self, logits: NDArray[np.float32]) -> None:
         if self._classes is not None:
-            self._counts.update(logits.argmax(axis=1).tolist())
+            self._counts.update((applying(logits).nonzero()[1] if self._several else logits.argmax(axis=1)).tolist())
             return
         numbers = logits[:, 0].astype(np.float64)
         self._sum, self._texts = self._sum + float(numbers.sum()), self._texts + len(numbers)

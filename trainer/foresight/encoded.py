@@ -6,7 +6,8 @@ from typing import Any
 from trainer.chat.encoding import locate_conversations
 from trainer.common.formats import plural
 from trainer.config.chat import ChatDataConfig, ChatJob
-from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import LabelledDataConfig
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import Likeness, compare_files, compare_options, explain_likeness, find_similar, look
 from trainer.labelled.encoded import KIND

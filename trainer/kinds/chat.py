@@ -9,6 +9,7 @@ from trainer.config.chat import ChatJob
 from trainer.foresight.encoded import foresee_conversations
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
+from trainer.kinds.tuning import Tuning
 from trainer.records import kinds
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
@@ -55,6 +56,19 @@ def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: s
     return foresee_answers(store, job, data, run_key)
 
 
+def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
+    from trainer.chat.windows import plan_chat
+
+    planned, found = plan_chat(job, data.key, ranks)
+    return planned, f"windows of {found.details['context']} tokens, {planned.fill:.1%} full"
+
+
+def find(store: Store, job: ChatJob, run: str, other: str | None, encoded: str) -> ChatEvaluation | None:
+    from trainer.evaluation.answers_measured import find_answers, require_answers
+
+    return find_answers(store, require_answers(store, job, run, other, encoded))
+
+
 def make_account(facts: RunFacts, plan: ChatPlan) -> "Account":
     from trainer.report.chat import describe_chat
 
@@ -80,4 +94,5 @@ CHAT = Kind(
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
+    tuning=Tuning("chat-preflight", "encode-chat", "evaluate-answers", plan, find),
 )

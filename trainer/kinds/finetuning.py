@@ -8,7 +8,8 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.foresight.encoded import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
-from trainer.labelled.encoding import encode
+from trainer.kinds.tuning import Tuning
+from trainer.labelled.encoding import describe_columns, encode
 from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
@@ -57,6 +58,20 @@ def foresee_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_ke
     return foresee_scoring(store, job, data, run_key)
 
 
+def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
+    from trainer.labelled.encoded import encoded_details, split_sizes
+    from trainer.order.plan import make_finetune_plan
+
+    details = encoded_details(Store(job.store), data.key)
+    return make_finetune_plan(job.training, split_sizes(details), ranks), describe_columns(details)
+
+
+def find(store: Store, job: FinetuneJob, run: str, other: str | None, encoded: str) -> FinetuneEvaluation | None:
+    from trainer.evaluation.measured import find_scoring, require_scoring
+
+    return find_scoring(store, require_scoring(store, job, run, other, encoded))
+
+
 def make_account(facts: RunFacts, plan: FinetunePlan) -> "Account":
     from trainer.report.finetuning import describe_finetuning
 
@@ -82,4 +97,5 @@ FINETUNING = Kind(
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
+    tuning=Tuning("finetune-preflight", "encode", "evaluate-run", plan, find),
 )

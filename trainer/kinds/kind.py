@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.tuning import Tuning
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import RunKind
 from trainer.records.results import FinetunePreflight, Preflight
@@ -46,6 +47,8 @@ class Kind:
     """What the report and the model card tell of a finished run and its plan."""
     compared: Callable[[], "ComparedKind"]
     """What is compared of its runs."""
+    tuning: Tuning | None = None
+    """What the flow `finetune` does with its jobs; None of a kind with a flow of its own."""
     foresee_harness: Callable[[Store, Any, str], Foreseen | None] = lambda store, job, run_key: None
     """Whether lm-eval measured a finished run on the same tasks; None of a job that does not ask for it."""
 

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from trainer.config.chat import TunedJob
 from trainer.config.files import read_values, validate_job
 from trainer.kinds.chat import CHAT
 from trainer.kinds.finetuning import FINETUNING
 from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining import PRETRAINING
+from trainer.kinds.tuning import Tuning
 from trainer.records.kinds import run_kind, task_of
 from trainer.runs.run import Run, TrainingData, TrainingJob
 
@@ -42,6 +44,13 @@ def load_training_job(path: str, overrides: tuple[str, ...] | list[str] = ()) ->
     kind = next(iter(marked_kinds(values)), PRETRAINING)
     job: TrainingJob = validate_job(kind.schema, values, path)
     return job
+
+
+def tuning_of(job: TunedJob) -> Tuning:
+    """What the flow `finetune` does with a job."""
+    tuning = kind_of(job).tuning
+    assert tuning is not None
+    return tuning
 
 
 def identify_run(job: TrainingJob, data: TrainingData) -> Run:

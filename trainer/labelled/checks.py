@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.labels import REGRESSION, Labels
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import rows_of
@@ -30,7 +30,8 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     for split, each in parts.items():
         for part in each:
             table = open_table(part, data)
-            needed = [*data.text_columns, *([data.label_column] if split != TEST else [])]
+            labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(table.columns)
+            needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
             if missing := [column for column in needed if column not in table.columns]:
                 raise _lacks(data, part, missing[0], table.columns)
             identified.setdefault(split, set()).add(data.id_column in table.columns)
@@ -63,7 +64,7 @@ def _lacks(data: LabelledDataConfig, part: Part, column: str, found: list[str]) 
     hint = ""
     if data.source == "csv" and not data.columns:
         hint = "; if its first line is no header, name its columns in `columns`"
-    elif data.columns and column == data.label_column and len(found) < len(data.columns):
+    elif data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
         hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
     return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
 
@@ -77,11 +78,12 @@ def require_all_classes(
     """
     if labels.classes is None:
         return
-    present = np.unique(meant)
+    present = classes_present(meant)
     if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):
         return
     last = labels.classes[present[-1]]
-    row = int(np.flatnonzero(kept)[np.argmax(meant == present[-1])])
+    has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
+    row = int(np.flatnonzero(kept)[np.argmax(has_last)])
     place = next(place for number, (place, _) in enumerate(rows_of(data, parts)) if number == row)
     raise CorpusError(
         f"data set {data.name!r}: column {data.label_column!r} holds {_listed([labels.classes[each] for each in present])} in "
@@ -90,6 +92,11 @@ def require_all_classes(
         "the classes in `classes`: in the order of their ids, or, if these integers are names, the integers themselves; for "
         f"numbers, {REGRESSION}"
     )
+
+
+def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
+    """The ids of the classes that some example has, of labels as a `LabelledSplit` has them."""
+    return np.flatnonzero((meant > 0).any(axis=0)) if meant.ndim > 1 else np.unique(meant)
 
 
 def _listed(names: Sequence[str]) -> str:

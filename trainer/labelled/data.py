@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
-from trainer.config.finetuning import LabelledDataConfig
-from trainer.labelled.checks import check_columns, require_all_classes
-from trainer.labelled.labels import UNLABELLED, Labels, find_labels, read_label
+from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.checks import check_columns, classes_present, require_all_classes
+from trainer.labelled.labels import UNLABELLED, Labels, read_label
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows
+from trainer.labelled.several import find_classes, read_list
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,8 @@ class Example(NamedTuple):
 class LabelledSplit:
     """The good examples of one split.
 
-    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none.
+    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none. Of
+    several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said.
     `kept` has the shape [rows], `bad_records` counts rows that were passed over.
     """
 
@@ -88,13 +90,13 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         for split, scan in scans.items():
             _require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
-        labels = find_labels(data, train.values, named, len(train.codes))
+        labels = find_classes(data, train.values, named, len(train.codes))
         splits = {}
         for split, scan in scans.items():
             meant, good = read_labels(data, labels, split, scan)
             _require_examples(data, split, scan, good)
             splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
-        if data.classes is None and named is None:
+        if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
             require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
         if source.cut:
@@ -117,13 +119,15 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
 
 def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """What each row's label means, and which rows are good. Raises `RecordError` for a label that means nothing."""
-    classifies = labels.classes is not None
-    missing = UNLABELLED if classifies else np.nan
-    meanings: list[float | int] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
+    classifies, several = labels.classes is not None, data.task == "multi-label"
+    missing: Any = UNLABELLED if classifies else np.nan
+    if several:
+        missing = np.full(len(labels.classes or ()), UNLABELLED)
+    meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
     problems: dict[int, ValueError] = {}
     for code, value in enumerate(scan.values):
         try:
-            found = read_label(labels, value, optional=split == TEST)
+            found = (read_list if several else read_label)(labels, value, optional=split == TEST)
         except ValueError as error:
             problems[code] = error
         else:
@@ -134,9 +138,11 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
         first = int(np.argmax(wrong))
         place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == first)
         problem = problems[int(scan.codes[first])]
-        raise bad_record(data, split, place(), f"column {data.label_column!r}: {problem}") from problem
+        raise bad_record(data, split, place(), f"column {data.columns_of_labels[0]!r}: {problem}") from problem
     good = (scan.codes != BAD) & ~wrong
-    meant = np.array(meanings, dtype=np.int64 if classifies else np.float64)[scan.codes]
+    meant = np.array(meanings, dtype=np.int8 if several else np.int64 if classifies else np.float64)[scan.codes]
+    if split == TEST and several and not (meant[good] > 0).any():
+        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
     if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
         meant[:] = np.nan  # how GLUE withholds numbers
     return meant, good
@@ -169,9 +175,9 @@ def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str,
     if labels.classes is None:
         return
     for split in (TRAIN, VALIDATION):
-        if len(found := np.unique(splits[split].labels)) == 1:
+        if data.task == "classification" and len(found := classes_present(splits[split].labels)) == 1:
             name = labels.classes[int(found[0])]
             log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
-    present = set(splits[TRAIN].labels.tolist())
+    present = classes_present(splits[TRAIN].labels)
     if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
         log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))

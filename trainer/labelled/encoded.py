@@ -4,7 +4,7 @@ train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, map
     id              string
     input_ids       list<int32>
     token_type_ids  list<int8>, where the model knows token types
-    labels          int64 class ids or float64 numbers, null where unlabelled
+    labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null where unlabelled
 tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
 """
 
@@ -38,7 +38,8 @@ BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
 class EncodedSplit:
     """The examples of one split.
 
-    `lengths`: tokens of each example, int64 [N]. `labels`: int64 or float64 [N], or None if any example has none.
+    `lengths`: tokens of each example, int64 [N]. `labels`: int64 or float64 [N], or int8 [N, C], or None if any example has
+    none.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
@@ -46,7 +47,7 @@ class EncodedSplit:
         self._columns = {name: Lists(table[name]) for name in LISTS if name in table.column_names}
         self.lengths = self._columns["input_ids"].lengths
         labels = table["labels"]
-        self.labels: NDArray[Any] | None = None if labels.null_count else labels.to_numpy()
+        self.labels: NDArray[Any] | None = None if labels.null_count else _as_array(labels)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -117,6 +118,8 @@ def write_split(
     Returns what was counted.
     """
     kind = pa.from_numpy_dtype(split.labels.dtype)
+    if split.labels.ndim > 1:
+        kind = pa.list_(kind, split.labels.shape[1])
     figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
         for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind, name=name), _labelled_blocks(split)):
@@ -137,7 +140,11 @@ def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
 
 def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType, name: str) -> "EncodedBlock":
     examples, labels = block
-    return encode_block(examples, encoder, pa.array(labels, kind, mask=unlabelled(labels)), name)
+    missing = unlabelled(labels)
+    if labels.ndim == 1:
+        return encode_block(examples, encoder, pa.array(labels, kind, mask=missing), name)
+    rows = pa.array(labels.ravel(), kind.value_type)
+    return encode_block(examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name)
 
 
 class EncodedBlock(NamedTuple):
@@ -170,6 +177,8 @@ def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
 
 def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     """Which examples have no label."""
+    if labels.ndim > 1:
+        labels = labels[:, 0]
     missing: NDArray[np.bool_] = np.isnan(labels) if labels.dtype.kind == "f" else labels < 0
     return missing
 
@@ -178,7 +187,7 @@ def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, A
     """How many examples are labelled; how many of each class, or the numbers' mean and range."""
     known = labels[~unlabelled(labels)]
     if classes is not None:
-        counts = np.bincount(known, minlength=len(classes))
+        counts = np.bincount(known, minlength=len(classes)) if known.ndim == 1 else known.sum(axis=0, dtype=np.int64)
         return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
     if not len(known):
         return {"labelled": 0, "target": None}
@@ -186,6 +195,16 @@ def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, A
         "labelled": len(known),
         "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
     }
+
+
+def _as_array(labels: pa.ChunkedArray) -> NDArray[Any]:
+    """A column without nulls as an array of shape [N], or, of lists of one length, [N, C]."""
+    values: NDArray[Any]
+    if not pa.types.is_fixed_size_list(labels.type):
+        values = labels.to_numpy()
+        return values
+    values = labels.combine_chunks().flatten().to_numpy()
+    return values.reshape(len(labels), labels.type.list_size)
 
 
 class Lists:

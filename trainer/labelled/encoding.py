@@ -10,7 +10,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import Progress
 from trainer.config.engines import Engine, RayEngine
-from trainer.config.finetuning import FinetuneJob, LabelledDataConfig
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.data import LabelledSet, open_labelled
@@ -144,7 +145,9 @@ def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> 
     encoder = load_text_encoder(model_folder, data)
     source = find_labelled(store, data)
     places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
-    options = data.model_dump(exclude={*places, "max_length", "validation_fraction"})
+    # Sets of one label an example are named as before there could be several.
+    several = set() if data.task == "multi-label" else {"label_columns", "label_separator"}
+    options = data.model_dump(exclude={*places, *several, "max_length", "validation_fraction"})
     cut = data.validation_fraction if source.cut else None
     name, trained = (
         fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length])
@@ -191,7 +194,7 @@ def _describe(
         "task": data.task,
         "classes": labelled.classes,
         "text_columns": data.text_columns,
-        "label_column": data.label_column,
+        "label_column": ", ".join(data.columns_of_labels),
         "dropped_columns": labelled.dropped,
         "max_length": encoder.max_length,
         "pad_token": encoder.pad_token,

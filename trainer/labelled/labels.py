@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from trainer.common.errors import CorpusError
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 
 INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 FRACTION = re.compile(r"\s*[+-]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][+-]?[0-9]+)?\s*")
@@ -36,11 +36,12 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         return None
     if isinstance(value, bool):
         return int(value)
-    if isinstance(value, float) and data.task == "classification" and value.is_integer():
+    if isinstance(value, float) and data.task != "regression" and value.is_integer():
         return int(value)  # how tables hold integers beside missing values
     if isinstance(value, str | int | float):
         return value
-    raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label")
+    hint = "; for several labels an example, set task to multi-label" if isinstance(value, list) else ""
+    raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label{hint}")
 
 
 def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named: list[str] | None, examples: int) -> Labels:

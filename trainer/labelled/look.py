@@ -6,13 +6,14 @@ import fsspec
 
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
 from trainer.labelled.encoded import count_labels
-from trainer.labelled.labels import find_labels, refuse_fractions
+from trainer.labelled.labels import refuse_fractions
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import scan_rows
+from trainer.labelled.several import find_classes
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.store.storage import Store
 
@@ -52,15 +53,15 @@ def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress)
 def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: Progress, files: int) -> Look:
     """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
     _, named = check_columns(data, source.parts)
-    classes = data.classes or named
+    classes = data.label_columns or data.classes or named
     known = data.task == "regression" or classes is not None
     with progress.bar(f"look at {data.name}", None, "row") as bar:
         for split, parts in source.parts.items():
             for part in parts:
                 scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
                 if known:
-                    read_labels(data, find_labels(data, scan.values, named, HEAD_ROWS), split, scan)
-                elif split == TRAIN:
+                    read_labels(data, find_classes(data, scan.values, named, HEAD_ROWS), split, scan)
+                elif split == TRAIN and data.task == "classification":
                     refuse_fractions(data, scan.values, None)
     return Look(classes, None, f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import CorpusError, RecordError
 from trainer.config.chat import ChatDataConfig
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.csv_files import csv_dialect, never_ends, quoting_hint
 from trainer.corpus.raw_bytes import RawFile, require_file
 from trainer.corpus.raw_files import MAX_RECORD, open_bytes, open_raw, unreadable
@@ -72,7 +72,7 @@ def open_table(part: Part, data: LabelledDataConfig | ChatDataConfig) -> Table:
     Raises `CorpusError`, also later, if it is damaged, and after its last row if it is not what was looked at.
     """
     with _explained(part):
-        label = data.label_column if isinstance(data, LabelledDataConfig) else None
+        label = data.label_column if isinstance(data, LabelledDataConfig) and data.label_columns is None else None
         table = _open_loaded(part, label) if part.loaded is not None else _open_file(part, data, label)
 
     def rows(columns: Sequence[str]) -> Iterator[Row]:
@@ -94,8 +94,8 @@ def _open_file(part: Part, data: LabelledDataConfig | ChatDataConfig, label: str
 
 
 def columns_of(data: LabelledDataConfig) -> list[str]:
-    """The columns that are read: texts, label, and id if there is one."""
-    return [*data.text_columns, data.label_column, *([data.id_column] if data.id_column else [])]
+    """The columns that are read: texts, label or labels, and id if there is one."""
+    return [*data.text_columns, *data.columns_of_labels, *([data.id_column] if data.id_column else [])]
 
 
 def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
@@ -155,8 +155,9 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
                 f"{part.name}: line 1 looks like a header, as it names {like[0]!r}; leave `columns` out, or name text_columns "
                 "as it does"
             )
-        if len(first) == len(named) - 1 and data.label_column in named:
-            return [name for name in named if name != data.label_column], "`columns` without the label"
+        labels = data.columns_of_labels
+        if len(first) == len(named) - len(labels) and set(labels) <= set(named):
+            return [name for name in named if name not in labels], "`columns` without the label"
         return named, "`columns`"
     if twice := [column for column in columns_of(data) if first.count(column) > 1]:
         raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")
@@ -232,6 +233,7 @@ def _open_loaded(part: Part, label: str | None) -> Table:
 def _class_names(feature: Any) -> list[str] | None:
     from datasets import ClassLabel
 
+    feature = getattr(feature, "feature", feature)  # of a list's entries
     return list(feature.names) if isinstance(feature, ClassLabel) else None
 
 

@@ -12,21 +12,24 @@ from numpy.typing import NDArray
 from trainer.common.errors import RecordError, how_to_skip
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.csv_files import QuoteWatch
 from trainer.corpus.shards import is_held_out
 from trainer.labelled.labels import Label, plain_label
 from trainer.labelled.rows import Part, Row, Table, columns_of, open_table
+from trainer.labelled.several import LabelList, plain_labels
 
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
-
 
 NAMELESS = 0
 """Stands for the digest of an id where there is none."""
 
 Placed = tuple[Callable[[], str], Row]
 """A row, and what names its place."""
+
+AnyLabel = Label | LabelList
+"""What a row says of its example: a label, or several."""
 
 
 class Scan(NamedTuple):
@@ -40,7 +43,7 @@ class Scan(NamedTuple):
     codes: NDArray[np.int64]
     digests: NDArray[np.uint64]
     held: NDArray[np.bool_]
-    values: list[Label | None]
+    values: list[Any]
     bad: int
 
 
@@ -57,10 +60,11 @@ def scan_rows(
     Raises `RecordError` for the first bad row that may not be passed over; a row whose id names an earlier one too is bad.
     """
     codes, digests, held, ids = array("q"), array("Q"), array("b"), array("Q")
-    values: dict[Label | None, int] = {}
+    values: dict[AnyLabel | None, int] = {}
     bad = 0
     for place, row in watched_rows(data, parts, most):
-        problem, text, label = row.problem, b"", None
+        problem, text = row.problem, b""
+        label: AnyLabel | None = None
         if problem is None:
             try:
                 text, label = read_values(data, row.values)
@@ -85,15 +89,22 @@ def scan_rows(
 
 
 def rows_of(data: LabelledDataConfig, parts: Sequence[Part]) -> Iterator[Placed]:
-    """Every row and its place; the values are texts, label (None if there is no such column), and id if there is."""
-    wanted, label = columns_of(data), len(data.text_columns)
+    """Every row and its place; the values are texts, label (None if there is no such column), and id if there is.
+
+    Where each class has a column, their values are the label, as one.
+    """
+    wanted, labels, label = columns_of(data), data.columns_of_labels, len(data.text_columns)
     for part in parts:
         table = open_table(part, data)
-        present = [column for column in wanted if column in table.columns]
+        has_labels = set(labels) <= set(table.columns)
+        present = [column for column in wanted if column in table.columns and (has_labels or column not in labels)]
         for row in table.rows(present):
             check_stop()
-            if row.problem is None and data.label_column not in present:
+            if row.problem is None and not has_labels:
                 row = row._replace(values=[*row.values[:label], None, *row.values[label:]])
+            elif row.problem is None and data.label_columns is not None:
+                after = label + len(labels)
+                row = row._replace(values=[*row.values[:label], tuple(row.values[label:after]), *row.values[after:]])
             yield _namer(part, table, row.number), row
 
 
@@ -154,17 +165,20 @@ def _namer(part: Part, table: Table, number: int) -> Callable[[], str]:
     return lambda: f"{part.name}: {table.unit} {number}"
 
 
-def read_values(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[bytes, Label | None]:
+def read_values(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[bytes, AnyLabel | None]:
     """The texts of a row in one, and its label. Raises `ValueError` if one of them cannot be what it should."""
     texts = [_text(column, text) for column, text in zip(data.text_columns, values, strict=False)]
     if not any(text.strip() for text in values[: len(texts)]):
         raise ValueError(f"column {data.text_columns[0]!r} is empty")
-    for column, value in zip(columns_of(data)[len(texts) :], values[len(texts) :], strict=False):
-        if isinstance(value, str):
-            _text(column, value)
+    named = [data.columns_of_labels[0], *([data.id_column] if data.id_column else [])]
+    for column, value in zip(named, values[len(texts) :], strict=False):
+        for text in value if isinstance(value, list) else [value]:
+            if isinstance(text, str):
+                _text(column, text)
         if column == data.id_column and (value is None or value == ""):
             raise ValueError(f"column {column!r} is empty; leave id_column out to number the examples instead")
-    return b"\0".join(texts), plain_label(values[len(texts)], data)
+    label = values[len(texts)]
+    return b"\0".join(texts), plain_labels(label, data) if data.task == "multi-label" else plain_label(label, data)
 
 
 def _text(column: str, value: Any) -> bytes:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS, save_flat
 from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
 from trainer.pretrained.model_files import check_settings

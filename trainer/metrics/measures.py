@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
 from trainer.config.harness import PREFIX
+from trainer.metrics.several_labels import SEVERAL, SeveralLabels
 from trainer.store.manifest import digest_file
 
 FOLDER = Path(__file__).parent
 HUB = "hub:"
 
-Task = Literal["classification", "regression"]
+Task = Literal["classification", "multi-label", "regression"]
 
 GLUE_CLASSIFICATION = (
     "cola", "sst2", "mrpc", "qqp", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans",
@@ -30,6 +31,7 @@ METRICS: dict[str, Task] = {
     **dict.fromkeys(("pearsonr", "spearmanr", "mse"), "regression"),
     **{f"glue/{name}": "classification" for name in GLUE_CLASSIFICATION},
     "glue/stsb": "regression",
+    **dict.fromkeys(SEVERAL, "multi-label"),
 }
 """The modules below `trainer/metrics`, which need no hub, and what they are for; `glue/TASK` is one with a configuration."""
 
@@ -66,9 +68,14 @@ class Metrics:
         self._examples = 0
 
     def add_batch(self, predictions: NDArray[Any], references: NDArray[Any]) -> None:
-        """Take in predicted and true class ids, or numbers, of shape [B]. Raises `ConfigError` if a metric refuses them."""
-        if predictions.ndim != 1 or predictions.shape != references.shape:
-            raise ValueError(f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B]")
+        """Take in predicted and true class ids, or numbers, of shape [B], or which classes apply, of shape [B, C].
+
+        Raises `ConfigError` if a metric refuses them.
+        """
+        if predictions.ndim not in (1, 2) or predictions.shape != references.shape:
+            raise ValueError(
+                f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B] or [B, C]"
+            )
         if not len(predictions):
             return
         for measure in self.measures:
@@ -101,7 +108,8 @@ def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
     glue = f"glue/{subset}"
     if glue in METRICS and _misfit(glue, task, classes) is None:
         return [glue]
-    return ["accuracy", "f1"] if task == "classification" else ["pearsonr", "spearmanr"]
+    usual = {"classification": ["accuracy", "f1"], "multi-label": list(SEVERAL), "regression": ["pearsonr", "spearmanr"]}
+    return usual[task]
 
 
 def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:
@@ -163,6 +171,8 @@ def _load(name: str, task: Task, classes: int) -> Measure:
     misfit = _misfit(plain, task, classes)
     if misfit is not None:
         raise ConfigError(f"metric {name!r} {misfit}")
+    if name in SEVERAL:
+        return Measure(name, SeveralLabels(name), {})
     options = {"average": "macro"} if plain in AVERAGED and classes > 2 else {}
     if name.startswith(HUB):
         return Measure(name, _load_from_hub(plain), options)

@@ -4,7 +4,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
@@ -22,6 +22,14 @@ from trainer.pretrained.weights import check_weights
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
+
+Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
+
+MULTI_LABEL: Problem = "multi_label_classification"
+PROBLEMS: dict[str, Problem] = {
+    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression",
+}  # fmt: skip
+"""How `transformers` calls what the data asks for."""
 
 
 def load_classifier(
@@ -77,11 +85,9 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
 
     An adapter is merged into the model that it was trained `beside`.
 
-    Raises `ConfigError` if it cannot be loaded, has no such head, or gives an example several classes at once.
+    Raises `ConfigError` if it cannot be loaded, or has no such head.
     """
     config = _read_config(source)
-    if config.problem_type == "multi_label_classification":
-        raise ConfigError(f"model {source!r} gives a text several classes at once, which is not supported")
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
     if beside is not None:
         return merge(_load_adapted(source, beside, config, None))
@@ -98,14 +104,16 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
 def classes_of(config: PretrainedConfig) -> list[str] | None:
     """The names of a classifier's classes; None if it predicts a number."""
     names: dict[Any, str] = config.id2label or {}
-    return None if config.problem_type == "regression" or len(names) == 1 else [names[number] for number in sorted(names)]
+    if config.problem_type == "regression" or (len(names) == 1 and config.problem_type != MULTI_LABEL):
+        return None
+    return [names[number] for number in sorted(names)]
 
 
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
     config = _read_config(source)
     classes = data["classes"] or ["value"]
-    config.problem_type = "single_label_classification" if data["classes"] else "regression"
+    config.problem_type = PROBLEMS[data["task"]]
     config.id2label = dict(enumerate(classes))
     config.label2id = {name: number for number, name in enumerate(classes)}
     text = config.get_text_config()

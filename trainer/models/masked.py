@@ -5,7 +5,7 @@ from torch import nn
 from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.models.causal import build_model, load_model
 from trainer.models.losses import IGNORED, cross_entropies
 from trainer.models.new import padding_hint

@@ -6,7 +6,8 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
 from trainer.models.new import padding_hint
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from trainer.common.errors import ConfigError
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.shard_index import read_index
 from trainer.corpus.shards import ShardSet, open_shards

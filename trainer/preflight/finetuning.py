@@ -101,8 +101,8 @@ def _look(
         return details, split_sizes(details), f"encoded already: {encoded.key}"
     look = look_at_labelled(store, job.data, progress)
     _check_class_weights(job, look.classes, look.counts)
-    classes = look.classes or ["0", "1"] if job.data.task == "classification" else None
-    return {"classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told
+    classes = look.classes or ["0", "1"] if job.data.task != "regression" else None
+    return {"task": job.data.task, "classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told
 
 
 def _check_class_weights(job: FinetuneJob, classes: list[str] | None, counts: dict[str, int] | None) -> None:

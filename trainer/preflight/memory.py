@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from trainer.config.jobs import OptimizationConfig, TrainingConfig
+from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import TrainingConfig
 from trainer.models.causal import Units
 from trainer.order.plan import divide_batch
 from trainer.training.consolidating import FILE_BYTES

@@ -14,7 +14,9 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
-from trainer.config.jobs import OptimizationConfig, PipelineJob, TrainingConfig
+from trainer.config.jobs import PipelineJob
+from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig
 
 from trainer.common.formats import size
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.models.causal import count_units
 from trainer.preflight.memory import activation_bytes, divide, guess_activations
 from trainer.preflight.pretraining import checkpoint_bytes, run_bytes

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from trainer.config.jobs import MASKED_FIGURES, TEXT_FIGURES
+from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.harness import HarnessResult
 from trainer.store.plain_names import Count, Figure, Share
@@ -163,7 +163,10 @@ class ClassScore(Result):
 
 
 class Classification(Result):
-    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class."""
+    """A split's confusion matrix (rows are labels, columns predictions) and the figures of each class.
+
+    The matrix is empty where several classes may apply to an example.
+    """
 
     confusion: list[list[Count]]
     classes: list[ClassScore]

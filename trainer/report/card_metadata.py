@@ -10,7 +10,9 @@ from trainer.runs.facts import RunFacts
 
 TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation", "fill-mask": "Fill-Mask"}
 
-METRICS = {"pearson": "pearsonr", "spearman": "spearmanr"}
+METRICS = {
+    "pearson": "pearsonr", "spearman": "spearmanr", "subset_accuracy": "accuracy", "f1_micro": "f1", "f1_macro": "f1",
+}  # fmt: skip
 """What the hub calls figures that have another name here."""
 
 

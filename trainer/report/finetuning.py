@@ -25,6 +25,9 @@ from trainer.store.places import FINAL
 RECORD_FIELDS = {"kind", "step", "examples"}
 """What an evaluation's record holds besides its figures."""
 
+LOSS_UNITS = {"classification": "nats an example", "multi-label": "nats a class", "regression": "squared error"}
+"""The unit of the loss, by task."""
+
 TOLD = 3
 """Figures that have a tile."""
 
@@ -49,7 +52,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     evaluation = _read_evaluation(facts)
     figures = _figures(facts, evaluation)
     labels = _label_recorded(facts, evaluation, figures, details)
-    unit = loss_unit(bool(details["classes"]))
+    unit = LOSS_UNITS[details["task"]]
     return Account(
         verdict=_verdict(facts, labels, unit),
         evaluated=_describe_evaluation(evaluation, figures, details),
@@ -63,11 +66,6 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         checkpoints=checkpoint_table(facts, labels, score),
         card=_card(facts, plan, evaluation, figures, details),
     )
-
-
-def loss_unit(classifies: bool) -> str:
-    """The unit of the loss of a model that classifies, or predicts a number."""
-    return "nats an example" if classifies else "squared error"
 
 
 def _read_evaluation(facts: RunFacts) -> FinetuneEvaluation | None:
@@ -169,7 +167,9 @@ def _classes(evaluation: FinetuneEvaluation | None) -> list[Section]:
     for split, found in (evaluation.classification if evaluation else {}).items():
         few = len(found.classes) <= MOST_CLASSES
         note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
-        blocks = [Block(note, confusion_table(found)), Block("How well each class is told.", class_table(found))]
+        blocks = [Block("How well each class is told.", class_table(found))]
+        if found.confusion:  # one class an example, so that one is taken for another
+            blocks.insert(0, Block(note, confusion_table(found)))
         sections.append(Section(f"Classes: {split}", blocks))
     return sections
 
@@ -215,7 +215,9 @@ def _card(
     facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
 ) -> Card:
     job, start = facts.job, facts.job["model"]["pretrained"]
-    what = "text classification" if details["classes"] else "text regression"
+    several = details["task"] == "multi-label"
+    chances = "sigmoid()" if several else "softmax(-1)"
+    what = ("multi-label " if several else "") + ("text classification" if details["classes"] else "text regression")
     summary = (
         f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
         f"{short(facts.whole_parameters)} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
@@ -231,7 +233,8 @@ def _card(
         texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
         length=details["max_length"],
         answer=(
-            "{model.config.id2label[i]: p for i, p in enumerate(logits.softmax(-1).tolist())}" if details["classes"]
+            f"{{model.config.id2label[i]: p for i, p in enumerate(logits.{chances}.tolist())}}"
+            if details["classes"]
             else "logits.item()"
         ),
     )  # fmt: skip

@@ -11,6 +11,9 @@ from trainer.runs.facts import RunFacts
 
 Value = TypeVar("Value")
 
+KINDS = {"classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers"}
+"""What labels become, by task."""
+
 
 def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
     """What is known of some splits, in the order in which one reads of them; JSON files have them by name."""
@@ -45,7 +48,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
 def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
     length = f", at most {count(details['max_length'])} tokens" if details["max_length"] else ""
     pair = "a pair" if len(details["text_columns"]) > 1 else "a text"
-    name, kind = facts.job["data"]["id_column"], "ids of classes" if details["classes"] else "numbers"
+    name, kind = facts.job["data"]["id_column"], KINDS[details["task"]]
     divider = f"; {details['divider']!r} between its texts" if details["divider"] else ""
     return [
         ("Text", f"{', '.join(details['text_columns'])} → input_ids: {pair}{length}{divider}"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, plural, short
-from trainer.config.jobs import masks_documents
+from trainer.config.training import masks_documents
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.records.basis import BITS_PER_BYTE

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import ValidationError
 
-from trainer.config.jobs import CardConfig
+from trainer.config.runs import CardConfig
 from trainer.store.places import CARD
 
 MOST_BYTES = 2**20

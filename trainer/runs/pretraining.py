@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from trainer.config.jobs import ModelConfig, PipelineJob
+from trainer.config.jobs import PipelineJob
+from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.pretrained.finding import digest_files
 from trainer.runs.base_model import describe_base

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.chat import ChatJob
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import PipelineJob, PrepareJob, TrainingConfig
+from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.config.optimizers import MuonConfig
+from trainer.config.runs import RunJob
+from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.order.packing import FORMAT as PACKING
 from trainer.records.fields import tell_changes
@@ -60,7 +62,7 @@ class Run(NamedTuple):
 
 
 def make_run(
-    job: TrainingJob,
+    job: RunJob,
     made_from: Mapping[str, Any],
     measurement: Mapping[str, Any],
     reads: Sequence[str],

@@ -4,7 +4,9 @@
     HEADRACE_CACHE_BYTES   its size at most; by default 50 GB
 
 A copy is named by what it must contain, and checked when it arrives and whenever it has changed since it was checked.
-Whoever uses one gives it a second name in `work`; of those without, the least recently used make room for new ones.
+Whoever uses one is given a second name of it, in `work`; of those without, the least recently used make room for new ones.
+Copies get names, and lose those in the folder, under one lock: else one could be let go of while somebody begins to use it, and
+would be held without being counted.
 
 What is fetched whole to be loaded, a model or a checkpoint, must be had whatever its size: its copies (`.beyond`) do not count
 as long as they are in use, and the disk alone bounds them.
@@ -75,16 +77,17 @@ class BlobCache:
             raise ConfigError(f"{SIZE} is {size!r}; it must be a number of bytes")
         return cls(machine_cache(), int(size))
 
-    def get(
+    def give(
         self,
+        target: Path,
         sha256: str,
         version: str,
         size: int,
         download: Callable[[Path], None],
         check: bool = False,
         beyond: bool = False,
-    ) -> Path:
-        """The path of the copy, downloaded if need be; of several processes that want it at once, one downloads.
+    ) -> None:
+        """Make `target` a second name of the copy, downloaded if need be; of several that want it at once, one downloads.
 
         A copy whose content has changed is replaced; with `check`, it is read even if it seems as it was when it was last
         checked. One that may go `beyond` the limit does not count while it is in use. Raises `WrongContent` if what arrives has
@@ -93,23 +96,21 @@ class BlobCache:
         name = f"{sha256}-{hashlib.sha256(version.encode()).hexdigest()[:16]}"
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._alone(name):
-            for path in (self._folder / name, self._folder / f"{name}{BEYOND}"):
-                with suppress(FileNotFoundError):
-                    if path.stat().st_size == size and not _is_discarded(path, sha256, check):
-                        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-                        return path
+            if any(self._has(self._folder / f"{name}{end}", target, sha256, size, check) for end in ("", BEYOND)):
+                return
             path = self._folder / (f"{name}{BEYOND}" if beyond else name)
             partial = self._make_room(path.name, size, beyond)
             try:
                 download(partial)
                 _make_older(partial)
                 sync_file(partial)
-                os.replace(partial, path)
+                with self._alone("room"):
+                    os.replace(partial, path)
+                    _link(path, target)
                 sync_folder(self._folder)
             finally:
                 partial.unlink(missing_ok=True)
-            _check_arrived(path, sha256)
-            return path
+            _check_arrived(path, target, sha256)
 
     def trim(self) -> None:
         """Remove what was used least recently until what counts is within the limit: a model, say, that was let go of."""
@@ -125,6 +126,17 @@ class BlobCache:
         self._folder.mkdir(parents=True, exist_ok=True)
         unused = sum(copy.size for copy in self._copies() if not copy.in_use)
         return shutil.disk_usage(self._folder).free + unused
+
+    def _has(self, path: Path, target: Path, sha256: str, size: int, check: bool) -> bool:
+        """Give a copy that is there its second name; returns whether it is there and whole."""
+        with suppress(FileNotFoundError):
+            with self._alone("room"):
+                _link(path, target)
+            if path.stat().st_size == size and not _is_discarded(path, sha256, check):
+                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+                return True
+        target.unlink(missing_ok=True)
+        return False
 
     def _make_room(self, name: str, size: int, beyond: bool) -> Path:
         """Remove what was used least recently until a file of this size fits, and claim the room: the path to download to."""
@@ -217,13 +229,24 @@ def _is_discarded(path: Path, sha256: str, anew: bool) -> bool:
     return False
 
 
-def _check_arrived(path: Path, sha256: str) -> None:
+def _check_arrived(path: Path, target: Path, sha256: str) -> None:
     """Raise `WrongContent` unless a copy that was just fetched is what it must be; else it is not kept."""
     try:
         require_content(path, sha256, anew=True, linked=True)
     except WrongContent:
         path.unlink()
+        target.unlink()
         raise
+
+
+def _link(source: Path, target: Path) -> None:
+    """Give a file a second name, or on a file system without such names make a copy."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _make_older(path: Path) -> None:

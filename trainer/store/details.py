@@ -62,7 +62,7 @@ class SplitDetails(Details):
 class EncodedDetails(Details):
     """A labelled set."""
 
-    task: Literal["classification", "regression"]
+    task: Literal["classification", "multi-label", "regression"]
     classes: list[str] | None
     text_columns: list[str]
     label_column: str

@@ -142,9 +142,9 @@ class RemoteObjects:
             self._download(key)(fresh)
         else:
             size, version = self._facts(key)
-            while not _linked(self.cache.get(sha256, version, size, self._download(key), check, beyond), fresh):
-                pass  # another process made room with it
+            self.cache.give(fresh, sha256, version, size, self._download(key), check, beyond)
         os.replace(fresh, path)  # whoever has the older file open or mapped keeps it
+        fresh.unlink(missing_ok=True)  # where both were names of one file already, it stays
         return path
 
     def locate(self, key: str, sha256: str) -> Path:
@@ -253,20 +253,6 @@ def _own_folder(cache: BlobCache) -> Path:
             atexit.register(cache.trim)  # after the folder is removed: what is registered last comes first
             atexit.register(folder.remove)
         return _own_folders[mine].path
-
-
-def _linked(source: Path, target: Path) -> bool:
-    """Give a file a second name, or make a copy; returns whether it was still there."""
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        return False
-    except OSError:  # another file system
-        try:
-            shutil.copyfile(source, target)
-        except FileNotFoundError:
-            return False
-    return True
 
 
 def _is_first(beaten: type[OSError], write: Callable[[], object]) -> bool:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
 from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, why_incomparable
 from trainer.records.evaluations import RunEvaluation

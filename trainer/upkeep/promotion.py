@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.kinds import evaluation_type

@@ -1,7 +1,5 @@
 """Instruction tuning as the training loop sees it: windows of conversations in their order, and the loss of the answers."""
 
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,52 +12,32 @@ from trainer.chat.encoded import open_chat, read_windows
 from trainer.chat.windows import pack_split, plan_windows
 from trainer.config.chat import ChatJob
 from trainer.evaluation.answer_loss import answer_losses
-from trainer.labelled.encoded import tokenizer_paths
 from trainer.labelled.sources import TRAIN, VALIDATION
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
 from trainer.models.trial import check_packed, tried_loss
 from trainer.order.batches import Batch
-from trainer.order.epoch_order import EpochOrder
-from trainer.pretrained.adapters import Base
-from trainer.pretrained.finding import find_model, identify_base
+from trainer.pretrained.finding import find_model
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
-from trainer.training.throughput import flops_per_token
+from trainer.workloads.tuning import TuningWorkload
 
 
-class Chat:
+class Chat(TuningWorkload):
     """The `Workload` of a `ChatJob`."""
 
     criterion = Criterion("loss", greater_is_better=False)
 
     def __init__(self, job: ChatJob, store: Store, key: str, ranks: int) -> None:
-        self._job, self._store, self._key = job, store, key
-        self._set = open_chat(store, key)
+        self._job, self._set = job, open_chat(store, key)
         self._train = self._set.splits[TRAIN]
         self.windows = pack_split(job.data, self._train, self._set.details["context"])
-        self.plan = plan_windows(job, self._set, self.windows, ranks)
-        self._lengths = self.windows.sums(self._train.lengths)
+        plan, lengths = plan_windows(job, self._set, self.windows, ranks), self.windows.sums(self._train.lengths)
+        super().__init__(job, store, key, plan, lengths, job.training.group_by_length and not job.data.packing)
         self._targets = self.windows.sums(self._train.answer_tokens)
-        training = job.training
-        by_length = training.group_by_length and not job.data.packing
-        self.order = EpochOrder(training.seed, self._lengths, training.global_batch, by_length)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return tokenizer_paths(self._store, self._key)
-
-    @property
-    def details(self) -> dict[str, Any]:
-        return {}  # config.json names the encoded set, which becomes another one with another test split
-
-    @cached_property
-    def base(self) -> Base | None:
-        name = self._job.model.pretrained
-        return identify_base(name, find_model(self._store, name, hub=True)) if self._job.model.lora else None
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         options = self._job.model
@@ -85,17 +63,8 @@ class Chat:
         return tried_loss(model, self._set.details["context"])
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        """The windows of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do.
-
-        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
-        windows for some, or none, these take one that does not count.
-        """
-        windows = self.order.examples(number)
-        mine, size = windows[rank :: self.plan.ranks], self.plan.micro_batch
-        count = -(-len(windows[:: self.plan.ranks]) // size)
-        parts = [mine[start : start + size] for start in range(0, len(mine), size)]
-        filled = [*((part, 1.0) for part in parts), *[(windows[:1], 0.0)] * (count - len(parts))]
-        micro_batches = [{**self._read(part), "weight": torch.tensor(weight)} for part, weight in filled]
+        windows, dealt = self.deal(number, rank)
+        micro_batches = [{**self._read(part), "weight": torch.tensor(weight)} for part, weight in dealt]
         return Batch(micro_batches, int(self._targets[windows].sum()), int(self._lengths[windows].sum()))
 
     def _read(self, windows: np.ndarray[Any, Any]) -> dict[str, torch.Tensor]:
@@ -109,9 +78,3 @@ class Chat:
         held_out = self._set.splits[VALIDATION]
         found = answer_losses(model, held_out, self._job, self._set, runtime)
         return Measured(found.figures(), {"answer_tokens": found.tokens})
-
-    def close(self) -> None:
-        """Its data is mapped, and small."""
-
-    def flops_per_token(self, model: PreTrainedModel) -> float:
-        return flops_per_token(model, model.config, int(self._lengths.mean()))

@@ -1,7 +1,5 @@
 """Fine-tuning as the training loop sees it: labelled examples in their order, and the loss of a label."""
 
-from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,16 @@ from transformers import PreTrainedModel
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
 from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes, tokenizer_paths
+from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
-from trainer.order.epoch_order import EpochOrder
 from trainer.order.plan import make_finetune_plan
-from trainer.pretrained.adapters import Base
-from trainer.pretrained.finding import find_model, identify_base
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
-from trainer.training.throughput import flops_per_token
+from trainer.workloads.tuning import TuningWorkload
 
 
 class LabelLoss(nn.Module):
@@ -57,38 +52,27 @@ def example_losses(
 ) -> torch.Tensor:
     """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
 
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not).
+
     With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
     if labels_B.is_floating_point():
         return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
+    if labels_B.dim() > 1:
+        return F.binary_cross_entropy_with_logits(logits_BC.float(), labels_B.float(), reduction="none").mean(dim=1)
     return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
 
 
-class Finetuning:
+class Finetuning(TuningWorkload):
     """The `Workload` of a `FinetuneJob`."""
 
     def __init__(self, job: FinetuneJob, store: Store, key: str, ranks: int) -> None:
-        self._job, self._store, self._key = job, store, key
-        self._set = open_encoded(store, key)
+        self._job, self._set = job, open_encoded(store, key)
         self._train = self._set.splits["train"]
-        self.plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
+        plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
+        super().__init__(job, store, key, plan, self._train.lengths, job.training.group_by_length)
         self.criterion: Criterion = make_criterion(job.evaluation)
-        training = job.training
         self._class_weights = weights_of(job, self._set.details)
-        self._order = EpochOrder(training.seed, self._train.lengths, training.global_batch, training.group_by_length)
-
-    @property
-    def files(self) -> Sequence[Path]:
-        return tokenizer_paths(self._store, self._key)
-
-    @property
-    def details(self) -> dict[str, Any]:
-        return {}  # config.json names the encoded set, which becomes another one with another test split
-
-    @cached_property
-    def base(self) -> Base | None:
-        name = self._job.model.pretrained
-        return identify_base(name, find_model(self._store, name, hub=True)) if self._job.model.lora else None
 
     def load_model(self, folder: Path | None) -> PreTrainedModel:
         return load_classifier(self._store, self._job, self._set.details, folder)
@@ -104,18 +88,9 @@ class Finetuning:
         return LabelLoss(model, by_class, self._job.training.label_smoothing)
 
     def read_batch(self, number: int, rank: int) -> Batch:
-        """The examples of a batch are dealt to the ranks in turn, longest first, so that all have about as much to do.
-
-        All have as many micro-batches, as ranks that share a model gather it together: where an epoch's smaller batch has fewer
-        examples for some, or none, these take one that does not count.
-        """
-        examples = self._order.examples(number)
-        mine, size = examples[rank :: self.plan.ranks], self.plan.micro_batch
-        count = -(-len(examples[:: self.plan.ranks]) // size)
-        parts = [mine[start : start + size] for start in range(0, len(mine), size)]
-        filled = [*((part, 1.0) for part in parts), *[(examples[:1], 0.0)] * (count - len(parts))]
+        examples, dealt = self.deal(number, rank)
         micro_batches = [
-            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in filled
+            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in dealt
         ]
         return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
 
@@ -129,12 +104,6 @@ class Finetuning:
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
         scores = score(model, self._set, "validation", self._job, runtime)
         return Measured(scores, {"examples": len(self._set.splits["validation"])})
-
-    def close(self) -> None:
-        """Its data is mapped, and small."""
-
-    def flops_per_token(self, model: PreTrainedModel) -> float:
-        return flops_per_token(model, model.config, int(self._train.lengths.mean()))
 
 
 def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:

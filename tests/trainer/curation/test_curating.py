@@ -137,6 +137,32 @@ def test_a_changed_file_is_measured_alone(raw: Path, tmp_path: Path, monkeypatch
     assert reasons_of(job, made.key, "one") == reasons_of(clean, decide(clean).key, "one")
 
 
+def test_a_changed_file_is_measured_beside_a_collection_that_removes_what_was_measured(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Older files are gone once they were looked at."""
+    job = job_of(raw, tmp_path / "store")
+    decide(job)
+    with open(raw / "two" / "c.jsonl", "a") as file:
+        file.write(json.dumps({"text": text(2)}) + "\n")
+    old = {f"measures/{path.relative_to(tmp_path / 'store' / 'measures')}" for path in tmp_path.rglob("measures/two*/*/*.npz")}
+    read_bytes = Store.read_bytes
+
+    def read_and_removed(store: Store, key: str, *stretch: int) -> bytes:
+        found = read_bytes(store, key, *stretch)
+        if key in old:
+            store.delete(key)
+        return found
+
+    monkeypatch.setattr(Store, "read_bytes", read_and_removed)
+    reasons = reasons_of(job, decide(job).key, "two")
+    assert old and not any((tmp_path / "store" / key).exists() for key in old)
+    monkeypatch.undo()
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    clean = job_of(raw, tmp_path / "new")
+    assert reasons == reasons_of(clean, decide(clean).key, "two")
+
+
 def test_shards_are_those_of_the_text_that_stays(raw: Path, tmp_path: Path) -> None:
     job = job_of(raw, tmp_path / "store", workers=2)
     data = prepare(job, silent())

@@ -11,7 +11,7 @@ from tests.killing import KILLED
 from tests.processes import start_module, start_warm
 from tests.support import digests, write_config
 from tests.trainer.curating import curated_job, prose, write_documents
-from trainer.store.storage import Store
+from trainer.store.private_folders import STAGING, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -57,10 +57,11 @@ class Place(NamedTuple):
         return (self.folder / "points").read_text().splitlines()
 
     def leftovers(self) -> list[str]:
-        """What is there of processes that are gone, and is not swept away."""
-        Store(self.store).sweep()
-        folders = (self.folder / "store" / ".staging", self.folder / "cache" / "work")
-        return [str(path) for folder in folders if folder.is_dir() for path in folder.iterdir()]
+        """What is there of processes that are gone, and is not swept away, as the next one to publish does."""
+        folders = [folder for folder in (self.folder / "store" / STAGING, self.folder / "cache" / "work") if folder.is_dir()]
+        for folder in folders:
+            sweep(folder)
+        return [str(path) for folder in folders for path in folder.iterdir()]
 
 
 @pytest.fixture

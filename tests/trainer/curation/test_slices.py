@@ -42,7 +42,7 @@ def test_rows_that_are_damaged_or_gone_are_told_and_made_anew(
 ) -> None:
     store = Path(job.store)
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.curation.curating.forget_order", lambda *where: None)
+        patch.setattr("trainer.curation.deciding.forget_order", lambda *where: None)
         decide(job)
     expected = decided(store)
     shutil.rmtree(store / "decisions")

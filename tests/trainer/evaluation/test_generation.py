@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.support import cpu_runtime
-from trainer.config.jobs import EvaluationConfig
+from trainer.config.evaluation import EvaluationConfig
 from trainer.evaluation.generation import continue_prompts
 
 EOS, POSITIONS = 256, 16

@@ -9,7 +9,8 @@ from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.compare import compare
 from trainer.comparison.listing import find_runs
-from trainer.config.jobs import EvaluateJob, EvaluationConfig, GarbageJob
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.corpus.preparation import STARTED, PreparedData
 from trainer.curation.preparing import prepare
 from trainer.curation.showing import Decided

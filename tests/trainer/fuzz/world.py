@@ -17,9 +17,10 @@ import trainer.store.verified
 import trainer.training.loop
 from trainer.common.errors import Preempted
 from trainer.common.progress import silent
+from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob, EvaluationConfig, PipelineJob
+from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.corpus import shard_building, shard_workers
 from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run

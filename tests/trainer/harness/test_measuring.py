@@ -19,7 +19,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.comparison.pretraining import PRETRAINING
 from trainer.config.harness import HarnessConfig
-from trainer.config.jobs import EvaluateJob, PromotionConfig
+from trainer.config.jobs import EvaluateJob
+from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.harness.measuring import measure_harness
 from trainer.kinds.reporting import make_report

@@ -25,7 +25,7 @@ from tests.trainer.labelled_data import (
 from tests.trainer.preparing import LONG_AGO, leftovers
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import open_labelled
 from trainer.labelled.encoding import find_encoded, open_encoded, tokenizer_paths
 from trainer.labelled.sources import find_labelled

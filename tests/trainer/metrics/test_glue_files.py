@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_plain_tsv, read, records, written
 from trainer.common.errors import CorpusError, RecordError
-from trainer.config.finetuning import LabelledDataConfig
+from trainer.config.labelled import LabelledDataConfig
 
 SENTENCES = [
     f"The {noun} {verb} ." for noun in ("cat", '"dog', "bird", "fish") for verb in ("sleeps", "sleep", "ran", "have run")

@@ -34,6 +34,7 @@ from trainer.metrics.measures import (
     of_one_class,
     positive_class,
 )
+from trainer.metrics.several_labels import SEVERAL
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -180,8 +181,26 @@ def test_a_positive_class_is_found_by_name_or_id() -> None:
     assert of_one_class(["f1", "accuracy", "glue/mrpc", "hub:recall"]) == {"f1", "glue/mrpc/f1", "recall", "hub:recall"}
 
 
+def test_figures_of_several_labels_are_scikit_learns_in_whatever_batches() -> None:
+    draw = np.random.default_rng(3)
+    true, told = (draw.integers(0, 2, (50, 4)) for _ in range(2))
+    true[:, 3] = told[:, 3] = 0
+    metrics = load_metrics(SEVERAL, "multi-label", 4)
+    for start in range(0, 50, 7):
+        metrics.add_batch(told[start : start + 7], true[start : start + 7])
+    assert metrics.compute() == pytest.approx(
+        {
+            "subset_accuracy": sk.accuracy_score(true, told),
+            "f1_micro": sk.f1_score(true, told, average="micro"),
+            "f1_macro": sk.f1_score(true, told, average="macro", zero_division=0.0),
+        }
+    )
+    with pytest.raises(ConfigError, match="'accuracy' is for classification, but the task is multi-label"):
+        load_metrics(["accuracy"], "multi-label", 4)
+
+
 def test_all_our_metrics_are_tried_here() -> None:
-    assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *(f"glue/{task}" for task in GLUE)}
+    assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *SEVERAL, *(f"glue/{task}" for task in GLUE)}
 
 
 def test_our_modules_are_called_as_those_of_the_hub_are() -> None:

@@ -12,7 +12,7 @@ import trainer.models.losses
 from tests.support import NO_DROPOUT, SMALL_MODEL
 from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import (

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models
 
 from tests.support import SMALL_MODEL
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, count_parameters, resolve_config
 

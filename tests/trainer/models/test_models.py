@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from tests.tiny_models import tiny_config
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import (
     build_model,

@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoConfig
 
 from trainer.common.errors import ConfigError
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.trial import check_causal

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from tests.support import SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.kinds.training import train

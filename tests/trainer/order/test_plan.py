@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.order.plan import divide_batch, make_plan
 from trainer.store.manifest import Manifest, make_manifest
 

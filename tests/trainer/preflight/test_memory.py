@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer.config.jobs import TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
 from trainer.preflight.memory import Activations, estimate_memory, guess_activations, measure_activations
 

@@ -16,7 +16,7 @@ from tests.trainer.labelled_data import gpt2_folder
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.labelled.text_encoder import load_text_encoder
@@ -67,7 +67,7 @@ def test_a_model_that_needs_code_of_its_repository_is_refused_by_name(model: Pat
         load_model(model)
     with pytest.raises(ConfigError, match=expected):
         resolve_config(ModelConfig(pretrained=str(model)), NO_TOKENIZER, 8)
-    job, details = classification(model), {"classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    job, details = classification(model), {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
     with pytest.raises(ConfigError, match=expected):
         load_classifier(Store(str(tmp_path / "store")), job, details, None)
     with pytest.raises(ConfigError, match=expected):
@@ -108,7 +108,7 @@ def test_pickled_weights_are_not_loaded_and_the_message_says_how_to_convert_them
     trace = tmp_path / "unpickled"
     (model / "model.safetensors").unlink()
     torch.save({"transformer.wte.weight": Bomb(trace)}, model / "pytorch_model.bin", pickle_module=pickle)
-    job, details = classification(model), {"classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
+    job, details = classification(model), {"task": "classification", "classes": ["a", "b"], "pad_id": 0, "vocab_size": 1}
     expected = r"pytorch_model.bin is pickled and is not loaded; convert it .*save_pretrained"
     with pytest.raises(ConfigError, match=expected):
         load_model(model)

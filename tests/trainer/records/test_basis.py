@@ -17,7 +17,8 @@ from tests.trainer.conftest import Finished
 from tests.trainer.shard_files import whole
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
-from trainer.config.jobs import EvaluateJob, PromotionConfig
+from trainer.config.jobs import EvaluateJob
+from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shards import open_shards
 from trainer.corpus.tokenizer import tokenizer_files

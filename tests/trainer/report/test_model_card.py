@@ -17,7 +17,7 @@ from tests.trainer.report.test_finetuning_report import card, finetune, front_ma
 from tests.trainer.report_runs import RUN
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.jobs import CardConfig
+from trainer.config.runs import CardConfig
 from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train

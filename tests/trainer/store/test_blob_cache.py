@@ -3,23 +3,37 @@
 import hashlib
 import os
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from trainer.common.errors import ConfigError, StorageError, WrongContent
-from trainer.store.blob_cache import BlobCache
+from trainer.store.blob_cache import BlobCache, Copy
 
 
 def content(number: int) -> bytes:
     return bytes([number]) * 100
 
 
-def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, check: bool = False) -> Path:
-    data = content(number)
+def use(
+    cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, check: bool = False, beyond: bool = False
+) -> Path:
+    """The name that the copy is given, by which it is in use."""
+    data, target = content(number), cache.work / f"{number}-{uuid.uuid4().hex}"
+    cache.work.mkdir(parents=True, exist_ok=True)
     sha256, download = hashlib.sha256(data).hexdigest(), download or (lambda path: path.write_bytes(data))
-    return cache.get(sha256, "1", len(data), download, check)
+    cache.give(target, sha256, "1", len(data), download, check, beyond)
+    return target
+
+
+def get(cache: BlobCache, number: int, download: Callable[[Path], object] | None = None, check: bool = False) -> Path:
+    """The copy itself, used and let go of."""
+    target = use(cache, number, download, check)
+    (path,) = (path for path in cache.work.parent.iterdir() if path.is_file() and path.samefile(target))
+    target.unlink()
+    return path
 
 
 def kept(cache: BlobCache, folder: Path) -> list[int]:
@@ -44,23 +58,37 @@ def test_the_least_recently_used_copies_make_room(cache: BlobCache, tmp_path: Pa
 
 
 def test_a_copy_with_a_second_name_is_in_use_and_stays(cache: BlobCache, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
     for number in (1, 2, 3):
-        path = get(cache, number)
-        age(path, 10 - number)
-        if number != 2:
-            os.link(path, tmp_path / "work" / str(number))
+        age((get if number == 2 else use)(cache, number), 10 - number)
     get(cache, 4)
     assert kept(cache, tmp_path) == [1, 3, 4]
 
 
-def test_no_room_is_an_error_that_says_what_to_do(cache: BlobCache, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
+def test_a_copy_that_is_given_while_others_make_room_is_counted(cache: BlobCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever makes room has looked at what is in use, and somebody begins to use what is about to go."""
     for number in (1, 2, 3):
-        os.link(get(cache, number), tmp_path / "work" / str(number))
+        age(get(cache, number), 10 - number)
+    given: list[Path] = []
+    beside = threading.Thread(target=lambda: given.append(use(cache, 1)))
+    evict = BlobCache._evict
+
+    def late(found: list[Copy], lacking: int) -> bool:
+        if not beside.ident:
+            beside.start()
+            beside.join(0.5)
+        return evict(found, lacking)
+
+    monkeypatch.setattr(BlobCache, "_evict", staticmethod(late))
+    get(cache, 4)
+    beside.join(10)
+    assert [path.stat().st_nlink for path in given] == [2]
+
+
+def test_no_room_is_an_error_that_says_what_to_do(cache: BlobCache, tmp_path: Path) -> None:
+    used = [use(cache, number) for number in (1, 2, 3)]
     with pytest.raises(StorageError, match=r"no room for 100 bytes .* 300 of its 300 are in use; raise HEADRACE_CACHE_BYTES"):
         get(cache, 4)
-    (tmp_path / "work" / "2").unlink()
+    used[1].unlink()
     assert get(cache, 4).read_bytes() == content(4)
 
 
@@ -107,12 +135,10 @@ def test_a_download_that_was_killed_does_not_stand_in_its_own_way(cache: BlobCac
 
 
 def test_a_copy_that_has_changed_is_replaced_and_stands_in_nobodys_way(cache: BlobCache, tmp_path: Path) -> None:
-    (tmp_path / "work").mkdir()
-    for number in (1, 2, 3):
-        os.link(get(cache, number), tmp_path / "work" / str(number))
-    (tmp_path / "work" / "1").write_bytes(content(9))
+    used, *_ = [use(cache, number) for number in (1, 2, 3)]
+    used.write_bytes(content(9))
     assert get(cache, 1).read_bytes() == content(1)
-    assert (tmp_path / "work" / "1").read_bytes() == content(9), "whoever reads it goes on"
+    assert used.read_bytes() == content(9), "whoever reads it goes on"
 
 
 def test_a_copy_that_is_looked_at_and_right_is_not_downloaded_again(cache: BlobCache) -> None:
@@ -123,7 +149,7 @@ def test_a_copy_that_is_looked_at_and_right_is_not_downloaded_again(cache: BlobC
 def test_wrong_content_is_refused_and_not_kept(cache: BlobCache, tmp_path: Path) -> None:
     with pytest.raises(WrongContent):
         get(cache, 1, lambda path: path.write_bytes(content(2)))
-    assert kept(cache, tmp_path) == []
+    assert kept(cache, tmp_path) == kept(cache, cache.work) == []
 
 
 def test_the_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,30 +158,22 @@ def test_the_size_must_be_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
         BlobCache.of_this_machine()
 
 
-def beyond(cache: BlobCache, number: int) -> Path:
-    data = content(number)
-    return cache.get(hashlib.sha256(data).hexdigest(), "1", len(data), lambda path: path.write_bytes(data), beyond=True)
-
-
 def test_what_may_go_beyond_the_limit_does_not_count_while_it_is_in_use(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path, 200)
-    (tmp_path / "work").mkdir()
-    large = [beyond(cache, number) for number in (1, 2, 3)]
-    for path in large:
-        os.link(path, tmp_path / "work" / path.name)
+    large = [use(cache, number, beyond=True) for number in (1, 2, 3)]
     assert get(cache, 4) and get(cache, 5)
     cache.trim()
     assert kept(cache, tmp_path) == [1, 2, 3, 4, 5]
-    assert get(cache, 1) == beyond(cache, 1), "it is there already, and is not fetched twice"
-    for path in large:
-        (tmp_path / "work" / path.name).unlink()
+    assert use(cache, 1, pytest.fail).samefile(large[0]), "it is there already, and is not fetched twice"
+    for path in cache.work.iterdir():
         age(path, 100)
+        path.unlink()
     cache.trim()
     assert kept(cache, tmp_path) == [4, 5]
 
 
 def test_what_goes_beyond_the_limit_and_is_let_go_of_stays_where_it_fits(cache: BlobCache, tmp_path: Path) -> None:
-    beyond(cache, 1)
+    use(cache, 1, beyond=True).unlink()
     cache.trim()
     assert kept(cache, tmp_path) == [1]
     for number in (2, 3, 4):
@@ -168,6 +186,6 @@ def test_what_the_disk_has_no_room_for_is_refused_and_removes_nothing(cache: Blo
     with pytest.raises(
         StorageError, match=r"no room for 9,\S+ bytes on the disk of the cache .* set HEADRACE_CACHE to a folder"
     ):
-        cache.get("f" * 64, "1", 9 * 10**18, pytest.fail, beyond=True)
+        cache.give(tmp_path / "any", "f" * 64, "1", 9 * 10**18, pytest.fail, beyond=True)
     assert kept(cache, tmp_path) == [1]
     assert cache.room_beyond() > 100

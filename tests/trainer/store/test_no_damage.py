@@ -8,7 +8,7 @@ import pytest
 
 from tests.trainer.report_runs import DETAILS, publish, safetensors
 from trainer.common.errors import ArtifactError, StorageError
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.corpus.tokenizer import keeps_text
 from trainer.pretrained.tensor_files import read_tensors
 from trainer.records.pointers import folder_name, write_pointer

@@ -157,6 +157,16 @@ def test_a_fetched_folder_holds_the_files_under_its_key(any_store: Store) -> Non
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {"a": b"1", "manifest.json": b"{}"}
 
 
+def test_a_file_that_is_fetched_twice_is_let_go_of_at_once(remote_store: Store) -> None:
+    remote_store.write_bytes("some/file", b"content")
+    digest = hashlib.sha256(b"content").hexdigest()
+    paths = {remote_store.fetch("some/file", digest) for _ in range(2)}
+    (path,) = paths
+    assert path.stat().st_nlink == 2, "the machine's copy and this process's name of it"
+    remote_store.release("some/file")
+    assert not list(path.parent.iterdir())
+
+
 def test_of_many_who_create_a_file_one_does(any_store: Store) -> None:
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(lambda n: any_store.create("a/lease", str(n).encode()), range(8)))

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from tests.support import SMALL_MODEL, digests
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.losses import CausalLMLoss

@@ -15,7 +15,8 @@ from torch.nn import functional as F
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.jobs import PipelineJob, TrainingConfig
+from trainer.config.jobs import PipelineJob
+from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.kinds.training import train

@@ -9,7 +9,7 @@ import torch
 from tests.support import SMALL_MODEL
 from trainer.common import outages
 from trainer.common.errors import ArtifactError, RunError, StorageError
-from trainer.config.jobs import ModelConfig
+from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.records.pointers import read_pointer, write_pointer

@@ -7,7 +7,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimi
 from transformers import PreTrainedModel
 
 from tests.support import SMALL_MODEL
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss

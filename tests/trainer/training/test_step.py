@@ -9,7 +9,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, get_sched
 
 from tests.support import NO_DROPOUT
 from tests.tiny_models import tiny_config
-from trainer.config.jobs import ModelConfig, TrainingConfig
+from trainer.config.models import ModelConfig
+from trainer.config.training import TrainingConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss

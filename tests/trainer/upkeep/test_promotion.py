@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.jobs import PromotionConfig
+from trainer.config.runs import PromotionConfig
 from trainer.pretrained.finding import find_model
 from trainer.records.basis import TextBasis
 from trainer.records.seals import sealed_bytes

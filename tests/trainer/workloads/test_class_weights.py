@@ -40,7 +40,7 @@ def test_the_loss_of_a_global_batch_is_the_mean_that_torch_computes_whatever_the
     objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
     (targets,) = {batch.targets for batch in batches}
     ours = sum(objective(**inputs) for batch in batches for inputs in batch.micro_batches) / targets
-    examples = work._order.examples(0)
+    examples = work.order.examples(0)
     inputs = read_inputs(work._train, examples)
     labels = inputs.pop("labels")
     assert len(set(labels.tolist())) == 2
@@ -84,9 +84,11 @@ def test_bad_weights_are_refused_before_any_work(pairs: Path, pretrained: Path, 
         ({"training__class_weights": "balance"}, "training.class_weights"),
         ({"training__label_smoothing": 1.0}, "training.label_smoothing"),
         ({"training__label_smoothing": 0.1, "data__task": "regression", "data__classes": None},
-         "training.label_smoothing goes with classes, and data.task is regression"),
+         "training.label_smoothing goes with data.task classification, not regression"),
+        ({"training__class_weights": "balanced", "data__task": "multi-label"},
+         "training.class_weights goes with data.task classification, not multi-label"),
         ({"training__class_weights": "balanced", "data__task": "regression", "data__classes": None},
-         "training.class_weights goes with classes, and data.task is regression"),
+         "training.class_weights goes with data.task classification, not regression"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -1,0 +1,105 @@
+"""Decisions in the making: what is measured of documents, put to the tests, and compared with other documents."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.progress import Bar, Progress
+from trainer.common.stopping import check_stop
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.carrying import carried
+from trainer.curation.contamination import find_overlap
+from trainer.curation.duplicates import Clusters, are_paired, pair, read_pairs
+from trainer.curation.keys import Digest, Signature
+from trainer.curation.measures import Measure
+from trainer.curation.measuring import divide, measure
+from trainer.curation.numbering import Numbering, number
+from trainer.curation.overlaps import Overlap
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
+from trainer.curation.rules import columns_of, of_corpus
+from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
+from trainer.curation.text_measures import Size
+from trainer.engines.carriers import Carrier
+from trainer.store.storage import Store
+
+
+class Deciding:
+    """Decisions in the making: a number for each document, 0 as long as it stays, else that of its reason, from 1."""
+
+    def __init__(self, store: Store, job: PrepareJob, plan: Plan, carrier: Carrier, progress: Progress) -> None:
+        assert job.data.curation is not None
+        self.store, self.job, self.plan, self.carrier, self.progress = store, job, plan, carrier, progress
+        self.options = job.data.curation
+        self.names = reasons_of(self.options, plan.tests)
+        wanted, transform = self.options.decontaminate, self.options.transform
+        self.overlap: Overlap | None = find_overlap(store, wanted, transform, plan.evaluation) if wanted else None
+        self.tests = {corpus.name: of_corpus(plan.tests, corpus.name) for corpus, _ in plan.corpora}
+        self.measures = {name: measures_of(self.options, tests, self.overlap) for name, tests in self.tests.items()}
+        self.size: Measure = Size()
+
+    def measure(self) -> None:
+        """Have every document measured, and number them."""
+        units = [
+            divide(corpus, pieces, self.options.transform, columns_of(self.tests[corpus.name]))
+            for corpus, pieces in self.plan.corpora
+        ]
+        flat = sorted((unit for each in units for unit in each), key=lambda unit: unit.raw_bytes, reverse=True)
+        with self.progress.bar("measure documents", self.plan.raw_bytes, "B") as bar:
+            self._carry(measure, ((self.job.store, unit, self.measures[unit.corpus.name]) for unit in flat), bar)
+        texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
+        self.numbering: Numbering = number(self.store, texts, self.size)
+        self.reasons = np.zeros(self.numbering.total, np.uint8)
+        self.firsts: NDArray[Any] | None = None
+
+    def filter(self) -> None:
+        """Put each document to the tests, in their order, and then to that of the evaluation sets."""
+        for each in self.numbering.units:
+            check_stop()
+            broken = np.zeros(int(each.counts.sum()), np.uint8)
+            for by, tests in groupby(self.tests[each.unit.corpus.name], key=lambda test: test.measure):
+                bounds = list(tests)
+                for test, values in zip(bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True):
+                    broken[(broken == 0) & test.breaks(values)] = self.plan.tests.index(test) + 1
+            if self.overlap is not None:
+                (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
+                broken[(broken == 0) & (shared > 0)] = self.number_of(CONTAMINATED)
+            self.reasons[each.documents] = broken
+
+    def drop_duplicates(self) -> None:
+        """Of documents that are the same, and then of those that resemble each other, leave the first."""
+        clusters = Clusters(self.numbering.total)
+        passes: list[tuple[str, Measure, int]] = []
+        if self.options.exact is not None:
+            passes.append((EXACT, Digest.of(self.options.exact), 1))
+        if self.options.near is not None:
+            passes.append((NEAR, Signature.of(self.options.near), self.options.near.bands))
+        for reason, by, keys in passes:
+            alive = self.reasons == 0
+            self._link(clusters, by, keys, alive, reason)
+            self.firsts = clusters.firsts()
+            self.reasons[alive & (self.firsts != np.arange(len(alive), dtype=self.firsts.dtype))] = self.number_of(reason)
+
+    def _link(self, clusters: Clusters, by: Measure, keys: int, alive: NDArray[np.bool_], reason: str) -> None:
+        """Link the documents that share one of a measure's `keys` a document."""
+        url, started = self.job.store, start_pass(self.store, self.numbering.units, by, alive)
+        together, wanted = groups(self.numbering.units, keys), slices(keys * self.numbering.total)
+        missing = [each for each in wanted if not are_paired(self.store, started, each)]
+        if missing:
+            with self.progress.bar(f"put keys of {reason}s in order", len(together), "parts") as bar:
+                self._carry(put_in_order, ((url, started, group, len(wanted)) for group in together), bar)
+            with self.progress.bar(f"find {reason}s", len(missing), "slices") as bar:
+                self._carry(pair, ((url, started, together, each) for each in missing), bar)
+        for each in wanted:
+            clusters.link(read_pairs(self.store, started, each))
+        forget_order(self.store, started, together)
+
+    def number_of(self, reason: str) -> int:
+        """What stands for a reason."""
+        return self.names.index(reason) + 1
+
+    def _carry(self, work: Callable[..., Any], calls: Iterable[Sequence[Any]], bar: Bar) -> None:
+        for _ in carried(self.carrier, bar, work, calls):
+            pass

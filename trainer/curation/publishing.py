@@ -1,0 +1,103 @@
+"""Decisions as they are published: which documents stay, why not the others, and a table of both."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import CorpusError
+from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
+from trainer.corpus.sources import reading_options
+from trainer.curation.contamination import describe
+from trainer.curation.deciding import Deciding
+from trainer.curation.plan import EXACT, NEAR, functions_of
+from trainer.store.manifest import Manifest, publish_folder
+
+
+def publish(decided: Deciding) -> Manifest:
+    """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
+    table = count(decided)
+    for corpus, _ in decided.plan.corpora:
+        _require_some(corpus.name, table[corpus.name])
+    with decided.store.staging(key=decided.plan.key) as folder:
+        for corpus, _ in decided.plan.corpora:
+            np.savez(folder / f"{corpus.name}.npz", allow_pickle=False, **_of_corpus(decided, corpus.name))
+        pieces = {corpus.name: [vars(piece) for piece in pieces] for corpus, pieces in decided.plan.corpora}
+        Path(folder, PIECES).write_text(json.dumps(pieces), encoding="utf-8")
+        return publish_folder(decided.store, folder, decided.plan.key, KIND, decided.plan.name, _details(decided, table))
+
+
+def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
+    """By corpus, how many documents and bytes stay, and go for each reason."""
+    counts = {corpus.name: np.zeros((2, len(decided.names) + 1), np.int64) for corpus, _ in decided.plan.corpora}
+    for each in decided.numbering.units:
+        (sizes,) = each.unit.read(decided.store, decided.size, "bytes")
+        reasons = decided.reasons[each.documents]
+        counts[each.unit.corpus.name] += [
+            np.bincount(reasons, minlength=len(decided.names) + 1),
+            np.bincount(reasons, sizes, minlength=len(decided.names) + 1).astype(np.int64),
+        ]
+    return {
+        corpus: [
+            {"reason": reason, "documents": int(documents), "bytes": int(size)}
+            for reason, documents, size in zip(["kept", *decided.names], *found, strict=True)
+            if documents or reason == "kept"
+        ]
+        for corpus, found in counts.items()
+    }
+
+
+def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
+    kept_out = None
+    if (wanted := decided.options.decontaminate) is not None and decided.overlap is not None:
+        kept_out = {
+            "ngram": wanted.ngram, "least_words": wanted.least_words, "key": decided.overlap.key,
+            "files": describe(decided.plan.evaluation),
+        }  # fmt: skip
+    return {
+        "recipe": decisions_recipe(decided.job.data),
+        "curation": decided.options.model_dump(mode="json"),
+        "reading": {corpus.name: reading_options(corpus) for corpus, _ in decided.plan.corpora},
+        "reasons": decided.names,
+        "corpora": [corpus.model_dump(mode="json") for corpus, _ in decided.plan.corpora],
+        "first_documents": decided.numbering.firsts,
+        "documents": decided.numbering.total,
+        "table": table,
+        "kept_out": kept_out,
+        "functions": functions_of(decided.plan.tests),
+        "piece_bytes": decided.job.data.shards.piece_bytes,
+        "measures": sorted(
+            {each.unit.folder_for(by) for each in decided.numbering.units for by in decided.measures[each.unit.corpus.name]}
+        ),
+    }
+
+
+def _of_corpus(decided: Deciding, name: str) -> dict[str, NDArray[Any]]:
+    own = _documents(decided, name)
+    firsts = decided.firsts[own] if decided.firsts is not None else np.arange(own.start, own.stop)
+    reasons = decided.reasons[own]
+    duplicates = np.flatnonzero(np.isin(reasons, [decided.number_of(name) for name in (EXACT, NEAR) if name in decided.names]))
+    return {
+        "counts": decided.numbering.counts[name], "reasons": reasons,
+        "duplicates": duplicates, "originals": firsts[duplicates].astype(np.int64),
+    }  # fmt: skip
+
+
+def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
+    if table[0]["documents"]:
+        return
+    if not any(line["documents"] for line in table):
+        raise CorpusError(f"corpus {corpus!r} has no document: its files are empty, or hold none that can be read")
+    largest = sorted(table[1:], key=lambda line: -line["documents"])[:3]
+    told = "; ".join(f"{line['documents']} for {line['reason']!r}" for line in largest)
+    raise CorpusError(
+        f"corpus {corpus!r}: data.curation lets none of its {sum(line['documents'] for line in table)} documents through: "
+        f"{told}; loosen what drops them, or leave it out"
+    )
+
+
+def _documents(decided: Deciding, corpus: str) -> slice:
+    first = decided.numbering.firsts[corpus]
+    return slice(first, first + int(decided.numbering.counts[corpus].sum()))

@@ -1,0 +1,73 @@
+"""Several labels an example: which classes apply to it, as the data says by a list, a text, or a column for each class."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
+
+YES, NO = ("1", "true"), ("0", "false")
+
+LabelList = tuple[Label, ...]
+"""The labels of one example, each once."""
+
+
+def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
+    """The labels of a row, or None if they are missing. Raises `ValueError` if it can be none at all."""
+    if data.label_columns is not None:
+        return _of_columns(value, data.label_columns)
+    if isinstance(value, str) and data.source == "csv":
+        value = [part.strip() for part in value.split(data.label_separator or ",") if part.strip()]
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
+    found = [plain_label(each, data) for each in value]
+    if None in found:
+        raise ValueError(f"column {data.label_column!r} holds a list with an empty label")
+    distinct = tuple(dict.fromkeys(each for each in found if each is not None))
+    if len(distinct) < len(found) and {str(each) for each in distinct} <= {"0", "1"}:
+        raise ValueError(
+            f"column {data.label_column!r} holds {len(found)} labels that are 0 or 1, but a list names each label that applies "
+            "once; if they stand for the classes in turn, give each a column of its own (label_columns)"
+        )
+    return distinct
+
+
+def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelList | None:
+    """The columns that say yes; None if all are empty, or -1, by which test data says nothing."""
+    said = ["" if value is None else str(value).strip().lower().removesuffix(".0") for value in values or ()]
+    if set(said) in (set(), {""}, {"nan"}, {str(UNLABELLED)}):
+        return None
+    for column, value, word in zip(columns, values or (), said, strict=True):
+        if word not in (*YES, *NO):
+            raise ValueError(f"column {column!r} holds {value!r}, not 0 or 1")
+    return tuple(column for column, word in zip(columns, said, strict=True) if word in YES)
+
+
+def find_classes(data: LabelledDataConfig, values: Iterable[Any], named: list[str] | None, examples: int) -> Labels:
+    """What `find_labels` says, also where several labels make one of the values that train has."""
+    if data.task != "multi-label":
+        return find_labels(data, values, named, examples)
+    if data.label_columns is not None:
+        return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
+    distinct = dict.fromkeys(label for value in values if value is not None for label in value)
+    return find_labels(data, distinct, named, examples)
+
+
+def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArray[np.int8]:
+    """1 for each class that applies, of shape [C]; -1 for all where labels are missing and that is allowed.
+
+    Raises `ValueError` with what was found and expected.
+    """
+    assert labels.classes is not None
+    if value is None:
+        if optional:
+            return np.full(len(labels.classes), UNLABELLED, dtype=np.int8)
+        raise ValueError("no labels are given")
+    applies = np.zeros(len(labels.classes), dtype=np.int8)
+    applies[[int(read_label(labels, each, optional=False) or 0) for each in value]] = 1
+    return applies
