@@ -68,6 +68,7 @@ def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessR
 
 
 def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
+    """What lm-eval finds out. Raises `ConfigError` if it cannot."""
     options = asked_for(job)
     try:
         found: Results = evaluator.simple_evaluate(
