@@ -1,5 +1,6 @@
 """Curation killed at every write point, before and after it, and started again; and started twice at once."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -78,10 +79,13 @@ def kind(request: pytest.FixtureRequest) -> str:
     return found
 
 
-def place_in(folder: Path, kind: str, request: pytest.FixtureRequest) -> Place:
+def place_in(folder: Path, kind: str, request: pytest.FixtureRequest, like: Place | None = None) -> Place:
+    """A new place; one on S3 has a cache of its own, with the compiled code of another one, which takes long to make."""
     folder.mkdir()
     if kind == "local":
         return Place(folder, str(folder / "store"), {})
+    if like is not None:
+        shutil.copytree(like.folder / "cache" / "compiled", folder / "cache" / "compiled")
     server = request.getfixturevalue("s3")
     return Place(folder, server.new_store(), {**server.env, "HEADRACE_CACHE": str(folder / "cache")})
 
@@ -96,7 +100,7 @@ def test_killed_at_a_write_point_it_decides_the_same_and_leaves_nothing(
     assert expected and set(clean.points()) >= set(KEY_POINTS[kind]), sorted(set(clean.points()))
     points = KEY_POINTS[kind] if chosen == "key" else sorted(set(clean.points()))
     cases = [(when, point) for point in points if ".staging" not in point for when in ("before", "after")]
-    places = [place_in(tmp_path / str(number), kind, request) for number in range(len(cases))]
+    places = [place_in(tmp_path / str(number), kind, request, clean) for number in range(len(cases))]
 
     def wrong(number: int) -> list[str]:
         when, point = cases[number]
