@@ -99,7 +99,7 @@ def curation(
     store: StoreUrl,
     reason: Annotated[str | None, typer.Option(metavar="NAME", help="examples of what goes for it")] = None,
     document: Annotated[str | None, typer.Option(metavar="PATH#N", help="a file's Nth document, from 1")] = None,
-    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="examples of this corpus")] = None,
+    corpus: Annotated[str | None, typer.Option(metavar="NAME", help="of this corpus alone")] = None,
     decisions: Annotated[str | None, typer.Option(metavar="KEY", help="default: the newest of the store")] = None,
     examples: Annotated[int, typer.Option(metavar="N", min=1, help="of each corpus")] = 5,
     as_json: Json = False,

@@ -104,8 +104,8 @@ def hashes_of(texts: Texts, options: DecontaminateConfig) -> dict[int, NDArray[n
     """The hashes to look for, by the words that they are of: n-grams, and whole texts that are shorter."""
     hashes, starts = shingles(texts, options.ngram)
     words = np.diff(np.concatenate([[0], np.cumsum(~texts.words.symbol)])[texts.words.starts])
-    of = np.repeat(np.minimum(words, options.ngram), np.diff(starts))
-    return {int(length): hashes[of == length] for length in np.unique(of) if length >= options.least_words}
+    of = np.repeat(np.where(words < options.least_words, 0, np.minimum(words, options.ngram)), np.diff(starts))
+    return {int(length): hashes[of == length] for length in np.unique(of) if length}
 
 
 def _batches(corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None) -> Iterator[Texts]:

@@ -1,7 +1,7 @@
 """Decisions on the command line: the table of reasons, examples of one, and what was decided of one document."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import count, size
@@ -22,17 +22,19 @@ def tell(
     """Print what was decided; returns the exit status."""
     try:
         decided = Decided(Store(url), key)
+        corpora = {each.name for each in decided.named(corpus)}
         if document is not None:
-            found = [decided.document(*_parse(document))]
+            found = list(decided.document(*_parse(document), corpus))
         else:
             found = list(decided.examples(reason, corpus, examples)) if reason is not None else []
     except PipelineError as error:
         return tell_failure(error)
     if as_json:
         shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
-        show_json({"key": decided.key, "table": decided.manifest.details["table"], "documents": shown})
+        table = {name: lines for name, lines in decided.manifest.details["table"].items() if name in corpora}
+        show_json({"key": decided.key, "table": table, "documents": shown})
     elif reason is None and document is None:
-        show("\n".join([*_table(decided), ""]))
+        show("\n".join([*_table(decided, corpora), ""]))
     else:
         show("\n".join(line for each in found for line in _describe(each)))
     return 0
@@ -45,14 +47,15 @@ def _parse(document: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
-def _table(decided: Decided) -> Iterator[str]:
+def _table(decided: Decided, corpora: Set[str]) -> Iterator[str]:
     yield decided.key
     yield describe_decisions(decided.manifest.details)
     for row in decision_rows(decided.manifest.details):
-        yield (
-            f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
-            f"{size(row['bytes']):>10}"
-        )
+        if row["corpus"] in corpora:
+            yield (
+                f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
+                f"{size(row['bytes']):>10}"
+            )
     yield "--reason NAME shows examples, --document PATH#N one document"
 
 

@@ -1,14 +1,14 @@
 """What was decided of single documents, with what it was decided by: read again, and measured again."""
 
 import logging
+import os
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
 
-from trainer.common.errors import ArtifactError, ConfigError, in_one_line
+from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_one_line
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
@@ -68,19 +68,28 @@ class Decided:
         """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown reason."""
         if reason not in self.reasons:
             raise ConfigError(f"{self.key} knows no reason {reason!r}; it has {', '.join(map(repr, self.reasons))}")
-        if corpus is not None and corpus not in (names := [each.name for each in self.corpora]):
-            raise ConfigError(f"{self.key} knows no corpus {corpus!r}; it has {', '.join(names)}")
-        for each in self.corpora:
-            if corpus in (None, each.name):
-                found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
-                for number in found[:: max(1, len(found) // count)][:count]:
-                    yield self.show(each, int(number))
+        for each in self.named(corpus):
+            found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
+            for number in found[:: max(1, len(found) // count)][:count]:
+                yield self.show(each, int(number))
 
-    def document(self, path: str, number: int) -> Shown:
-        """What was decided of a file's document. Raises `ConfigError` if there is no such file or document."""
-        for corpus in self.corpora:
+    def named(self, corpus: str | None) -> list[CorpusConfig]:
+        """The corpus of this name, or all. Raises `ConfigError` if there is none."""
+        found = [each for each in self.corpora if corpus in (None, each.name)]
+        if not found:
+            raise ConfigError(f"{self.key} knows no corpus {corpus!r}; it has {', '.join(each.name for each in self.corpora)}")
+        return found
+
+    def document(self, path: str, number: int, name: str | None = None) -> Iterator[Shown]:
+        """What was decided of a file's document, in each corpus that has the file, or in the one of that name.
+
+        Raises `ConfigError` if there is no such corpus, file or document.
+        """
+        spelt = {path} if "://" in path else {path, os.path.abspath(path)}
+        known = False
+        for corpus in self.named(name):
             own = self.of(corpus.name)
-            named = [piece.path for piece in own.pieces if path in (piece.path, piece.key)]
+            named = [piece.path for piece in own.pieces if spelt & {piece.path, piece.key}]
             if len(set(named)) > 1:
                 raise ConfigError(f"{path!r} is the name of several files: {', '.join(sorted(set(named)))}; name one of these")
             places = [place for place, piece in enumerate(own.pieces) if piece.path in named]
@@ -88,8 +97,10 @@ class Decided:
                 first, end = own.starts[places[0]], own.starts[places[-1] + 1]
                 if not 1 <= number <= end - first:
                     raise ConfigError(f"{path} has {end - first} documents, counted from 1; there is no {number}")
-                return self.show(corpus, int(first) + number - 1)
-        raise ConfigError(f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it")
+                known = True
+                yield self.show(corpus, int(first) + number - 1)
+        if not known:
+            raise ConfigError(f"{self.key} decides about no file {path!r}; name it as the configuration's paths find it")
 
     def of(self, corpus: str) -> CorpusDecisions:
         if corpus not in self._opened:
@@ -141,10 +152,12 @@ class Decided:
         own = self.of(corpus.name)
         at = own.piece_of(number)
         documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests))
-        found = list(islice(documents, number - int(own.starts[at]), number - int(own.starts[at]) + 1))
-        if not found:
-            raise ArtifactError(f"{own.pieces[at].path} has other documents than were decided about; start the command again")
-        return Batch(found)
+        try:  # to the end of the piece, where it is compared with its digest
+            return Batch([document for place, document in enumerate(documents) if place == number - int(own.starts[at])])
+        except ChangedFile as error:
+            raise ArtifactError(
+                f"{own.pieces[at].path} is not as it was when it was decided about; run the job again, which decides anew"
+            ) from error
 
 
 def shared_words(texts: Texts, overlap: Overlap) -> str:

@@ -9,8 +9,11 @@ import pytest
 from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
 from trainer.common.errors import ConfigError, CorpusError
+from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import read_decisions
+from trainer.curation.contamination import hashes_of
+from trainer.curation.texts import Texts
 from trainer.store.storage import Store
 
 
@@ -93,6 +96,12 @@ def test_the_labelled_text_of_a_job_is_kept_out(tmp_path: Path, raw: Path) -> No
     write_config(path, {**values, "data": {"source": "hub", "path": "a/b", "text_columns": ["sentence"]}})
     with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
         decide(job_of(tmp_path, raw, jobs=[str(path)]))
+
+
+def test_n_grams_may_be_shorter_than_the_examples_that_count(tmp_path: Path, raw: Path) -> None:
+    texts = Texts([b"one two three four five six", b"seven eight nine"])
+    found = hashes_of(texts, DecontaminateConfig(ngram=3, least_words=5, files=[EvaluationText(paths=["any"])]))
+    assert {length: len(hashes) for length, hashes in found.items()} == {3: 4}
 
 
 def test_a_missing_evaluation_file_is_an_error_before_anything_is_measured(tmp_path: Path, raw: Path) -> None:

@@ -72,9 +72,38 @@ def test_everything_about_one_document_is_told(store: str, tmp_path: Path, capsy
     assert document["text"] == " ".join(prose(4, 120))
 
 
+def test_a_document_is_named_as_the_folder_that_one_is_in_finds_it(
+    store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path / "folder")
+    assert shown(store, capsys, document="./../one.jsonl#7").startswith(f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n")
+
+
+def test_a_document_of_two_corpora_is_told_for_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_documents(tmp_path / "raw.jsonl", ["too short", *(" ".join(prose(number, 60)) for number in range(3))])
+    curation = {"exact": None, "filters": [{"kind": "length", "least_bytes": 50, "corpora": ["two"]}]}
+    job = curated_job(tmp_path / "store", {name: str(tmp_path / "raw.jsonl") for name in ("one", "two")}, curation)
+    decide(job)
+    said = shown(job.store, capsys, document="raw.jsonl#1")
+    assert "raw.jsonl#1 of one: kept\n" in said and "raw.jsonl#1 of two: length: bytes too low\n" in said
+    assert "of one" not in shown(job.store, capsys, document="raw.jsonl#1", corpus="two")
+    assert not [line for line in shown(job.store, capsys, corpus="two").splitlines() if line.startswith("  one ")]
+
+
+def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.jsonl"
+    path.write_text(path.read_text().replace("too short", "too brief"))
+    given = {"reason": None, "document": f"{path}#9", "corpus": None, "key": None, "examples": 5, "as_json": False}
+    assert tell(store, **given) != 0
+    assert "is not as it was when it was decided about; run the job again" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ({"corpus": "none"}, "knows no corpus 'none'; it has one, two"),
+        ({"document": "one.jsonl#1", "corpus": "two"}, "decides about no file 'one.jsonl'"),
         ({"document": "none.jsonl#1"}, "decides about no file 'none.jsonl'"),
         ({"document": "one.jsonl"}, "expected PATH#N"),
         ({"document": "one.jsonl#99"}, "has 9 documents, counted from 1; there is no 99"),
