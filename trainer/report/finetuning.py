@@ -8,6 +8,7 @@ from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.metrics.tags import marks_entities
 from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
 from trainer.report.account import Account, Block, Card, Section, Tile
@@ -25,7 +26,9 @@ from trainer.store.places import FINAL
 RECORD_FIELDS = {"kind", "step", "examples"}
 """What an evaluation's record holds besides its figures."""
 
-LOSS_UNITS = {"classification": "nats an example", "multi-label": "nats a class", "regression": "squared error"}
+LOSS_UNITS = {
+    "classification": "nats an example", "multi-label": "nats a class", "regression": "squared error", "tokens": "nats a word",
+}  # fmt: skip
 """The unit of the loss, by task."""
 
 TOLD = 3
@@ -45,6 +48,25 @@ with torch.no_grad():
 print({answer})"""
 
 
+USE_OF_WORDS = """\
+import torch
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+folder = "{folder}"  # the folder that holds this card
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForTokenClassification.from_pretrained(folder)
+
+words = ["The", "words", "of", "the", "text", "."]
+inputs = tokenizer(words, is_split_into_words=True, truncation=True, max_length={length}, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**inputs).logits[0]
+labels = {{}}
+for place, word in enumerate(inputs.word_ids()):
+    if word is not None:  # a word's label is that of its first token
+        labels.setdefault(word, model.config.id2label[logits[place].argmax().item()])
+print([(words[word], label) for word, label in labels.items()])"""
+
+
 def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
     """The account of a fine-tuning run."""
     (encoded,) = facts.made_from(ENCODED)
@@ -58,7 +80,12 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         evaluated=_describe_evaluation(evaluation, figures, details),
         tiles=_tiles(facts, plan, evaluation, figures, details),
         curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
-        results=[Section("Results by split", _results(facts, evaluation, labels, unit, details)), *_classes(evaluation)],
+        results=[
+            Section("Results by split", _results(facts, evaluation, labels, unit, details)),
+            *_classes(
+                evaluation, bool(details["classes"]) and details["task"] == "tokens" and marks_entities(details["classes"])
+            ),
+        ],
         samples=[],
         data=describe_data(facts, details),
         plan=_plan(facts, plan, details),
@@ -161,12 +188,16 @@ def _results(
     return blocks
 
 
-def _classes(evaluation: FinetuneEvaluation | None) -> list[Section]:
-    """Which class was taken for which, and how well each is told: a section for every split that is labelled."""
+def _classes(evaluation: FinetuneEvaluation | None, of_entities: bool) -> list[Section]:
+    """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled split."""
     sections = []
     for split, found in (evaluation.classification if evaluation else {}).items():
         few = len(found.classes) <= MOST_CLASSES
         note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
+        if of_entities:
+            told = "How well the entities of each type are found: all words of one, with its type."
+            sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
+            continue
         blocks = [Block("How well each class is told.", class_table(found))]
         if found.confusion:  # one class an example, so that one is taken for another
             blocks.insert(0, Block(note, confusion_table(found)))
@@ -215,9 +246,11 @@ def _card(
     facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
 ) -> Card:
     job, start = facts.job, facts.job["model"]["pretrained"]
-    several = details["task"] == "multi-label"
+    several, by_words = details["task"] == "multi-label", details["task"] == "tokens"
     chances = "sigmoid()" if several else "softmax(-1)"
     what = ("multi-label " if several else "") + ("text classification" if details["classes"] else "text regression")
+    if by_words:
+        what = "token classification"
     summary = (
         f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
         f"{short(facts.whole_parameters)} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
@@ -228,7 +261,7 @@ def _card(
         **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
         **({"metrics": metrics} if metrics else {}),
     }
-    use = USE.format(
+    use = (USE_OF_WORDS if by_words else USE).format(
         folder=f"{facts.key}/{FINAL}",
         texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
         length=details["max_length"],
@@ -239,13 +272,17 @@ def _card(
         ),
     )  # fmt: skip
     return Card(
-        "text-classification",
+        _hub_task(details),
         what.replace(" ", "-"),
         matter,
         _index(facts, evaluation, details),
         summary,
         loaded_beside(use, facts),
     )
+
+
+def _hub_task(details: dict[str, Any]) -> str:
+    return "token-classification" if details["task"] == "tokens" else "text-classification"
 
 
 def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:
@@ -257,7 +294,7 @@ def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict
     named = {"name": details["name"], "type": data["path"] if of_hub else details["name"], "config": data["subset"]}
     return [
         index_entry(
-            "text-classification",
+            _hub_task(details),
             {**named, "split": split},
             {figure: (evaluation.label(figure), value) for figure, value in scores.items() if figure != "loss"},
         )
