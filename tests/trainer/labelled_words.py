@@ -42,7 +42,7 @@ def write_words(folder: Path, count: int = 240) -> Path:
 def word_values(words: Path, store: Path | str, model: Path | str, **changes: Any) -> dict[str, Any]:
     """A job on these words as plain values, with changes as those of `finetune_values`."""
     columns = {"data__text_columns": ["tokens"], "data__label_column": "ner_tags", "data__classes": CLASSES}
-    return finetune_values(words, store, model, data__task="tokens", **{**columns, **changes})
+    return finetune_values(words, store, model, **{"data__task": "tokens", **columns, **changes})
 
 
 def word_job(words: Path, store: Path | str, model: Path | str, **changes: Any) -> FinetuneJob:

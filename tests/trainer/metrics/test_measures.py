@@ -247,6 +247,17 @@ def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() ->
         load_metrics(["f1"], "tokens", 6)
 
 
+def test_a_module_of_labels_of_words_gets_their_names_in_lists(tmp_path: Path) -> None:
+    path = write_module(
+        tmp_path / "own.py", '{"examples": len(predictions), "same": sum(map(list.__eq__, predictions, references))}'
+    )
+    words = path.read_text().replace('datasets.Value("float64")', 'datasets.List(datasets.Value("string"))')
+    path.write_text(words)
+    metrics = load_metrics([str(path)], "tokens", 3)
+    metrics.add_batch([["O", "B-X"], ["O"]], [["O", "I-X"], ["O"]])
+    assert metrics.compute() == {"examples": 2, "same": 1}
+
+
 def test_a_scheme_of_entities_is_known_by_its_labels() -> None:
     assert marks_entities(["O", "B-PER", "I-PER"]) and marks_entities(["B", "I", "O"])
     assert marks_entities(["O", "S-X", "B-X", "I-X", "E-X"])

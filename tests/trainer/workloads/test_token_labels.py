@@ -21,7 +21,8 @@ from transformers import (
 from tests.depth import once
 from tests.processes import Running, start_ranks, start_warm
 from tests.support import final_bytes, records, steps_recorded, write_config
-from tests.trainer.labelled_data import bert_folder
+from tests.trainer.labelled_data import as_jsonl, bert_folder, written
+from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, label_words, word_job, word_values, write_words
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
@@ -190,18 +191,35 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
     exec(compile(program, "card", "exec"), {"print": lambda pairs: told.append(pairs)})
     assert [word for word, _ in told.pop()] == ["The", "words", "of", "the", "text", "."]
 
+    texts = finetune_job(words, job.store, bert, run="texts", data__text_columns=["id"], data__max_length=LENGTH,
+                         **texts_of(words, tmp_path))  # fmt: skip
+    other = train(texts, silent()).key
+    with pytest.raises(ConfigError, match="texts/final gives a text one class, the data a class for each word"):
+        evaluate_run(job, run.key, silent(), other=other)
+    with pytest.raises(ConfigError, match="tagger/final gives a text a class for each word, the data one class"):
+        evaluate_run(texts, other, silent(), other=run.key)
+
     values = {"source": "jsonl", "paths": [str(words / "validation.jsonl")], "id_column": "id"}
     made = predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
     again = (Path(job.store) / made.key / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line)["prediction"] for line in again] == [line["prediction"] for line in lines]
     assert made.predicted == {name: sum(each.count(name) for each in told) for name in CLASSES}
-    texts = {"source": "jsonl", "paths": [str(tmp_path / "texts.jsonl")]}
+    values = {"source": "jsonl", "paths": [str(tmp_path / "texts.jsonl")]}
     (tmp_path / "texts.jsonl").write_text(json.dumps({"tokens": "not in words"}) + "\n")
     with pytest.raises(RecordError, match="line 1: column 'tokens' holds str, not a list of words"):
-        predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": texts}), silent())
+        predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
     assert evaluate_any(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
     another = evaluate_any(EvaluateJob(store=job.store, checkpoint=f"{run.key}/checkpoint-last"), silent())
     assert set(another.figures()) == set(scores)
+
+
+def texts_of(words: Path, folder: Path) -> dict[str, Any]:
+    """Files that tell of the words' ids alone, a text each, whether they are even."""
+    files: dict[str, Any] = {"data__test": None, "data__id_column": None}
+    for split in ("train", "validation"):
+        rows = [{"id": row["id"], "label": ["other", "match"][n % 2]} for n, row in enumerate(rows_of(words, split))]
+        files[f"data__{split}"] = [written(folder / f"texts-{split}.jsonl", as_jsonl(rows))]
+    return files
 
 
 def test_labels_that_mark_no_entities_are_measured_by_words(
@@ -212,8 +230,7 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
         rows = [
             {"tokens": r["tokens"], "ner_tags": [t.rpartition("-")[2] for t in r["ner_tags"]]} for r in rows_of(words, split)
         ]
-        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        files[f"data__{split}"] = [str(tmp_path / f"{split}.jsonl")]
+        files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))]
     changes = {**files, "data__test": None, "data__id_column": None, "data__classes": None, "training__epochs": 1}
     job = tagging_job(words, tmp_path / "store", bert, **changes, evaluation__best_by="accuracy")
     assert finetune_preflight(job, silent()).metrics == ["word_accuracy"]
