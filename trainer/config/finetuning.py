@@ -32,8 +32,8 @@ class ClassifierTrainingConfig(FinetuneTrainingConfig):
 
     class_weights: Annotated[ClassWeights | None, BeforeValidator(_names_of_classes)] = Field(
         default=None,
-        description="what an example of each class counts in the loss: a weight by the class's name, 1 if not named; balanced: "
-        "examples / (classes * examples of the class); default: all count alike",
+        description="what an example, or a word, of each class counts in the loss: a weight by the class's name, 1 if not "
+        "named; balanced: examples / (classes * examples of the class), or words; default: all count alike",
     )
     label_smoothing: float = Field(
         default=0.0, ge=0, lt=1, description="share of the target that is spread evenly over all classes"
@@ -48,7 +48,8 @@ class MeasurementConfig(Schema):
         default=None,
         description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
         "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
-        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers",
+        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers; seqeval of labels of words that mark "
+        "entities, word_accuracy of others",
     )
     positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
         default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
@@ -74,8 +75,8 @@ class FinetuneJob(TuningJob):
 
     @model_validator(mode="after")
     def _classes_to_weigh(self) -> Self:
-        if self.data.task != "classification":
+        if self.data.task not in ("classification", "tokens"):
             for name in ("class_weights", "label_smoothing"):
                 if getattr(self.training, name):
-                    raise ValueError(f"training.{name} goes with data.task classification, not {self.data.task}")
+                    raise ValueError(f"training.{name} goes with data.task classification or tokens, not {self.data.task}")
         return self

@@ -22,10 +22,13 @@ class LabelledDataConfig(SplitsConfig):
         default=None, min_length=1, description="csv: names of the columns, for files without a header; a file whose first "
         "line names the text columns has one, and one without the columns of labels is without labels"
     )  # fmt: skip
-    text_columns: list[str] = Field(min_length=1, max_length=2, description="the column with the text, or the two of a pair")
+    text_columns: list[str] = Field(
+        min_length=1, max_length=2, description="the column with the text, or the two of a pair; task tokens: with the list of "
+        "words"
+    )  # fmt: skip
     label_column: str = Field(
         default=LABEL, description="the column with the label; task multi-label: with the list of labels, in csv divided by "
-        "label_separator"
+        "label_separator; task tokens: with the list of labels, one for each word"
     )  # fmt: skip
     label_columns: list[str] | None = Field(
         default=None, min_length=2, description="task multi-label: columns of 0 and 1, one for each class, in place of "
@@ -38,9 +41,10 @@ class LabelledDataConfig(SplitsConfig):
     id_column: str | None = Field(
         default=None, description="the column that names an example, in the splits that have it; default: its row number"
     )
-    task: Literal["classification", "multi-label", "regression"] = Field(
-        default="classification", description="multi-label: each class applies or not; regression: one number is predicted"
-    )
+    task: Literal["classification", "multi-label", "regression", "tokens"] = Field(
+        default="classification", description="multi-label: each class applies or not; regression: one number is predicted; "
+        "tokens: each word has a label"
+    )  # fmt: skip
     classes: list[str] | None = Field(
         default=None, min_length=2, description="names of the classes in the order of their ids; default: as the data set "
         "names them, else the labels found in train, sorted. Integer labels are ids, unless all classes are integers"
@@ -83,6 +87,16 @@ class LabelledDataConfig(SplitsConfig):
         return self
 
     @model_validator(mode="after")
+    def _words_are_lists(self) -> Self:
+        if self.task == "tokens" and self.source == "csv":
+            raise ValueError(
+                "task tokens needs lists of words, which source csv does not hold: take jsonl, parquet, hub or disk"
+            )
+        if self.task == "tokens" and len(self.text_columns) > 1:
+            raise ValueError("task tokens reads one column with lists of words: name one in text_columns")
+        return self
+
+    @model_validator(mode="after")
     def _columns_hold_the_texts(self) -> Self:
         if self.columns is None:
             return self
@@ -97,7 +111,7 @@ class LabelledDataConfig(SplitsConfig):
     @model_validator(mode="after")
     def _classes_classify(self) -> Self:
         if self.classes is not None and self.task == "regression":
-            raise ValueError("classes go with task classification or multi-label")
+            raise ValueError("classes do not go with task regression")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError("two classes have the same name")
         return self

@@ -30,7 +30,8 @@ class NewTextsConfig(Schema):
         default=None,
         min_length=1,
         max_length=2,
-        description="the column with the text, or the two of a pair; default: as the run that made the model was trained",
+        description="the column with the text, or the two of a pair, or the list of words of a model that classifies tokens; "
+        "default: as the run that made the model was trained",
     )
     id_column: str | None = Field(default=None, description="the column that names a text; default: its row number")
     max_length: int | None = Field(
@@ -53,7 +54,7 @@ class PredictJob(Schema):
     name: Name = Field(default="texts", description="name of the texts, used in the name of what is written")
     model: str = Field(
         description="what predicts: a run's name (its final model), models/NAME/champion, a folder in the store such as "
-        "runs/NAME/checkpoint-best, or any pretrained folder or name of a sequence-classification model"
+        "runs/NAME/checkpoint-best, or any pretrained folder or name of a model that classifies texts or tokens"
     )
     data: NewTextsConfig = Field(description="the new texts")
     batch: int = Field(default=32, ge=1, description="texts a forward pass on one rank")
@@ -62,14 +63,15 @@ class PredictJob(Schema):
     processes: int = Field(default=1, ge=1, description="ranks the pipeline starts on this machine, such as one a GPU")
 
 
-def as_labelled(job: PredictJob, text_columns: list[str]) -> LabelledDataConfig:
-    """The texts as labelled data without a label, which the readers of labelled files read."""
+def as_labelled(job: PredictJob, text_columns: list[str], by_words: bool = False) -> LabelledDataConfig:
+    """The texts, or lists of words, as labelled data without a label, which the readers of labelled files read."""
     data = job.data
     values = {
         "name": job.name,
         "train": data.paths,
         "text_columns": text_columns,
         "label_column": NO_COLUMN,
+        **({"task": "tokens"} if by_words else {}),
         **data.model_dump(exclude={"paths", "text_columns"}),
     }
     return validate_job(LabelledDataConfig, values, "data")

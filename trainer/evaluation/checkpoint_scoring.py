@@ -11,6 +11,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
 from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.pretrained.heads import classifies
 from trainer.pretrained.model_files import read_object
 from trainer.records.kinds import FINE_TUNING, run_kind
 from trainer.records.seals import read_sealed
@@ -18,9 +19,6 @@ from trainer.store.places import CONFIG, FINAL
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
-
-CLASSIFIER = "ForSequenceClassification"
-"""How `transformers` ends the names of architectures that classify."""
 
 
 class CheckpointScoring(NamedTuple):
@@ -77,5 +75,4 @@ def tell_unused(job: EvaluateJob) -> None:
 
 def _classifies(found: Checkpoint) -> bool:
     """Whether a folder's configuration names an architecture that classifies."""
-    config = read_object(Path(found.folder, "config.json"))
-    return any(name.endswith(CLASSIFIER) for name in config.get("architectures") or ())
+    return classifies(read_object(Path(found.folder, "config.json")).get("architectures"))

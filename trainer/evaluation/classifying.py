@@ -1,7 +1,7 @@
 """Measuring a fine-tuned model: figures on the labelled splits, and predictions of all that were not trained on.
 
 runs/X/eval.json                          figures, confusion matrix, figures by class
-runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example
+runs/X/predictions/validation.jsonl       id, prediction and probabilities of each example, or of each of its words
 runs/X/predictions/test.jsonl
 """
 
@@ -41,10 +41,12 @@ from trainer.evaluation.predicting import (
     predict,
     prediction_lines,
 )
-from trainer.labelled.encoded import EncodedSet, open_encoded
+from trainer.evaluation.word_labels import classify_entities, word_lines
+from trainer.labelled.encoded import EncodedSet, EncodedSplit, open_encoded
 from trainer.metrics.measures import metric_identity
+from trainer.metrics.tags import marks_entities
 from trainer.models.causal import check_positions
-from trainer.models.classifiers import MULTI_LABEL, load_classifier, outline_classifier
+from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
@@ -59,6 +61,9 @@ from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured
 from trainer.training.runtime import start_runtime
 from trainer.training.sharding import sharding_group
+
+GIVEN = {"multi-label": "several classes at once", "tokens": "a class for each word"}
+"""What a text is given, by task, where that is not one class, or a number."""
 
 
 def evaluate_run(
@@ -113,16 +118,17 @@ def _score(
         )  # fmt: skip
         bar = stack.enter_context(progress.bar("evaluate", sum(len(data.splits[split]) for split in splits), "example"))
         for split in splits:
-            logits = predicted[split] = np.zeros((len(data.splits[split]), label_count(model)), dtype=np.float32)
-            rounds = _noting(predict(model, data.splits[split], job.evaluation.batch, runtime, bar.advance), logits)
-            labels = data.splits[split].labels
+            held = data.splits[split]
+            logits = predicted[split] = np.zeros((held.predictions, label_count(model)), dtype=np.float32)
+            rounds = _noting(predict(model, held, job.evaluation.batch, runtime, bar.advance), held, logits)
+            labels = held.labels
             if labels is None:
                 for _ in rounds:
                     pass
             else:
                 scores[split] = gather_scores(rounds, data, split, job, runtime)
                 if data.details["classes"]:
-                    details[split] = classify(decide(logits, data), labels, data.details["classes"])
+                    details[split] = _classify(held, decide(logits, data), data.details["classes"])
     files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
     result = FinetuneEvaluation(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
@@ -133,6 +139,14 @@ def _score(
     )  # fmt: skip
     runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
+
+
+def _classify(held: EncodedSplit, predicted: NDArray[Any], names: list[str]) -> Classification:
+    """The figures of each class, or of each type of entity that the labels of words mark."""
+    assert held.labels is not None
+    if held.words is not None and marks_entities(names):
+        return classify_entities(held.words, predicted, held.labels, names)
+    return classify(predicted, held.labels, names)
 
 
 def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
@@ -154,7 +168,7 @@ def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) ->
 
 def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
     """What the validation figures are measured on."""
-    metrics = [metric_identity(name) for name in metric_names(job, len(data.details["classes"] or []))]
+    metrics = [metric_identity(name) for name in metric_names(job, data.details["classes"])]
     if job.evaluation.positive_class is not None:
         metrics.append(f"of {job.evaluation.positive_class}")
     return examples_basis(data.details, job.data.model_dump(), "validation", metrics, job.training.precision)
@@ -174,20 +188,13 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     config = AutoConfig.from_pretrained(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
-    if (config.problem_type == MULTI_LABEL) != _several(data):
-        kinds = ["one class", "several classes at once"]
-        raise ConfigError(
-            f"{found.key} gives a text {kinds[config.problem_type == MULTI_LABEL]}, the data {kinds[_several(data)]}"
-        )
+    given, wanted = (GIVEN.get(task, "one class") for task in (task_of(config), data.details["task"]))
+    if given != wanted:
+        raise ConfigError(f"{found.key} gives a text {given}, the data {wanted}")
     known = config.id2label
     classes = data.details["classes"] or ["value"]
     if known != dict(enumerate(classes)):
         raise ConfigError(f"{found.key} tells {', '.join(map(str, known.values()))} apart, the data has {', '.join(classes)}")
-
-
-def _several(data: EncodedSet) -> bool:
-    """Whether several classes may apply to an example."""
-    return bool(data.details["task"] == "multi-label")
 
 
 def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) -> dict[str, str]:
@@ -196,10 +203,10 @@ def _measured_of(positive: dict[str, str], scores: dict[str, dict[str, float]]) 
     return {figure: name for figure, name in sorted(positive.items()) if figure in measured}
 
 
-def _noting(rounds: Iterator[Predictions], logits: NDArray[np.float32]) -> Iterator[Predictions]:
+def _noting(rounds: Iterator[Predictions], held: EncodedSplit, logits: NDArray[np.float32]) -> Iterator[Predictions]:
     """Pass rounds on, and put their logits where they belong."""
     for round_ in rounds:
-        logits[round_.examples] = round_.logits
+        logits[held.rows(round_.examples)] = round_.logits
         yield round_
 
 
@@ -221,5 +228,9 @@ def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray
     """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
     with store.writing(key) as path:
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(prediction_lines(data.splits[split].ids, logits, data.details["classes"], _several(data)))
+            held, classes = data.splits[split], data.details["classes"]
+            if held.words is not None:
+                file.writelines(word_lines(held, logits, classes))
+            else:
+                file.writelines(prediction_lines(held.ids, logits, classes, data.details["task"] == "multi-label"))
         return digest_file(path).sha256

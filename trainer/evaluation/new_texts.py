@@ -11,7 +11,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import Example
 from trainer.labelled.rows import Part, columns_of, open_table
-from trainer.labelled.scan import Placed, bad_record, id_of, read_values, rows_of, watched_rows
+from trainer.labelled.scan import Placed, bad_record, id_of, read_values, rows_of, texts_of, watched_rows
 from trainer.labelled.sources import fetch_part
 
 
@@ -68,7 +68,6 @@ def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:
 
 def _checked(data: LabelledDataConfig, rows: Iterable[Placed]) -> Iterator[tuple[Callable[[], str], Example | str]]:
     """Every row: what names its place, and its example, without an id where it has none, or what is wrong with it."""
-    texts = len(data.text_columns)
     for place, row in rows:
         problem = row.problem
         if problem is None:
@@ -80,4 +79,4 @@ def _checked(data: LabelledDataConfig, rows: Iterable[Placed]) -> Iterator[tuple
             yield place, problem
             continue
         name = id_of(data, row)
-        yield place, Example("" if name is None else str(name), tuple(row.values[:texts]))
+        yield place, Example("" if name is None else str(name), texts_of(data, row.values))

@@ -5,6 +5,7 @@ predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts
 """
 
 import logging
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
@@ -13,6 +14,8 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.pretrained.heads import classifies_words
+from trainer.pretrained.model_files import read_object
 from trainer.records.results import PredictedTexts
 from trainer.records.seals import read_sealed
 from trainer.store.manifest import Manifest, find_damage, fingerprint, read_manifest
@@ -43,7 +46,8 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     is not known which columns the model reads, or the model is none that predicts.
     """
     found = find_model(store, job.model, hub=True)
-    data = as_labelled(job, _text_columns(store, job, found))
+    by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
+    data = as_labelled(job, _text_columns(store, job, found), by_words)
     source = find_labelled(store, data)
     options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
     name = fingerprint([FORMAT, found.files, source.identity[TRAIN], options, job.precision])

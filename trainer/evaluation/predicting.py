@@ -12,14 +12,26 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ConfigError
 from trainer.config.finetuning import FinetuneJob, MeasurementConfig
 from trainer.labelled.encoded import EncodedSet, EncodedSplit
-from trainer.metrics.measures import Metrics, default_metrics, greater_is_better, load_metrics, of_one_class, positive_class
+from trainer.metrics.measures import (
+    Metrics,
+    default_metrics,
+    default_of_words,
+    greater_is_better,
+    load_metrics,
+    of_one_class,
+    positive_class,
+)
+from trainer.metrics.tags import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.training.checkpoint import Criterion
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
 
+MOST_TOLD = 12
+"""Classes that a message lists."""
+
 
 class Predictions(NamedTuple):
-    """What a model says of some examples: their places in the split, and the logits, of shape [B, C], float32."""
+    """What a model says of some examples: their places in the split, and the logits, float32 [B, C], or of words [S, C]."""
 
     examples: NDArray[np.int64]
     logits: NDArray[np.float32]
@@ -33,7 +45,10 @@ def predict(
     runtime: Runtime,
     advance: Callable[[int], None] = lambda examples: None,
 ) -> Iterator[Predictions]:
-    """Predict a split, a round of one batch a rank at a time, the longest examples first; all ranks get every round."""
+    """Predict a split, a round of one batch a rank at a time, the longest examples first; all ranks get every round.
+
+    Where each word has a label, there are logits for each word that the model sees, as `EncodedSplit.rows` has them.
+    """
     was_training = model.training
     model.eval()
     order = np.argsort(-split.lengths, kind="stable")
@@ -41,13 +56,15 @@ def predict(
     for first in range(0, len(order), batch * runtime.ranks):
         runtime.check_stop()
         examples = order[first : first + batch * runtime.ranks]
-        mine = slice(runtime.rank * batch, (runtime.rank + 1) * batch)
-        logits = torch.zeros(len(examples), width)
-        if len(examples[mine]) or is_sharded(model):
-            read = split.read(examples[mine] if len(examples[mine]) else examples[:1])
+        mine = examples[runtime.rank * batch : (runtime.rank + 1) * batch]
+        logits = torch.zeros(len(split.rows(examples)), width)
+        if len(mine) or is_sharded(model):
+            read = split.read(mine if len(mine) else examples[:1])
             inputs = {name: torch.from_numpy(part).to(runtime.device) for name, part in read.items()}
             with runtime.accelerator.autocast():
-                logits[mine] = model(**inputs).logits.float().cpu()[: len(examples[mine])]
+                found = split.pick(mine, model(**inputs).logits.float().cpu())
+            first_row = len(split.rows(examples[: runtime.rank * batch]))
+            logits[first_row : first_row + len(found)] = found
         advance(len(examples))
         yield Predictions(examples, runtime.sum(logits).numpy())
     model.train(was_training)
@@ -68,15 +85,18 @@ def gather_scores(
     rounds: Iterator[Predictions], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
 ) -> dict[str, float]:
     """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
-    labels = data.splits[split].labels
+    held, labels = data.splits[split], data.splits[split].labels
     assert labels is not None
     metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
     total = 0.0
     for round_ in rounds:
-        references = labels[round_.examples]
+        references = labels[held.rows(round_.examples)]
         total += float(_losses(round_.logits, references).sum())
         if metrics is not None:
-            metrics.add_batch(decide(round_.logits, data), references)
+            sides: list[Any] = [decide(round_.logits, data), references]
+            if held.words is not None:
+                sides = [held.words.named(round_.examples, each, data.details["classes"]) for each in sides]
+            metrics.add_batch(*sides)
     figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
     scores = {"loss": total / len(labels), **figures}
     _require_figure(job, scores)
@@ -85,7 +105,12 @@ def gather_scores(
 
 def open_metrics(job: FinetuneJob, classes: list[str] | None) -> Metrics:
     """The job's metrics. Raises `ConfigError` for one that is unknown or does not fit."""
-    names, named = metric_names(job, len(classes or [])), classes or []
+    names, named = metric_names(job, classes), classes or []
+    if SEQEVAL in names and job.data.task == "tokens" and not marks_entities(named):
+        raise ConfigError(
+            f"metric {SEQEVAL!r} is of entities that labels such as B-X, I-X and O mark, but the labels are "
+            f"{', '.join(named[:MOST_TOLD])}{' …' if len(named) > MOST_TOLD else ''}; take {WORD_ACCURACY}"
+        )
     positive = positive_class(job.evaluation.positive_class, named, names)
     return load_metrics(names, job.data.task, len(named), positive)
 
@@ -94,21 +119,27 @@ def positive_figures(job: FinetuneJob, classes: list[str] | None) -> dict[str, s
     """The figures of the job's metrics that are of one class of two, each with the class's name."""
     if classes is None or len(classes) != 2:
         return {}
-    names = metric_names(job, len(classes))
+    names = metric_names(job, classes)
     return dict.fromkeys(of_one_class(names), classes[positive_class(job.evaluation.positive_class, classes, names)])
 
 
-def metric_names(job: FinetuneJob, classes: int) -> list[str]:
+def metric_names(job: FinetuneJob, classes: list[str] | None) -> list[str]:
     """The metrics that the job names, or those that fit its data."""
-    return job.evaluation.metrics or default_metrics(job.data.task, classes, glue_task(job))
+    if job.evaluation.metrics:
+        return job.evaluation.metrics
+    if job.data.task == "tokens":
+        return default_of_words(classes or [])
+    return default_metrics(job.data.task, len(classes or []), glue_task(job))
 
 
 def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
     """Measure two made-up examples. Raises `ConfigError` if the figure that decides is not among those that come out."""
     metrics = open_metrics(job, classes)
-    made_up = np.array([0, 1] if classes else [0.0, 1.0])
+    made_up: Any = np.array([0, 1] if classes else [0.0, 1.0])
     if job.data.task == "multi-label":
         made_up = np.eye(2, len(classes or []), dtype=np.int64)
+    elif job.data.task == "tokens":
+        made_up = [classes or []]
     metrics.add_batch(made_up, made_up)
     scores = {"loss": 0.0, **metrics.compute()}
     _require_figure(job, scores)

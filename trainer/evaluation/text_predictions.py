@@ -21,7 +21,9 @@ from trainer.config.predicting import PredictJob
 from trainer.evaluation.new_texts import NewTexts, open_texts
 from trainer.evaluation.predicted import FILE, KIND, Wanted, find_predictions, identify_predictions, summarise
 from trainer.evaluation.predicting import applying, label_count, predict, prediction_lines
-from trainer.labelled.encoded import EncodedSplit, encode_block, in_blocks
+from trainer.evaluation.word_labels import word_lines
+from trainer.labelled.blocks import encode_block, in_blocks
+from trainer.labelled.encoded import EncodedSplit
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
@@ -73,36 +75,42 @@ def _predict(
     classes = classes_of(model.config)
     several = model.config.problem_type == MULTI_LABEL
     counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
+    if encoder.by_words:
+        counts |= {"words": 0, "unseen_words": 0}
     with ExitStack() as stack:
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
         for block in in_blocks(texts.examples(), BLOCK_TEXTS, BLOCK_CHARACTERS):
             encoded = encode_block(block, encoder, pa.nulls(len(block), pa.int64()), job.name)
-            counts["truncated"] += encoded.truncated
-            counts["tokens"] += encoded.tokens
+            for name in counts:
+                counts[name] += getattr(encoded, name)
             split = EncodedSplit(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
             logits = _logits(model, split, job.batch, runtime, bar)
             if not (finite := np.isfinite(logits).all(axis=1)).all():
-                name = split.ids[int(np.argmin(finite))]
+                name = split.ids[split.example_at(int(np.argmin(finite)))]
                 raise ArtifactError(
                     f"{job.model} gives no finite number for text {name!r}, in {job.precision}; look at its weights"
                 )
             figures.add(logits)
             if file is not None:
-                file.writelines(prediction_lines(split.ids, logits, classes, several))
+                if split.words is not None:
+                    lines = word_lines(split, logits, classes or [])
+                else:
+                    lines = prediction_lines(split.ids, logits, classes, several)
+                file.writelines(lines)
     return {**counts, "classes": classes, "predicted": figures.told()}
 
 
 def _logits(model: PreTrainedModel, split: EncodedSplit, batch: int, runtime: Runtime, bar: Bar) -> NDArray[np.float32]:
-    """What the model says of a block, of shape [texts, C], in the order of the texts."""
-    logits = np.zeros((len(split), label_count(model)), dtype=np.float32)
+    """What the model says of a block, of shape [texts, C], in the order of the texts, or of their words, [S, C]."""
+    logits = np.zeros((split.predictions, label_count(model)), dtype=np.float32)
     for round_ in predict(model, split, batch, runtime, bar.advance):
-        logits[round_.examples] = round_.logits
+        logits[split.rows(round_.examples)] = round_.logits
     return logits
 
 
 class _Figures:
-    """How many texts fell to each class, or the mean, the least and the greatest number; taken in block by block."""
+    """How many texts, or words, fell to each class, or the mean, the least and the greatest number; taken in block by block."""
 
     def __init__(self, classes: list[str] | None, several: bool) -> None:
         self._classes, self._several = classes, several

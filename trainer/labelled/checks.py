@@ -12,6 +12,7 @@ from trainer.labelled.labels import REGRESSION, Labels
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import rows_of
 from trainer.labelled.sources import TEST, TRAIN
+from trainer.labelled.words import all_words
 
 MOST_TOLD = 12
 """Classes that a message lists."""
@@ -82,7 +83,10 @@ def require_all_classes(
     if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):
         return
     last = labels.classes[present[-1]]
-    has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
+    if data.task == "tokens":
+        has_last = np.array([present[-1] in each for each in meant])
+    else:
+        has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
     row = int(np.flatnonzero(kept)[np.argmax(has_last)])
     place = next(place for number, (place, _) in enumerate(rows_of(data, parts)) if number == row)
     raise CorpusError(
@@ -96,7 +100,9 @@ def require_all_classes(
 
 def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
     """The ids of the classes that some example has, of labels as a `LabelledSplit` has them."""
-    return np.flatnonzero((meant > 0).any(axis=0)) if meant.ndim > 1 else np.unique(meant)
+    if meant.ndim > 1:
+        return np.flatnonzero((meant > 0).any(axis=0))
+    return np.unique(all_words(meant) if meant.dtype == object else meant)
 
 
 def _listed(names: Sequence[str]) -> str:

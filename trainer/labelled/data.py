@@ -5,7 +5,7 @@ One look at the rows of each split keeps a few bytes a row; the texts are read a
 
 import logging
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,15 +20,16 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns, classes_present, require_all_classes
 from trainer.labelled.labels import UNLABELLED, Labels, read_label
 from trainer.labelled.rows import Part
-from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows
+from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows, texts_of
 from trainer.labelled.several import find_classes, read_list
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
+from trainer.labelled.words import as_column, read_tags
 
 log = logging.getLogger(__name__)
 
 
 class Example(NamedTuple):
-    """What is encoded: the example's name, and its text or the two of a pair."""
+    """What is encoded: the example's name, and its text, the two of a pair, or its words."""
 
     id: str
     texts: tuple[str, ...]
@@ -39,7 +40,8 @@ class LabelledSplit:
     """The good examples of one split.
 
     `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none. Of
-    several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said.
+    several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said. Of a
+    label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is none.
     `kept` has the shape [rows], `bad_records` counts rows that were passed over.
     """
 
@@ -54,11 +56,10 @@ class LabelledSplit:
 
     def examples(self) -> Iterator[Example]:
         """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
-        texts = len(self.data.text_columns)
         for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
             if self.kept[number]:
                 name = id_of(self.data, row)
-                yield Example(str(number if name is None else name), tuple(row.values[:texts]))
+                yield Example(str(number if name is None else name), texts_of(self.data, row.values))
 
 
 class LabelledSet(NamedTuple):
@@ -90,12 +91,12 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         for split, scan in scans.items():
             _require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
-        labels = find_classes(data, train.values, named, len(train.codes))
+        labels = find_classes(data, train.values, named, _labels_given(data, train))
         splits = {}
         for split, scan in scans.items():
             meant, good = read_labels(data, labels, split, scan)
             _require_examples(data, split, scan, good)
-            splits[split] = LabelledSplit(data, scan.parts, good, meant[good], int((~good).sum()))
+            splits[split] = LabelledSplit(data, scan.parts, good, meant, int((~good).sum()))
         if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
             require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
@@ -118,16 +119,19 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
 
 
 def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """What each row's label means, and which rows are good. Raises `RecordError` for a label that means nothing."""
+    """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means nothing."""
     classifies, several = labels.classes is not None, data.task == "multi-label"
     missing: Any = UNLABELLED if classifies else np.nan
+    read: Callable[..., Any] = read_label
     if several:
-        missing = np.full(len(labels.classes or ()), UNLABELLED)
+        missing, read = np.full(len(labels.classes or ()), UNLABELLED), read_list
+    elif data.task == "tokens":
+        missing, read = np.empty(0, dtype=np.int32), read_tags
     meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
     problems: dict[int, ValueError] = {}
     for code, value in enumerate(scan.values):
         try:
-            found = (read_list if several else read_label)(labels, value, optional=split == TEST)
+            found = read(labels, value, optional=split == TEST)
         except ValueError as error:
             problems[code] = error
         else:
@@ -140,12 +144,19 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
         problem = problems[int(scan.codes[first])]
         raise bad_record(data, split, place(), f"column {data.columns_of_labels[0]!r}: {problem}") from problem
     good = (scan.codes != BAD) & ~wrong
+    if data.task == "tokens":
+        return as_column(meanings)[scan.codes[good]], good
     meant = np.array(meanings, dtype=np.int8 if several else np.int64 if classifies else np.float64)[scan.codes]
     if split == TEST and several and not (meant[good] > 0).any():
         meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
     if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
         meant[:] = np.nan  # how GLUE withholds numbers
-    return meant, good
+    return meant[good], good
+
+
+def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:
+    """How many labels there may be of one class: one a row, or one a word."""
+    return sum(map(len, filter(None, scan.values))) if data.task == "tokens" else len(scan.codes)
 
 
 def _require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:

@@ -5,11 +5,12 @@ train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, map
     input_ids       list<int32>
     token_type_ids  list<int8>, where the model knows token types
     labels          int64 class ids, float64 numbers or, of several labels, an int8 for each class; null where unlabelled
+    first_tokens    list<int32>, where each word has a label: the place of its first token, -1 if it has none; `labels` are then
+                    list<int32>, the id of each word's class
 tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,37 +18,33 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from trainer.common.errors import ArtifactError, RecordError
-from trainer.labelled.data import Example, LabelledSplit
-from trainer.labelled.text_encoder import Encoding, TextEncoder
+from trainer.common.errors import ArtifactError
+from trainer.labelled.words import IGNORED, Words
 from trainer.store.manifest import Manifest, fetch_made, read_manifest
 from trainer.store.storage import Store
 
 KIND = "encoded"
 ENDING = ".arrow"
 LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
-LabelledBlock = tuple[list[Example], NDArray[Any]]
-"""Some examples, and their labels."""
-
-Carry = Callable[[Callable[[LabelledBlock], "EncodedBlock"], Iterable[LabelledBlock]], Iterable["EncodedBlock"]]
-
-BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
-"""Text that is encoded, and written, at a time."""
+FIRST_TOKENS = "first_tokens"
 
 
 class EncodedSplit:
     """The examples of one split.
 
-    `lengths`: tokens of each example, int64 [N]. `labels`: int64 or float64 [N], or int8 [N, C], or None if any example has
-    none.
+    `lengths`: tokens of each example, int64 [N]. `labels`: int64 or float64 [N], or int8 [N, C], or, where each word has a
+    label, int64 of the words that the model sees, one example after another; None if any example has none. `predictions`
+    counts what a model says of it: one for each example, or for each of these words.
     """
 
     def __init__(self, table: pa.Table, pad_id: int) -> None:
         self._names, self._pad_id = table["id"], pad_id
         self._columns = {name: Lists(table[name]) for name in LISTS if name in table.column_names}
         self.lengths = self._columns["input_ids"].lengths
+        self.words = Words(table[FIRST_TOKENS]) if FIRST_TOKENS in table.column_names else None
+        self.predictions = len(self) if self.words is None else len(self.words.first_tokens)
         labels = table["labels"]
-        self.labels: NDArray[Any] | None = None if labels.null_count else _as_array(labels)
+        self.labels: NDArray[Any] | None = None if labels.null_count else _as_array(labels, self.words)
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -74,6 +71,28 @@ class EncodedSplit:
             for name, column in self._columns.items()
         }
         return {**inputs, "attention_mask": (np.arange(width) < lengths[:, None]).astype(np.int64)}
+
+    def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the labels and the predictions of some examples stand: at their places, or at those of their words."""
+        return examples if self.words is None else self.words.rows(examples)
+
+    def example_at(self, row: int) -> int:
+        """The example that a label or a prediction is of."""
+        return row if self.words is None else self.words.example_at(row)
+
+    def pick(self, examples: NDArray[np.int64], logits: Any) -> Any:
+        """Those of a model's logits of a batch that say something of these examples: [B, C], or out of [B, T, C] of words."""
+        return logits[: len(examples)] if self.words is None else logits[self.words.places(examples)]
+
+    def batch_labels(self, examples: NDArray[np.int64], width: int) -> NDArray[Any]:
+        """The labels of a batch: of each example, or of each of `width` tokens, IGNORED but for the first ones of words."""
+        assert self.labels is not None
+        labels: NDArray[Any] = self.labels[self.rows(examples)]
+        if self.words is None:
+            return labels
+        by_token = np.full((len(examples), width), IGNORED, dtype=np.int64)
+        by_token[self.words.places(examples)] = labels
+        return by_token
 
 
 class EncodedSet(NamedTuple):
@@ -110,96 +129,12 @@ def tokenizer_paths(store: Store, key: str) -> list[Path]:
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
 
 
-def write_split(
-    path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None], carry: Carry = map
-) -> dict[str, int]:
-    """Encode a split into an Arrow file, a block at a time; `carry` is `map`, or one that has it done elsewhere.
-
-    Returns what was counted.
-    """
-    kind = pa.from_numpy_dtype(split.labels.dtype)
-    if split.labels.ndim > 1:
-        kind = pa.list_(kind, split.labels.shape[1])
-    figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
-        for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind, name=name), _labelled_blocks(split)):
-            writer.write_batch(encoded.rows)
-            figures["tokens"] += encoded.tokens
-            figures["longest"] = max(figures["longest"], encoded.longest)
-            figures["truncated"] += encoded.truncated
-            advance(encoded.rows.num_rows)
-    return figures
-
-
-def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
-    done = 0
-    for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
-        yield block, split.labels[done : done + len(block)]
-        done += len(block)
-
-
-def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType, name: str) -> "EncodedBlock":
-    examples, labels = block
-    missing = unlabelled(labels)
-    if labels.ndim == 1:
-        return encode_block(examples, encoder, pa.array(labels, kind, mask=missing), name)
-    rows = pa.array(labels.ravel(), kind.value_type)
-    return encode_block(examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name)
-
-
-class EncodedBlock(NamedTuple):
-    """Encoded examples as rows of such a file, and what was counted of them: the truncated, tokens in all and at most."""
-
-    rows: pa.RecordBatch
-    truncated: int
-    tokens: int
-    longest: int
-
-
-def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
-    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their set's."""
-    encodings = encoder.encode([example.texts for example in block])
-    lengths = np.array([len(each.input_ids) for each in encodings])
-    if not lengths.all():
-        example = block[int(np.argmin(lengths))].id
-        raise RecordError(f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out")
-    schema = _schema(encoder, labels.type)
-    columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
-    rows = pa.record_batch([pa.array([example.id for example in block], pa.string()), *columns, labels], schema=schema)
-    return EncodedBlock(rows, sum(each.truncated for each in encodings), int(lengths.sum()), int(lengths.max()))
-
-
-def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
-    lists = {name: kind for name, kind in LISTS.items() if name == "input_ids" or encoder.has_types}
-    fields = [pa.field("id", pa.string()), *(pa.field(name, pa.list_(kind)) for name, kind in lists.items())]
-    return pa.schema([*fields, pa.field("labels", labels)])
-
-
-def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which examples have no label."""
-    if labels.ndim > 1:
-        labels = labels[:, 0]
-    missing: NDArray[np.bool_] = np.isnan(labels) if labels.dtype.kind == "f" else labels < 0
-    return missing
-
-
-def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
-    """How many examples are labelled; how many of each class, or the numbers' mean and range."""
-    known = labels[~unlabelled(labels)]
-    if classes is not None:
-        counts = np.bincount(known, minlength=len(classes)) if known.ndim == 1 else known.sum(axis=0, dtype=np.int64)
-        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
-    if not len(known):
-        return {"labelled": 0, "target": None}
-    return {
-        "labelled": len(known),
-        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
-    }
-
-
-def _as_array(labels: pa.ChunkedArray) -> NDArray[Any]:
-    """A column without nulls as an array of shape [N], or, of lists of one length, [N, C]."""
+def _as_array(labels: pa.ChunkedArray, words: Words | None) -> NDArray[Any]:
+    """A column without nulls as an array of shape [N], of lists of one length [N, C], or of the words that are seen."""
     values: NDArray[Any]
+    if words is not None:
+        values = labels.combine_chunks().flatten().to_numpy()[words.seen].astype(np.int64)
+        return values
     if not pa.types.is_fixed_size_list(labels.type):
         values = labels.to_numpy()
         return values
@@ -238,23 +173,3 @@ def encoded_manifest(store: Store, key: str) -> Manifest:
 
 def open_rows(path: Path) -> pa.Table:
     return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-
-
-def in_blocks(examples: Iterable[Example], most: int, characters: int) -> Iterator[list[Example]]:
-    """Examples in lists that hold a limited amount of text."""
-    block: list[Example] = []
-    size = 0
-    for example in examples:
-        block.append(example)
-        size += sum(map(len, example.texts))
-        if size >= characters or len(block) >= most:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
-def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    values = np.concatenate([getattr(each, name) for each in encodings])
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))

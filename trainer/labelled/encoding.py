@@ -14,19 +14,9 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE
+from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, open_labelled
-from trainer.labelled.encoded import (
-    ENDING,
-    KIND,
-    Carry,
-    EncodedSet,
-    EncodedSplit,
-    count_labels,
-    open_encoded,
-    tokenizer_paths,
-    unlabelled,
-    write_split,
-)
+from trainer.labelled.encoded import ENDING, KIND, EncodedSet, EncodedSplit, open_encoded, tokenizer_paths
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.pretrained.finding import find_model
@@ -118,6 +108,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         details["source"] = {"identity": recipe.source.identity, **told}
         manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
     log.info("%s: %s", data.name, describe_columns(details))
+    _warn_of_unseen(details)
     return recipe.refer(manifest.size())
 
 
@@ -182,6 +173,16 @@ def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None
             log.warning(
                 "data set %s: only %d of %d examples of the %s split are labelled, so it is predicted but not scored",
                 data.name, known, len(found), split,
+            )  # fmt: skip
+
+
+def _warn_of_unseen(details: dict[str, Any]) -> None:
+    for name, split in details["splits"].items():
+        if unseen := split.get("unseen_words"):
+            log.warning(
+                "data set %s: the model does not see %d of %d words of the %s split: they are beyond %d tokens, or have none; "
+                "they are neither trained on nor measured",
+                details["name"], unseen, split["words"], name, details["max_length"],
             )  # fmt: skip
 
 

@@ -40,7 +40,9 @@ def plain_label(value: object, data: LabelledDataConfig) -> Label | None:
         return int(value)  # how tables hold integers beside missing values
     if isinstance(value, str | int | float):
         return value
-    hint = "; for several labels an example, set task to multi-label" if isinstance(value, list) else ""
+    hint = ""
+    if isinstance(value, list) and data.task != "tokens":
+        hint = "; for several labels an example, set task to multi-label, for a label for each word to tokens"
     raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a label{hint}")
 
 

@@ -7,9 +7,9 @@ import fsspec
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.blocks import count_labels
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
-from trainer.labelled.encoded import count_labels
 from trainer.labelled.labels import refuse_fractions
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import scan_rows
@@ -27,13 +27,15 @@ HEAD_ROWS = 10_000
 class Look(NamedTuple):
     """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know them.
 
-    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at.
+    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen` are
+    labels of words, where not all are known.
     """
 
     classes: list[str] | None
     splits: dict[str, int] | None
     told: str
     counts: dict[str, int] | None = None
+    seen: list[str] | None = None
 
 
 def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress) -> Look:
@@ -55,6 +57,7 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
     _, named = check_columns(data, source.parts)
     classes = data.label_columns or data.classes or named
     known = data.task == "regression" or classes is not None
+    seen: set[str] = set()
     with progress.bar(f"look at {data.name}", None, "row") as bar:
         for split, parts in source.parts.items():
             for part in parts:
@@ -63,7 +66,10 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
                     read_labels(data, find_classes(data, scan.values, named, HEAD_ROWS), split, scan)
                 elif split == TRAIN and data.task == "classification":
                     refuse_fractions(data, scan.values, None)
-    return Look(classes, None, f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}")
+                elif split == TRAIN and data.task == "tokens":
+                    seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
+    told = f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}"
+    return Look(classes, None, told, seen=sorted(seen) or None)
 
 
 def stored_bytes(part: Part) -> int:

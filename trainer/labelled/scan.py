@@ -3,7 +3,7 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from trainer.corpus.shards import is_held_out
 from trainer.labelled.labels import Label, plain_label
 from trainer.labelled.rows import Part, Row, Table, columns_of, open_table
 from trainer.labelled.several import LabelList, plain_labels
+from trainer.labelled.words import plain_tags, require_words
 
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
@@ -167,23 +168,39 @@ def _namer(part: Part, table: Table, number: int) -> Callable[[], str]:
 
 def read_values(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[bytes, AnyLabel | None]:
     """The texts of a row in one, and its label. Raises `ValueError` if one of them cannot be what it should."""
-    texts = [_text(column, text) for column, text in zip(data.text_columns, values, strict=False)]
-    if not any(text.strip() for text in values[: len(texts)]):
+    if by_words := data.task == "tokens":
+        require_words(data.text_columns[0], values[0])
+    given = texts_of(data, values)
+    columns = repeat(data.text_columns[0]) if by_words else data.text_columns
+    texts = [_text(column, text) for column, text in zip(columns, given, strict=False)]
+    if not any(text.strip() for text in given):
         raise ValueError(f"column {data.text_columns[0]!r} is empty")
     named = [data.columns_of_labels[0], *([data.id_column] if data.id_column else [])]
-    for column, value in zip(named, values[len(texts) :], strict=False):
+    for column, value in zip(named, values[len(data.text_columns) :], strict=False):
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str):
                 _text(column, text)
         if column == data.id_column and (value is None or value == ""):
             raise ValueError(f"column {column!r} is empty; leave id_column out to number the examples instead")
-    label = values[len(texts)]
-    return b"\0".join(texts), plain_labels(label, data) if data.task == "multi-label" else plain_label(label, data)
+    label: AnyLabel | None
+    value = values[len(data.text_columns)]
+    if by_words:
+        label = plain_tags(value, len(texts), data)
+    else:
+        label = plain_labels(value, data) if data.task == "multi-label" else plain_label(value, data)
+    return b"\0".join(texts), label
+
+
+def texts_of(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[Any, ...]:
+    """The text of a row, the two of a pair, or its words."""
+    return tuple(values[0]) if data.task == "tokens" else tuple(values[: len(data.text_columns)])
 
 
 def _text(column: str, value: Any) -> bytes:
     if not isinstance(value, str):
-        raise ValueError(f"column {column!r} holds {'no text' if value is None else type(value).__name__ + ', not text'}")
+        found = "no text" if value is None else f"{type(value).__name__}, not text"
+        hint = "; for words that each have a label, set task to tokens" if isinstance(value, list) else ""
+        raise ValueError(f"column {column!r} holds {found}{hint}")
     try:
         return value.encode()
     except UnicodeEncodeError as error:

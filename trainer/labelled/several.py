@@ -50,7 +50,7 @@ def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelLi
 
 def find_classes(data: LabelledDataConfig, values: Iterable[Any], named: list[str] | None, examples: int) -> Labels:
     """What `find_labels` says, also where several labels make one of the values that train has."""
-    if data.task != "multi-label":
+    if data.task not in ("multi-label", "tokens"):
         return find_labels(data, values, named, examples)
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS, save_flat
 from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
+from trainer.labelled.words import first_tokens
 from trainer.pretrained.model_files import check_settings
 from trainer.store.manifest import digest_file, fingerprint
 
@@ -32,11 +34,15 @@ POSITIONS_AFTER_PADDING = frozenset(
 
 
 class Encoding(NamedTuple):
-    """One example: ids and their types, of shape [T], and whether tokens were cut off."""
+    """One example: ids and their types, of shape [T], and whether tokens were cut off.
+
+    Of an example of words, also where each begins, of shape [words], as `first_tokens` of `labelled.words` has it.
+    """
 
     input_ids: NDArray[np.int32]
     token_type_ids: NDArray[np.int8]
     truncated: bool
+    first_tokens: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class TextEncoder:
 
     `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
     `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
-    token types; `digest` names the files that `save` writes.
+    token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of which is
+    tokenized by itself.
     """
 
     tokenizer: Any
@@ -56,6 +63,7 @@ class TextEncoder:
     divider: str | None
     has_types: bool
     digest: str
+    by_words: bool
 
     @property
     def pad_token(self) -> str:
@@ -70,13 +78,22 @@ class TextEncoder:
         _save(self.tokenizer, self.divider, folder)
 
     def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
-        """The examples, each a text or the two of a pair, cut to `max_length`."""
+        """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
         backend: Tokenizer = self.tokenizer.backend_tokenizer
+        if self.by_words:
+            found = backend.encode_batch([list(each) for each in texts], is_pretokenized=True, add_special_tokens=False)
+            return [self._framed_words(each, len(words)) for each, words in zip(found, texts, strict=True)]
         members = [
             [np.array(found.ids, dtype=np.int32) for found in backend.encode_batch_fast(list(each), add_special_tokens=False)]
             for each in zip(*texts, strict=True)
         ]
         return [self._framed(ids) for ids in zip(*members, strict=True)]
+
+    def _framed_words(self, found: Any, words: int) -> Encoding:
+        framed = self._framed((np.array(found.ids, dtype=np.int32),))
+        before, kept = len(self.frame.tokens[0]), len(framed.input_ids) - self.frame.size
+        cut = len(found.ids) - kept if self.tokenizer.truncation_side == "left" else 0
+        return framed._replace(first_tokens=first_tokens(found.word_ids[cut : cut + kept], before, words))
 
     def _framed(self, ids: tuple[NDArray[np.int32], ...]) -> Encoding:
         frame, keeps_end = self.frame, self.tokenizer.truncation_side == "left"
@@ -103,6 +120,8 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncode
     # As when pretraining: a text that holds a special token's spelling does not become that token.
     backend.encode_special_tokens = True
     pad_is_end = choose_padding(tokenizer, name)
+    if by_words := data.task == "tokens":
+        _part_words(tokenizer)
     frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
     length = resolve_length(data, tokenizer, config, name)
     if frame.size >= length:
@@ -120,7 +139,7 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncode
     with TemporaryDirectory(prefix="headrace-") as folder:
         _save(tokenizer, divider, Path(folder))
         digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
-    return TextEncoder(tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest)
+    return TextEncoder(tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words)
 
 
 def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: str) -> int:
@@ -173,6 +192,18 @@ def choose_padding(tokenizer: Any, name: str) -> bool:
         )
     tokenizer.pad_token = tokenizer.eos_token
     return True
+
+
+def _part_words(tokenizer: Any) -> None:
+    """Put a space before each word of which one is part, as in running text, where the tokenizer does not do so by itself.
+
+    Byte-level tokenizers of the kind of GPT-2's have the setting; without it, words would be read as if written together.
+    """
+    split = tokenizer.backend_tokenizer.pre_tokenizer
+    if isinstance(split, ByteLevel) and not split.add_prefix_space:
+        split.add_prefix_space = True
+        tokenizer.backend_tokenizer.pre_tokenizer = split
+        tokenizer.add_prefix_space = tokenizer.init_kwargs["add_prefix_space"] = True
 
 
 def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:

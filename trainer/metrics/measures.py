@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
 from trainer.config.harness import PREFIX
 from trainer.metrics.several_labels import SEVERAL, SeveralLabels
+from trainer.metrics.tags import SEQEVAL, TAGS, WORD_ACCURACY, Sentences, Tags, marks_entities
 from trainer.store.manifest import digest_file
 
 FOLDER = Path(__file__).parent
 HUB = "hub:"
 
-Task = Literal["classification", "multi-label", "regression"]
+Task = Literal["classification", "multi-label", "regression", "tokens"]
 
 GLUE_CLASSIFICATION = (
     "cola", "sst2", "mrpc", "qqp", "mnli", "mnli_matched", "mnli_mismatched", "qnli", "rte", "wnli", "hans",
@@ -32,8 +34,14 @@ METRICS: dict[str, Task] = {
     **{f"glue/{name}": "classification" for name in GLUE_CLASSIFICATION},
     "glue/stsb": "regression",
     **dict.fromkeys(SEVERAL, "multi-label"),
+    **dict.fromkeys(TAGS, "tokens"),
 }
 """The modules below `trainer/metrics`, which need no hub, and what they are for; `glue/TASK` is one with a configuration."""
+
+USUAL: dict[Task, Sequence[str]] = {
+    "classification": ("accuracy", "f1"), "multi-label": SEVERAL, "regression": ("pearsonr", "spearmanr"), "tokens": (SEQEVAL,),
+}  # fmt: skip
+"""What is measured if nothing is said."""
 
 AVERAGED = ("f1", "precision", "recall")
 """Those that have a figure a class, and need to be told how to make it one."""
@@ -67,12 +75,15 @@ class Metrics:
         self.measures = list(measures)
         self._examples = 0
 
-    def add_batch(self, predictions: NDArray[Any], references: NDArray[Any]) -> None:
+    def add_batch(self, predictions: NDArray[Any] | Sentences, references: NDArray[Any] | Sentences) -> None:
         """Take in predicted and true class ids, or numbers, of shape [B], or which classes apply, of shape [B, C].
 
-        Raises `ConfigError` if a metric refuses them.
+        Of words they are the names of their classes, in lists by example. Raises `ConfigError` if a metric refuses them.
         """
-        if predictions.ndim not in (1, 2) or predictions.shape != references.shape:
+        if isinstance(predictions, list) or isinstance(references, list):
+            if [*map(len, predictions)] != [*map(len, references)]:
+                raise ValueError("the predictions and the references are not of the same words")
+        elif predictions.ndim not in (1, 2) or predictions.shape != references.shape:
             raise ValueError(
                 f"predictions of shape {predictions.shape} for references of shape {references.shape}; need [B] or [B, C]"
             )
@@ -81,7 +92,7 @@ class Metrics:
         for measure in self.measures:
             sides = {"predictions": predictions, "references": references}
             if measure.swapped:
-                sides = {side: 1 - ids for side, ids in sides.items()}
+                sides = {side: 1 - np.asarray(ids) for side, ids in sides.items()}
             try:
                 measure.module.add_batch(**sides)
             except Exception as error:  # whatever a foreign module raises
@@ -108,8 +119,12 @@ def default_metrics(task: Task, classes: int, subset: str | None) -> list[str]:
     glue = f"glue/{subset}"
     if glue in METRICS and _misfit(glue, task, classes) is None:
         return [glue]
-    usual = {"classification": ["accuracy", "f1"], "multi-label": list(SEVERAL), "regression": ["pearsonr", "spearmanr"]}
-    return usual[task]
+    return list(USUAL[task])
+
+
+def default_of_words(classes: Sequence[str]) -> list[str]:
+    """The same where each word has a label: figures of entities if the labels mark some."""
+    return [SEQEVAL if marks_entities(classes) else WORD_ACCURACY]
 
 
 def load_metrics(names: Sequence[str], task: Task, classes: int, positive: int = 1) -> Metrics:
@@ -173,6 +188,8 @@ def _load(name: str, task: Task, classes: int) -> Measure:
         raise ConfigError(f"metric {name!r} {misfit}")
     if name in SEVERAL:
         return Measure(name, SeveralLabels(name), {})
+    if name in TAGS:
+        return Measure(name, Tags(name), {})
     options = {"average": "macro"} if plain in AVERAGED and classes > 2 else {}
     if name.startswith(HUB):
         return Measure(name, _load_from_hub(plain), options)

@@ -20,6 +20,7 @@ from transformers.pytorch_utils import Conv1D
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.adapters import LoraConfig
 from trainer.pretrained.adapters import BASE, PREFIX, SETTINGS, WEIGHTS, Base, describe_settings
+from trainer.pretrained.heads import classifies_words
 
 LINEAR = (nn.Linear, Conv1D)
 """What can be adapted; GPT-2 has its linear layers in the second form."""
@@ -54,13 +55,14 @@ def add_adapter(model: PreTrainedModel, lora: LoraConfig, seed: int, heads: Iter
     from peft import LoraConfig as PeftLora
 
     named = sorted(heads)
+    head = "TOKEN_CLS" if classifies_words([type(model).__name__]) else "SEQ_CLS"
     targets = find_targets(model, lora.targets, named)
     transposed = all(isinstance(model.get_submodule(target), Conv1D) for target in targets)
     torch.manual_seed(seed)
     _inject(model, PeftLora(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=_shortest(model, targets),  # type: ignore[arg-type]
         modules_to_save=named or None, fan_in_fan_out=transposed, base_model_name_or_path=name or None,
-        task_type="SEQ_CLS" if named else "CAUSAL_LM", inference_mode=False,
+        task_type=head if named else "CAUSAL_LM", inference_mode=False,
     ))  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
@@ -32,6 +33,9 @@ from trainer.pretrained.parts import MODEL, find_parts
 from trainer.pretrained.weights import check_weights
 
 transformers_logging.disable_progress_bar()
+
+CLASSIFIERS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
+"""The kinds of models that have a head to be trained."""
 
 
 def resolve_config(options: ModelConfig, tokenizer: TokenizerInfo, context: int, masked: bool = False) -> PretrainedConfig:
@@ -74,7 +78,7 @@ def count_adapted(
         return Trained(parameters, parameters)
     with torch.device("meta"):
         model = model_from(config, attention, kind)
-        heads = find_heads(model, made=()) if kind is AutoModelForSequenceClassification else []
+        heads = find_heads(model, made=()) if kind in CLASSIFIERS else []
         add_adapter(model, lora, seed=0, heads=heads)
     return count_trained(model)
 

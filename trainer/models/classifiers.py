@@ -1,4 +1,4 @@
-"""Models for labelled data: any sequence-classification model of `transformers`, from a pretrained one of any kind."""
+"""Models for labelled data: any model of `transformers` that classifies texts or tokens, from a pretrained one of any kind."""
 
 import contextlib
 import logging
@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
@@ -17,6 +23,7 @@ from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained,
 from trainer.models.outline import Outline, Rows, outline_folder
 from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.finding import find_model
+from trainer.pretrained.heads import classifies_words
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.weights import check_weights
 from trainer.store.storage import Store
@@ -26,10 +33,24 @@ log = logging.getLogger(__name__)
 Problem = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 MULTI_LABEL: Problem = "multi_label_classification"
-PROBLEMS: dict[str, Problem] = {
-    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression",
+PROBLEMS: dict[str, Problem | None] = {
+    "classification": "single_label_classification", "multi-label": MULTI_LABEL, "regression": "regression", "tokens": None,
 }  # fmt: skip
-"""How `transformers` calls what the data asks for."""
+"""How `transformers` calls what the data asks for; a model that classifies tokens has no name for it."""
+
+
+def kind_of(task: str) -> Any:
+    """The kind of model, as `transformers` has it, for a task of labelled data."""
+    return AutoModelForTokenClassification if task == "tokens" else AutoModelForSequenceClassification
+
+
+def task_of(config: PretrainedConfig) -> str:
+    """The task of labelled data that a finished model is for."""
+    if classifies_words(config.architectures):
+        return "tokens"
+    if config.problem_type == MULTI_LABEL:
+        return "multi-label"
+    return "classification" if classes_of(config) else "regression"
 
 
 def load_classifier(
@@ -42,15 +63,16 @@ def load_classifier(
     is the job's. Raises `ConfigError` if the model cannot be loaded, `TokenizerError` if the data's ids are beyond its
     embeddings.
     """
+    kind = kind_of(data["task"])
     if checkpoint is not None and is_adapter(checkpoint):
         start = beside or find_model(store, job.model.pretrained, hub=True).folder
-        model = _load_adapted(str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention)
+        model = _load_adapted(str(checkpoint), start, classifier_config(str(checkpoint), data), job.model.attention, kind)
         return merge(model) if beside else model
     source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
     config = classifier_config(source, data)
     check_weights(source)
     torch.manual_seed(job.training.seed)
-    model, report = _load(source, config, job.model.attention, ignore_mismatched_sizes=checkpoint is None)
+    model, report = _load(source, config, job.model.attention, kind, ignore_mismatched_sizes=checkpoint is None)
     made = _not_loaded(report)
     if checkpoint is not None and made:
         raise ConfigError(f"checkpoint {source} lacks {', '.join(made)}")
@@ -75,7 +97,7 @@ def outline_classifier(job: FinetuneJob, data: dict[str, Any], checkpoint: Path,
     config = classifier_config(str(checkpoint), data)
 
     def build() -> PreTrainedModel:
-        return fuse_activations(model_from(config, job.model.attention, AutoModelForSequenceClassification))
+        return fuse_activations(model_from(config, job.model.attention, kind_of(data["task"])))
 
     return outline_folder(str(checkpoint), rows, build)
 
@@ -89,10 +111,11 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
     """
     config = _read_config(source)
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
+    kind = kind_of(task_of(config))
     if beside is not None:
-        return merge(_load_adapted(source, beside, config, None))
+        return merge(_load_adapted(source, beside, config, None, kind))
     check_weights(source)
-    model, report = _load(source, config, None, ignore_mismatched_sizes=False)
+    model, report = _load(source, config, None, kind, ignore_mismatched_sizes=False)
     if lacking := _not_loaded(report):
         raise ConfigError(
             f"model {source!r} is no finished classifier: it lacks {', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}; "
@@ -135,10 +158,10 @@ def _read_config(source: str) -> PretrainedConfig:
     return config
 
 
-def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention: str | None) -> PreTrainedModel:
+def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
     """A base model with the adapter and the head that lie in another folder."""
     check_weights(beside)
-    model, report = _load(beside, config, attention, ignore_mismatched_sizes=True)
+    model, report = _load(beside, config, attention, kind, ignore_mismatched_sizes=True)
     fuse_activations(model)
     restore_adapter(model, Path(source))
     heads = [f"{name}." for name in saved_heads(model)]
@@ -148,13 +171,13 @@ def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention:
 
 
 def _load(
-    source: str, config: PretrainedConfig, attention: str | None, ignore_mismatched_sizes: bool
+    source: str, config: PretrainedConfig, attention: str | None, kind: Any, ignore_mismatched_sizes: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and what transformers tells of its loading."""
     try:
         with _quiet():
             model, report = load_pretrained(
-                AutoModelForSequenceClassification,
+                kind,
                 source,
                 config=config,
                 attn_implementation=attention,

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transformers import AutoModelForSequenceClassification, PretrainedConfig
+from transformers import PretrainedConfig
 
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -14,7 +14,7 @@ from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
 from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
-from trainer.models.classifiers import classifier_config
+from trainer.models.classifiers import classifier_config, kind_of
 from trainer.order.plan import make_finetune_plan
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
@@ -43,7 +43,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     details, splits, told = _look(store, job, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
-    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, AutoModelForSequenceClassification)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, kind_of(job.data.task))
     memory = _estimate(job, config, ranks, trained, parameters, _longest(job, details, source))
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
@@ -60,7 +60,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
         parameters=parameters,
         trained=trained,
         ranks=ranks,
-        metrics=metric_names(job, len(classes or [])),
+        metrics=metric_names(job, classes),
         looked_at=told,
         splits=splits,
         plan=plan,
@@ -79,7 +79,7 @@ def _longest(job: FinetuneJob, details: dict[str, Any], source: str) -> int:
 def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int) -> Memory:
     training = job.training
     sharded = training.sharding == "fsdp"
-    units = count_units(config, job.model.attention, AutoModelForSequenceClassification) if sharded else None
+    units = count_units(config, job.model.attention, kind_of(job.data.task)) if sharded else None
     kept, libraries = guess_activations(config, training), library_bytes()
     memory = estimate_memory(training, length, config, ranks, parameters, kept, libraries, units, trained)
     whole = libraries + WEIGHT_BYTES * parameters if sharded else 0  # until it is divided, as it gets a new head
@@ -101,7 +101,7 @@ def _look(
         return details, split_sizes(details), f"encoded already: {encoded.key}"
     look = look_at_labelled(store, job.data, progress)
     _check_class_weights(job, look.classes, look.counts)
-    classes = look.classes or ["0", "1"] if job.data.task != "regression" else None
+    classes = look.classes or look.seen or ["0", "1"] if job.data.task != "regression" else None
     return {"task": job.data.task, "classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told
 
 

@@ -8,7 +8,10 @@ from typing import Any
 from trainer.report.account import Account
 from trainer.runs.facts import RunFacts
 
-TASKS = {"text-classification": "Text Classification", "text-generation": "Text Generation", "fill-mask": "Fill-Mask"}
+TASKS = {
+    "text-classification": "Text Classification", "token-classification": "Token Classification",
+    "text-generation": "Text Generation", "fill-mask": "Fill-Mask",
+}  # fmt: skip
 
 METRICS = {
     "pearson": "pearsonr", "spearman": "spearmanr", "subset_accuracy": "accuracy", "f1_micro": "f1", "f1_macro": "f1",

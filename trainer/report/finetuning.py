@@ -2,47 +2,35 @@
 
 from typing import Any
 
-from trainer.common.formats import count, plural, score, short
+from trainer.common.formats import count, plural, score
 from trainer.config.finetuning import BALANCED
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
+from trainer.metrics.tags import marks_entities
 from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
-from trainer.report.account import Account, Block, Card, Section, Tile
-from trainer.report.adapters import loaded_beside
-from trainer.report.card_metadata import hub_metric, index_entry
+from trainer.report.account import Account, Block, Section, Tile
 from trainer.report.curves import standard_curves
+from trainer.report.finetuning_card import make_card
 from trainer.report.finetuning_data import describe_data, in_order
 from trainer.report.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
 from trainer.report.tables import Pairs
 from trainer.runs.facts import RunFacts
-from trainer.store.places import FINAL
 
 RECORD_FIELDS = {"kind", "step", "examples"}
 """What an evaluation's record holds besides its figures."""
 
-LOSS_UNITS = {"classification": "nats an example", "multi-label": "nats a class", "regression": "squared error"}
+LOSS_UNITS = {
+    "classification": "nats an example", "multi-label": "nats a class", "regression": "squared error", "tokens": "nats a word",
+}  # fmt: skip
 """The unit of the loss, by task."""
 
 TOLD = 3
 """Figures that have a tile."""
-
-USE = """\
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSequenceClassification.from_pretrained(folder)
-
-inputs = tokenizer({texts}, truncation=True, max_length={length}, return_tensors="pt")
-with torch.no_grad():
-    logits = model(**inputs).logits[0]
-print({answer})"""
 
 
 def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
@@ -58,13 +46,18 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         evaluated=_describe_evaluation(evaluation, figures, details),
         tiles=_tiles(facts, plan, evaluation, figures, details),
         curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
-        results=[Section("Results by split", _results(facts, evaluation, labels, unit, details)), *_classes(evaluation)],
+        results=[
+            Section("Results by split", _results(facts, evaluation, labels, unit, details)),
+            *_classes(
+                evaluation, bool(details["classes"]) and details["task"] == "tokens" and marks_entities(details["classes"])
+            ),
+        ],
         samples=[],
         data=describe_data(facts, details),
         plan=_plan(facts, plan, details),
         model=_model(facts, encoded.key, details),
         checkpoints=checkpoint_table(facts, labels, score),
-        card=_card(facts, plan, evaluation, figures, details),
+        card=make_card(facts, plan, evaluation, figures, details),
     )
 
 
@@ -161,12 +154,16 @@ def _results(
     return blocks
 
 
-def _classes(evaluation: FinetuneEvaluation | None) -> list[Section]:
-    """Which class was taken for which, and how well each is told: a section for every split that is labelled."""
+def _classes(evaluation: FinetuneEvaluation | None, of_entities: bool) -> list[Section]:
+    """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled split."""
     sections = []
     for split, found in (evaluation.classification if evaluation else {}).items():
         few = len(found.classes) <= MOST_CLASSES
         note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
+        if of_entities:
+            told = "How well the entities of each type are found: all words of one, with its type."
+            sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
+            continue
         blocks = [Block("How well each class is told.", class_table(found))]
         if found.confusion:  # one class an example, so that one is taken for another
             blocks.insert(0, Block(note, confusion_table(found)))
@@ -209,57 +206,3 @@ def _model(facts: RunFacts, encoded: str, details: dict[str, Any]) -> Pairs:
     more = f" and {count(len(classes) - MOST_CLASSES)} more" if len(classes) > MOST_CLASSES else ""
     output = ("Classes", named + more) if classes else ("Output", "one number")
     return [*model_pairs(facts, origin, details["vocab_size"], encoded), output]
-
-
-def _card(
-    facts: RunFacts, plan: FinetunePlan, evaluation: FinetuneEvaluation | None, figures: list[str], details: dict[str, Any]
-) -> Card:
-    job, start = facts.job, facts.job["model"]["pretrained"]
-    several = details["task"] == "multi-label"
-    chances = "sigmoid()" if several else "softmax(-1)"
-    what = ("multi-label " if several else "") + ("text classification" if details["classes"] else "text regression")
-    summary = (
-        f"A {what} model ({facts.model_config.get('model_type', 'unknown family')}) of "
-        f"{short(facts.whole_parameters)} parameters, fine-tuned from {start} on {count(plan.examples)} examples in "
-        f"{plural(facts.steps, 'optimizer step')}"
-    )
-    metrics = list(dict.fromkeys(hub_metric(figure) for figure in figures if figure != "loss"))
-    matter = {
-        **({"datasets": [job["data"]["path"]]} if job["data"]["source"] == "hub" else {}),
-        **({"metrics": metrics} if metrics else {}),
-    }
-    use = USE.format(
-        folder=f"{facts.key}/{FINAL}",
-        texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
-        length=details["max_length"],
-        answer=(
-            f"{{model.config.id2label[i]: p for i, p in enumerate(logits.{chances}.tolist())}}"
-            if details["classes"]
-            else "logits.item()"
-        ),
-    )  # fmt: skip
-    return Card(
-        "text-classification",
-        what.replace(" ", "-"),
-        matter,
-        _index(facts, evaluation, details),
-        summary,
-        loaded_beside(use, facts),
-    )
-
-
-def _index(facts: RunFacts, evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[dict[str, Any]]:
-    """The finished model's figures on each labelled split."""
-    if evaluation is None:
-        return []
-    data = facts.job["data"]
-    of_hub = data["source"] == "hub"
-    named = {"name": details["name"], "type": data["path"] if of_hub else details["name"], "config": data["subset"]}
-    return [
-        index_entry(
-            "text-classification",
-            {**named, "split": split},
-            {figure: (evaluation.label(figure), value) for figure, value in scores.items() if figure != "loss"},
-        )
-        for split, scores in evaluation.scores.items()
-    ]

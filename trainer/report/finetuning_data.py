@@ -11,7 +11,10 @@ from trainer.runs.facts import RunFacts
 
 Value = TypeVar("Value")
 
-KINDS = {"classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers"}
+KINDS = {
+    "classification": "ids of classes", "multi-label": "which classes apply", "regression": "numbers",
+    "tokens": "the id of each word's class",
+}  # fmt: skip
 """What labels become, by task."""
 
 
@@ -24,7 +27,8 @@ def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
     """The section on an encoded set, whose manifest has these details."""
     blocks = [Block(_note(facts, details), _split_table(details))]
     if details["classes"]:
-        blocks.append(Block("Examples of each class, and their share of those that are labelled.", _balance_table(details)))
+        things = "Words" if details["task"] == "tokens" else "Examples"
+        blocks.append(Block(f"{things} of each class, and their share of those that are labelled.", _balance_table(details)))
     return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
 
 
@@ -35,7 +39,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
         origin = f"data set {data['path']}{' (' + data['subset'] + ')' if data['subset'] else ''} of the Hugging Face hub"
     else:
         origin = f"data set {details['name']}, {'from ' + data['path'] if data['path'] else data['source'] + ' files'}"
-    notes = [f"{details['task'].capitalize()}: {origin}."]
+    notes = [f"{'A label for each word' if details['task'] == 'tokens' else details['task'].capitalize()}: {origin}."]
     if details["source"]["validation_cut"]:
         fraction = f"{data['validation_fraction']:g}"
         notes.append(f"A share of {fraction} of the examples is held out for validation, by a hash of their text.")
@@ -47,7 +51,7 @@ def _note(facts: RunFacts, details: dict[str, Any]) -> str:
 
 def _columns(facts: RunFacts, details: dict[str, Any]) -> Pairs:
     length = f", at most {count(details['max_length'])} tokens" if details["max_length"] else ""
-    pair = "a pair" if len(details["text_columns"]) > 1 else "a text"
+    pair = "a pair" if len(details["text_columns"]) > 1 else "words" if details["task"] == "tokens" else "a text"
     name, kind = facts.job["data"]["id_column"], KINDS[details["task"]]
     divider = f"; {details['divider']!r} between its texts" if details["divider"] else ""
     return [
@@ -63,6 +67,7 @@ def _split_table(details: dict[str, Any]) -> Table:
     """What each split of an encoded set holds."""
     columns = ["Split", "Examples", "Labelled", "Tokens", "Mean", "Longest", "Truncated", "Share truncated", "Bad records"]
     numbers = ("mean", "min", "max") if details["task"] == "regression" else ()
+    words = ("words", "unseen_words") if details["task"] == "tokens" else ()
     rows = []
     for name, split in details["splits"].items():
         examples, tokens = split["examples"], split["tokens"]
@@ -72,16 +77,27 @@ def _split_table(details: dict[str, Any]) -> Table:
                 name, count(examples), count(split["labelled"]), count(tokens), number(tokens / examples, 1),
                 count(split["longest"]), count(split["truncated"]), percent(split["truncated"] / examples),
                 count(split["bad_records"]), *(significant(target.get(each), 4) for each in numbers),
+                *(count(split[each]) for each in words),
             ]
         )  # fmt: skip
-    return Table([*columns, *(f"Target's {each}" for each in numbers)], rows)
+    told = [*(f"Target's {each}" for each in numbers), *(["Words", "Words not seen"] if words else [])]
+    return Table([*columns, *told], rows)
 
 
 def _balance_table(details: dict[str, Any]) -> Table:
-    """How many examples of each class a split has, and their share of its labelled ones."""
+    """How many examples, or words, of each class a split has, and their share of its labelled ones."""
     splits = {name: split for name, split in details["splits"].items() if split["labelled"]}
+    by_words = details["task"] == "tokens"
+    wholes = [sum(split["class_counts"].values()) if by_words else split["labelled"] for split in splits.values()]
     rows = [
-        [name, *(cell for split in splits.values() for cell in _with_share(split["class_counts"][name], split["labelled"]))]
+        [
+            name,
+            *(
+                cell
+                for split, whole in zip(splits.values(), wholes, strict=True)
+                for cell in _with_share(split["class_counts"][name], whole)
+            ),
+        ]
         for name in details["classes"]
     ]
     return Table(["Class", *(column for name in splits for column in (name, "Share"))], rows)

@@ -55,9 +55,9 @@ def _mistake_table(found: Classification, names: list[str]) -> Table:
     return Table(["Label", "Predicted", "Examples", "Share of the label"], rows, words=2)
 
 
-def class_table(found: Classification) -> Table:
-    """How well each class is told."""
+def class_table(found: Classification, of: str = "Class") -> Table:
+    """How well each class is told, or whatever the figures are `of`."""
     rows = [
         [each.name, number(each.precision), number(each.recall), number(each.f1), count(each.support)] for each in found.classes
     ]
-    return Table(["Class", "Precision", "Recall", "F1", "Support"], rows)
+    return Table([of, "Precision", "Recall", "F1", "Support"], rows)

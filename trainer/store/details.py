@@ -62,7 +62,7 @@ class SplitDetails(Details):
 class EncodedDetails(Details):
     """A labelled set."""
 
-    task: Literal["classification", "multi-label", "regression"]
+    task: Literal["classification", "multi-label", "regression", "tokens"]
     classes: list[str] | None
     text_columns: list[str]
     label_column: str

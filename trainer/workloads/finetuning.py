@@ -14,6 +14,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes
+from trainer.labelled.words import IGNORED
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
@@ -39,7 +40,10 @@ class LabelLoss(nn.Module):
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     def forward(self, labels: torch.Tensor, weights: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
-        """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T]."""
+        """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T].
+
+        Where each word has a label, the labels are of shape [B, T].
+        """
         logits = self.model(**inputs).logits
         by_class = self.class_weights
         if by_class is not None:
@@ -52,12 +56,19 @@ def example_losses(
 ) -> torch.Tensor:
     """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
 
-    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not).
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word has one
+    (labels of shape [B, T], logits [B, T, C]), the sum over the words.
 
     With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
     """
     if labels_B.is_floating_point():
         return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
+    if logits_BC.dim() > 2:
+        logits_BCT = logits_BC.float().transpose(1, 2)
+        losses_BT = F.cross_entropy(
+            logits_BCT, labels_B, class_weights_C, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
+        )
+        return losses_BT.sum(dim=1)
     if labels_B.dim() > 1:
         return F.binary_cross_entropy_with_logits(logits_BC.float(), labels_B.float(), reduction="none").mean(dim=1)
     return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
@@ -95,11 +106,12 @@ class Finetuning(TuningWorkload):
         return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
 
     def _weigh(self, examples: NDArray[np.int64]) -> float:
-        """What a batch's losses are divided by: its examples, or, as in torch, the weights of their classes."""
+        """What a batch's losses are divided by: its examples, or words, or, as in torch, the weights of their classes."""
+        rows = self._train.rows(examples)
         if self._class_weights is None:
-            return len(examples)
+            return len(rows)
         assert self._train.labels is not None
-        return float(np.array(self._class_weights)[self._train.labels[examples]].sum())
+        return float(np.array(self._class_weights)[self._train.labels[rows]].sum())
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
         scores = score(model, self._set, "validation", self._job, runtime)
@@ -113,7 +125,6 @@ def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
 
 
 def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B]."""
+    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] of words."""
     inputs = {name: torch.from_numpy(values) for name, values in split.read(examples).items()}
-    assert split.labels is not None
-    return {**inputs, "labels": torch.from_numpy(split.labels[examples])}
+    return {**inputs, "labels": torch.from_numpy(split.batch_labels(examples, inputs["input_ids"].shape[1]))}

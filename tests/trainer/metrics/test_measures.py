@@ -35,6 +35,7 @@ from trainer.metrics.measures import (
     positive_class,
 )
 from trainer.metrics.several_labels import SEVERAL
+from trainer.metrics.tags import TAGS, marks_entities, score_entities
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -199,8 +200,72 @@ def test_figures_of_several_labels_are_scikit_learns_in_whatever_batches() -> No
         load_metrics(["accuracy"], "multi-label", 4)
 
 
+def entities(labels: list[str], number: int) -> set[tuple[int, int, str]]:
+    """Where the entities of a sentence begin, how many words they have, and their types; I-X after another begins one too."""
+    found: list[tuple[int, int, str]] = []
+    for place, label in enumerate(labels):
+        start, _, kind = label.partition("-")
+        begin, words, last = found[-1] if found else (0, 0, "")
+        if start == "I" and last == kind and begin + words == place:
+            found[-1] = (begin, words + 1, kind)
+        elif start != "O":
+            found.append((place, 1, kind))
+    return {(number * 1000 + begin, words, kind) for begin, words, kind in found}
+
+
+def test_figures_of_entities_are_those_of_a_plain_count_in_whatever_batches() -> None:
+    classes = ["O", "B-X", "I-X", "B-Y-Z", "I-Y-Z", "B-N"]
+    draw = np.random.default_rng(5)
+    true = [[classes[n] for n in draw.integers(0, 5, length)] for length in draw.integers(1, 12, 60)]
+    told = [[label if draw.random() < 0.7 else classes[draw.integers(0, 5)] for label in labels] for labels in true]
+    metrics = load_metrics(["seqeval"], "tokens", 6)
+    for start in range(0, 60, 7):
+        metrics.add_batch(told[start : start + 7], true[start : start + 7])
+    found, expected = (set().union(*(entities(each, n) for n, each in enumerate(labels))) for labels in (told, true))
+    precision, recall = len(found & expected) / len(found), len(found & expected) / len(expected)
+    same = [one == other for each in zip(told, true, strict=True) for one, other in zip(*each, strict=True)]
+    assert metrics.compute() == pytest.approx({
+        "precision": precision, "recall": recall, "f1": 2 * precision * recall / (precision + recall),
+        "accuracy": sum(same) / len(same),
+    })  # fmt: skip
+    for kind, precision, recall, _, support in score_entities(told, true, classes):
+        of_kind, wanted = ({each for each in side if each[2] == kind} for side in (found, expected))
+        assert support == len(wanted)
+        assert precision == pytest.approx(len(of_kind & wanted) / max(len(of_kind), 1))
+        assert recall == pytest.approx(len(of_kind & wanted) / max(len(wanted), 1))
+    assert [kind for kind, *_ in score_entities(told, true, classes)] == ["X", "Y-Z", "N"]
+    assert score_entities([["O"]], [["O"]], classes)[0] == ("X", 0.0, 0.0, 0.0, 0)
+    alone = load_metrics(["word_accuracy"], "tokens", 6)
+    alone.add_batch(told, true)
+    assert alone.compute() == {"accuracy": pytest.approx(sum(same) / len(same))}
+    empty = load_metrics(["seqeval"], "tokens", 6)
+    empty.add_batch([["O", "O"]], [["O", "O"]])
+    assert empty.compute() == {"precision": 0.0, "recall": 0.0, "f1": 0.0, "accuracy": 1.0}
+    with pytest.raises(ValueError, match="are not of the same words"):
+        metrics.add_batch([["O"]], [["O", "O"]])
+    with pytest.raises(ConfigError, match="'f1' is for classification, but the task is tokens; metrics for it are seqeval"):
+        load_metrics(["f1"], "tokens", 6)
+
+
+def test_a_module_of_labels_of_words_gets_their_names_in_lists(tmp_path: Path) -> None:
+    path = write_module(
+        tmp_path / "own.py", '{"examples": len(predictions), "same": sum(map(list.__eq__, predictions, references))}'
+    )
+    words = path.read_text().replace('datasets.Value("float64")', 'datasets.List(datasets.Value("string"))')
+    path.write_text(words)
+    metrics = load_metrics([str(path)], "tokens", 3)
+    metrics.add_batch([["O", "B-X"], ["O"]], [["O", "I-X"], ["O"]])
+    assert metrics.compute() == {"examples": 2, "same": 1}
+
+
+def test_a_scheme_of_entities_is_known_by_its_labels() -> None:
+    assert marks_entities(["O", "B-PER", "I-PER"]) and marks_entities(["B", "I", "O"])
+    assert marks_entities(["O", "S-X", "B-X", "I-X", "E-X"])
+    assert not marks_entities(["NOUN", "VERB"]) and not marks_entities(["0", "1"]) and not marks_entities(["O", "PER"])
+
+
 def test_all_our_metrics_are_tried_here() -> None:
-    assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *SEVERAL, *(f"glue/{task}" for task in GLUE)}
+    assert set(METRICS) == {*CLASSIFICATION, *REGRESSION, *SEVERAL, *TAGS, *(f"glue/{task}" for task in GLUE)}
 
 
 def test_our_modules_are_called_as_those_of_the_hub_are() -> None:

@@ -1,0 +1,199 @@
+"""A label for each word: read from every source, refused where it cannot be, and aligned with tokens as the libraries do."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from transformers import AutoTokenizer
+
+from tests.trainer.labelled_data import as_jsonl, as_parquet, bert_folder, gpt2_folder, job_of, load, opened, read, written
+from tests.trainer.labelled_words import CLASSES, word_rows
+from trainer.common.errors import CorpusError, RecordError, TokenizerError
+from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.encoding import EncodedSet, tokenizer_paths
+from trainer.labelled.words import IGNORED
+from trainer.store.storage import Store
+
+OPTIONS: dict[str, Any] = {
+    "task": "tokens", "text_columns": ["tokens"], "label_column": "ner_tags", "id_column": None, "max_length": 12,
+}  # fmt: skip
+
+
+def course_labels(tokenizer: Any, row: dict[str, Any], length: int) -> tuple[list[int], list[int]]:
+    """Ids and labels of tokens as the documentation of `transformers` aligns them, the label at a word's first token only."""
+    inputs = tokenizer(row["tokens"], truncation=True, is_split_into_words=True, max_length=length)
+    labels, previous = [], None
+    for word in inputs.word_ids():
+        if word is None or word == previous:
+            labels.append(-100)
+        else:
+            labels.append(CLASSES.index(row["ner_tags"][word]))
+        previous = word
+    return inputs["input_ids"], labels
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"), [("bert", {}), ("bert", {"truncation_side": "left"}), ("gpt2", {}), ("GPT2Tokenizer", {})]
+)
+def test_labels_stand_where_transformers_puts_them(family: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    if family == "bert":
+        model = bert_folder(tmp_path / "model")
+        path = model / "tokenizer_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
+    else:
+        kind = {"tokenizer_class": family} if family != "gpt2" else {}
+        model = gpt2_folder(tmp_path / "model", **kind)
+    rows = word_rows(120)
+    found = encoded(tmp_path, rows, model)
+    split = found.splits["train"]
+    folder = tmp_path / "published"
+    folder.mkdir()
+    (key,) = Path(tmp_path / "store" / "encoded").iterdir()
+    for file in tokenizer_paths(Store(str(tmp_path / "store")), f"encoded/{key.name}"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    expected = [course_labels(tokenizer, row, 12) for row in rows]
+    assert split.lengths.tolist() == [len(ids) for ids, _ in expected]
+    for place, (ids, labels) in enumerate(expected):
+        examples = np.array([place])
+        assert split.read(examples)["input_ids"][0].tolist() == ids
+        assert split.batch_labels(examples, len(ids))[0].tolist() == labels
+    batch = split.batch_labels(np.arange(len(rows)), 12)
+    assert batch.tolist() == [[*labels, *[IGNORED] * (12 - len(labels))] for _, labels in expected]
+    seen = sum(label != IGNORED for _, labels in expected for label in labels)
+    told = found.details["splits"]["train"]
+    assert told["words"] == sum(len(row["tokens"]) for row in rows)
+    assert told["words"] - told["unseen_words"] == seen == split.predictions == len(split.labels)
+
+
+def encoded(tmp_path: Path, rows: list[dict[str, Any]], model: Path, **changes: Any) -> EncodedSet:
+    path = [written(tmp_path / "rows.jsonl", as_jsonl(rows))]
+    options = {**OPTIONS, "classes": CLASSES, **changes}
+    return opened(job_of(tmp_path / "store", source="jsonl", train=path, validation=path, **options), model)
+
+
+def test_words_before_which_the_tokenizer_puts_no_space_get_one(tmp_path: Path) -> None:
+    folder = gpt2_folder(tmp_path / "model")
+    split = encoded(tmp_path, [{"tokens": ["return", "the", "file"], "ner_tags": ["O"] * 3}], folder).splits["train"]
+    text = load(folder)(" return the file")["input_ids"]
+    assert split.read(np.array([0]))["input_ids"][0].tolist() == text
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "disk", "ids"])
+def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
+    rows, options = word_rows(20), {**OPTIONS, "id_column": "id"}
+    numbered = [{**row, "ner_tags": [CLASSES.index(tag) for tag in row["ner_tags"]]} for row in rows]
+    if kind == "disk":
+        features = datasets.Features({
+            "id": datasets.Value("string"), "tokens": datasets.List(datasets.Value("string")),
+            "ner_tags": datasets.List(datasets.ClassLabel(names=CLASSES)),
+        })  # fmt: skip
+        saved = datasets.Dataset.from_list(numbered, features=features)
+        datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
+        found = read(source="disk", path=str(tmp_path / "saved"), **options)
+    else:
+        source = "parquet" if kind == "parquet" else "jsonl"
+        pack = as_parquet if kind == "parquet" else as_jsonl
+        path = [written(tmp_path / f"a.{source}", pack(numbered if kind == "ids" else rows))]
+        test = [written(tmp_path / f"b.{source}", pack([{"id": row["id"], "tokens": row["tokens"]} for row in rows]))]
+        found = read(source=source, train=path, validation=path, test=test, **options, classes=CLASSES)
+        assert [each.tolist() for each in found.labels["test"]] == [[]] * len(rows)
+    assert found.classes == CLASSES
+    assert [each.tolist() for each in found.labels["train"]] == [row["ner_tags"] for row in numbered]
+    assert found.texts["train"] == [tuple(row["tokens"]) for row in rows]
+
+
+def labels_of(tmp_path: Path, *rows: tuple[Any, Any], test: Any = None, **changes: Any) -> Any:
+    files = {"train": rows, "validation": rows, **({"test": test} if test else {})}
+    paths = {
+        split: [written(tmp_path / f"{split}.jsonl", as_jsonl([{"tokens": words, "ner_tags": tags} for words, tags in each]))]
+        for split, each in files.items()
+    }
+    return read(source="jsonl", **paths, **{**OPTIONS, **changes}).labels
+
+
+def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
+    good = (["a", "b"], ["O", "B-X"])
+    for row, message in (
+        (
+            (["a", "b"], ["O"]),
+            r"line 2: column 'tokens' holds 2 words, but column 'ner_tags' holds 1 labels; each word needs one",
+        ),
+        (([], []), r"line 2: column 'tokens' holds an empty list, without a word"),
+        (([" "], ["O"]), r"line 2: column 'tokens' is empty"),
+        (("a b", ["O", "O"]), r"line 2: column 'tokens' holds str, not a list of words"),
+        ((None, ["O"]), r"line 2: column 'tokens' holds nothing, not a list of words"),
+        ((["a", 2], ["O", "O"]), r"line 2: column 'tokens' holds int, not text"),
+        ((["a", "\ud800"], ["O", "O"]), r"line 2: column 'tokens' is not valid UTF-8 at character 0"),
+        ((["a"], "O"), r"line 2: column 'ner_tags' holds str, not a list with a label for each word"),
+        ((["a", "b"], ["O", None]), r"line 2: column 'ner_tags': word 2 of 2 has an empty label"),
+        ((["a"], None), r"line 2: column 'ner_tags': no labels are given"),
+        ((["a"], [[1]]), r"line 2: column 'ner_tags' holds list, not a label"),
+    ):
+        with pytest.raises(RecordError, match=rf"train split: .*train.jsonl: {message}"):
+            labels_of(tmp_path, good, row)
+    with pytest.raises(
+        RecordError, match=r"line 2: column 'ner_tags': word 2 of 2: 'I-Y' is no class; the classes are 'B-X', 'O'"
+    ):
+        labels_of(tmp_path, good, (["a", "b"], ["O", "I-Y"]), classes=["B-X", "O"])
+    with pytest.raises(RecordError, match=r"line 1: column 'ner_tags': word 1 of 1: -100 is no class"):
+        labels_of(tmp_path, (["a"], [-100]), classes=["B-X", "O"])
+    with pytest.raises(
+        CorpusError, match=r"make that 4 classes, and 2 has no example. 3 stands first at .*train.jsonl: line 2"
+    ):
+        labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 3]))
+    with pytest.raises(CorpusError, match="integers up to 70 in 4 examples"):
+        labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 70]))
+
+
+def test_test_words_may_be_without_labels_or_have_them_withheld(tmp_path: Path) -> None:
+    train = (["a", "b"], ["O", "B-X"])
+    found = labels_of(tmp_path, train, test=[(["a"], None), (["a", "b"], [-1, -1]), (["c"], [-100]), (["d"], ["B-X"])])
+    assert [each.tolist() for each in found["test"]] == [[], [], [], [0]]
+
+
+def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    rows = [
+        {"tokens": ["return"] * 12 + ["end"], "ner_tags": ["O"] * 12 + ["B-CODE"]},
+        {"tokens": ["a", "", "b"], "ner_tags": ["O"] * 3},
+    ]
+    split = encoded(tmp_path, rows, bert_folder(tmp_path / "model")).splits["train"]
+    assert split.words is not None
+    assert [each.tolist() for each in split.words.by_example()] == [[True] * 10 + [False] * 3, [True, False, True]]
+    assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
+    assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text
+    with pytest.raises(RecordError, match="gives no token for the words of example '1'; leave it out"):
+        encoded(tmp_path, [rows[0], {"tokens": ["\u0007"], "ner_tags": ["O"]}], tmp_path / "model")
+
+
+def test_a_tokenizer_that_knows_no_words_is_refused(tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "model", model_type="byt5")
+    (folder / "tokenizer.json").unlink()
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    (folder / "config.json").write_text(json.dumps({"model_type": "t5"}))
+    with pytest.raises(TokenizerError, match="is none of the `tokenizers` library; convert it"):
+        encoded(tmp_path, word_rows(10), folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"source": "csv"},
+            "task tokens needs lists of words, which source csv does not hold: take jsonl, parquet, hub or disk",
+        ),
+        ({"text_columns": ["a", "b"]}, "task tokens reads one column with lists of words: name one in text_columns"),
+        ({"label_columns": ["a", "b"]}, "label_columns goes with task multi-label, not 'tokens'"),
+        ({"label_separator": ";"}, "label_separator goes with task multi-label, not 'tokens'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        LabelledDataConfig.model_validate({"source": "jsonl", "train": ["a.jsonl"], **OPTIONS, **changes})

@@ -1,0 +1,287 @@
+"""A label for each word: trained on as a plain loop of `transformers` does, measured as seqeval does, and predicted."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
+from torch.nn import functional as F
+from transformers import (
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    BertConfig,
+    BertForTokenClassification,
+    DataCollatorForTokenClassification,
+    get_scheduler,
+)
+
+from tests.depth import once
+from tests.processes import Running, start_ranks, start_warm
+from tests.support import final_bytes, records, steps_recorded, write_config
+from tests.trainer.labelled_data import as_jsonl, bert_folder, written
+from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.labelled_words import CLASSES, label_words, word_job, word_values, write_words
+from trainer.common.errors import ConfigError, RecordError
+from trainer.common.progress import silent
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.jobs import EvaluateJob
+from trainer.config.predicting import PredictJob
+from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.measuring import evaluate_any
+from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.reporting import make_report
+from trainer.kinds.training import train
+from trainer.labelled import look
+from trainer.labelled.encoding import encode
+from trainer.preflight.finetuning import finetune_preflight
+from trainer.store.storage import Store
+from trainer.training.runtime import Runtime
+from trainer.workloads.finetuning import Finetuning
+
+DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_words(tmp_path_factory.mktemp("words"))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A BERT without dropout, whose head is there already: what a plain loop begins with too; not to be written to."""
+    folder = bert_folder(tmp_path_factory.mktemp("models") / "bert", **DRY)
+    torch.manual_seed(3)
+    names = dict(enumerate(CLASSES))
+    config = BertConfig.from_pretrained(folder, id2label=names, label2id={name: n for n, name in names.items()})
+    BertForTokenClassification(config).save_pretrained(folder)
+    return folder
+
+
+def tagging_job(words: Path, store: Path, model: Path, **changes: Any) -> FinetuneJob:
+    return word_job(words, store, model, **{"data__max_length": LENGTH, **changes})
+
+
+def rows_of(words: Path, split: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (words / f"{split}.jsonl").read_text().splitlines()]
+
+
+def plain_losses(work: Finetuning, rows: list[dict[str, Any]], model: Path, steps: int) -> list[float]:
+    """What a plain loop makes of the same batches, each collated as a whole."""
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    collate = DataCollatorForTokenClassification(tokenizer)
+    learner = AutoModelForTokenClassification.from_pretrained(model).train()
+    groups = [
+        {"params": [p for p in learner.parameters() if p.dim() > 1], "weight_decay": 0.01},
+        {"params": [p for p in learner.parameters() if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.999), eps=1e-8)
+    schedule = get_scheduler("linear", optimizer, 0, work.plan.total_steps)
+    features = []
+    for row in rows:
+        inputs = dict(made := tokenizer(row["tokens"], truncation=True, is_split_into_words=True, max_length=LENGTH))
+        ids, seen = made.word_ids(), set()
+        inputs["labels"] = [
+            -100 if word is None or word in seen or seen.add(word) else CLASSES.index(row["ner_tags"][word]) for word in ids
+        ]
+        features.append(inputs)
+    found = []
+    for step in range(steps):
+        loss = learner(**collate([features[example] for example in work.order.examples(step)])).loss
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        found.append(float(loss.detach()))
+    return found
+
+
+def test_the_losses_are_those_of_a_plain_loop_of_transformers(
+    words: Path, bert: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    changes = {"training__micro_batch": 2, "training__max_steps": 20, "training__epochs": None}
+    job = tagging_job(words, tmp_path / "store", bert, **changes)
+    train(job, silent())
+    ours = [record["loss"] for record in records(tmp_path / "store", "train")]
+    theirs = plain_losses(Finetuning(job, Store(job.store), encode(job, silent()).key, 1), rows_of(words, "train"), bert, 20)
+    assert len(ours) == 20
+    assert ours == pytest.approx(theirs, abs=1e-4)
+    assert ours[-1] < ours[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("changes", [{}, {"class_weights": {"O": 0.25, "B-CODE": 3.0}, "label_smoothing": 0.1}])
+def test_the_loss_of_a_global_batch_is_the_mean_over_its_words_however_it_is_divided(
+    words: Path, bert: Path, tmp_path: Path, ranks: int, changes: dict[str, Any]
+) -> None:
+    training = {f"training__{name}": value for name, value in changes.items()}
+    job = tagging_job(words, tmp_path / "store", bert, training__global_batch=12, training__micro_batch=2, **training)
+    work = Finetuning(job, Store(job.store), encode(job, silent()).key, ranks)
+    model = work.load_model(None).eval()
+    objective, batches = work.make_objective(model), [work.read_batch(0, rank) for rank in range(ranks)]
+    (targets,) = {batch.targets for batch in batches}
+    ours = sum(objective(**inputs) for batch in batches for inputs in batch.micro_batches) / targets
+    (whole,) = Finetuning(tagging_job(words, tmp_path / "store", bert, training__global_batch=12), Store(job.store),
+                          encode(job, silent()).key, 1).read_batch(0, 0).micro_batches  # fmt: skip
+    labels, inputs = whole["labels"], {name: part for name, part in whole.items() if name not in ("labels", "weights")}
+    by_class = torch.tensor([changes.get("class_weights", {}).get(name, 1.0) for name in CLASSES])
+    logits = model(**inputs).logits.flatten(0, 1)
+    theirs = F.cross_entropy(
+        logits, labels.flatten(), weight=by_class, label_smoothing=changes.get("label_smoothing", 0.0), ignore_index=-100
+    )
+    assert float(ours.detach()) == pytest.approx(theirs.item(), rel=1e-5)
+
+
+def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tmp_path: Path, runtime: Runtime) -> None:
+    job = tagging_job(words, tmp_path / "store", bert, run="tagger", evaluation__best_by="f1", training__final="best",
+                      training__epochs=6, training__learning_rate=5e-3, evaluation__batch=7)  # fmt: skip
+    assert finetune_preflight(job, silent()).metrics == ["seqeval"]
+    run = train(job, silent())
+    found = evaluate_run(job, run.key, silent())
+    folder = Path(job.store) / run.key
+    lines = [json.loads(line) for line in (folder / "predictions" / "validation.jsonl").read_text().splitlines()]
+    rows = rows_of(words, "validation")
+    assert [line["id"] for line in lines] == [row["id"] for row in rows]
+    assert [len(line["prediction"]) for line in lines] == [len(row["tokens"]) for row in rows]
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "final")
+    model = AutoModelForTokenClassification.from_pretrained(folder / "final").eval()
+    assert model.config.id2label == dict(enumerate(CLASSES))
+    told, true, losses = [], [], []
+    for row, line in zip(rows, lines, strict=True):
+        inputs = tokenizer(row["tokens"], is_split_into_words=True, truncation=True, max_length=LENGTH, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(**inputs).logits[0]
+        places: dict[int, int] = {}
+        for place, word in enumerate(inputs.word_ids()):
+            if word is not None:
+                places.setdefault(word, place)
+        names = [CLASSES[int(logits[places[n]].argmax())] if n in places else None for n in range(len(row["tokens"]))]
+        chances = [float(logits[places[n]].softmax(-1).max()) if n in places else None for n in range(len(row["tokens"]))]
+        assert line["prediction"] == names
+        assert line["probabilities"] == pytest.approx(chances, abs=1e-4)
+        told.append([name for name in names if name is not None])
+        true.append([row["ner_tags"][n] for n in sorted(places)])
+        ids = torch.tensor([CLASSES.index(tag) for tag in true[-1]])
+        losses += F.cross_entropy(logits[sorted(places.values())], ids, reduction="none").tolist()
+    assert any(name is None for line in lines for name in line["prediction"]), "no word was cut off"
+    scores = found.scores["validation"]
+    assert set(found.scores) == {"validation"}, "the test split has no labels"
+    assert scores == pytest.approx({
+        "loss": sum(losses) / len(losses), "precision": precision_score(true, told), "recall": recall_score(true, told),
+        "f1": f1_score(true, told), "accuracy": accuracy_score(true, told),
+    }, abs=1e-5)  # fmt: skip
+    assert 0.3 < scores["f1"] < 1, "figures that would be told from others"
+    report = classification_report(true, told, output_dict=True)
+    for each in found.classification["validation"].classes:
+        own = report[each.name]
+        assert (each.precision, each.recall, each.f1, each.support) == pytest.approx(
+            (own["precision"], own["recall"], own["f1-score"], own["support"]))  # fmt: skip
+    assert [each.name for each in found.classification["validation"].classes] == ["CODE", "NAME"]
+
+    make_report(Store(job.store), run.key)
+    page, card = ((folder / name).read_text() for name in ("report.html", "final/README.md"))
+    assert "Entities: validation" in page and "Labels by row" not in page
+    assert all(told in page for told in ("Words of each class", "Words not seen", "nats a word"))
+    assert "pipeline_tag: token-classification" in card and "AutoModelForTokenClassification" in card
+    program = card.split("```python\n")[1].split("```")[0].replace(f"{run.key}/final", str(folder / "final"))
+    exec(compile(program, "card", "exec"), {"print": lambda pairs: told.append(pairs)})
+    assert [word for word, _ in told.pop()] == ["The", "words", "of", "the", "text", "."]
+
+    texts = finetune_job(words, job.store, bert, run="texts", data__text_columns=["id"], data__max_length=LENGTH,
+                         **texts_of(words, tmp_path))  # fmt: skip
+    other = train(texts, silent()).key
+    with pytest.raises(ConfigError, match="texts/final gives a text one class, the data a class for each word"):
+        evaluate_run(job, run.key, silent(), other=other)
+    with pytest.raises(ConfigError, match="tagger/final gives a text a class for each word, the data one class"):
+        evaluate_run(texts, other, silent(), other=run.key)
+
+    values = {"source": "jsonl", "paths": [str(words / "validation.jsonl")], "id_column": "id"}
+    made = predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
+    again = (Path(job.store) / made.key / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in again] == [line["prediction"] for line in lines]
+    assert made.predicted == {name: sum(each.count(name) for each in told) for name in CLASSES}
+    values = {"source": "jsonl", "paths": [str(tmp_path / "texts.jsonl")]}
+    (tmp_path / "texts.jsonl").write_text(json.dumps({"tokens": "not in words"}) + "\n")
+    with pytest.raises(RecordError, match="line 1: column 'tokens' holds str, not a list of words"):
+        predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
+    assert evaluate_any(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
+    another = evaluate_any(EvaluateJob(store=job.store, checkpoint=f"{run.key}/checkpoint-last"), silent())
+    assert set(another.figures()) == set(scores)
+
+
+def texts_of(words: Path, folder: Path) -> dict[str, Any]:
+    """Files that tell of the words' ids alone, a text each, whether they are even."""
+    files: dict[str, Any] = {"data__test": None, "data__id_column": None}
+    for split in ("train", "validation"):
+        rows = [{"id": row["id"], "label": ["other", "match"][n % 2]} for n, row in enumerate(rows_of(words, split))]
+        files[f"data__{split}"] = [written(folder / f"texts-{split}.jsonl", as_jsonl(rows))]
+    return files
+
+
+def test_labels_that_mark_no_entities_are_measured_by_words(
+    words: Path, bert: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {}
+    for split in ("train", "validation"):
+        rows = [
+            {"tokens": r["tokens"], "ner_tags": [t.rpartition("-")[2] for t in r["ner_tags"]]} for r in rows_of(words, split)
+        ]
+        files[f"data__{split}"] = [written(tmp_path / f"{split}.jsonl", as_jsonl(rows))]
+    changes = {**files, "data__test": None, "data__id_column": None, "data__classes": None, "training__epochs": 1}
+    job = tagging_job(words, tmp_path / "store", bert, **changes, evaluation__best_by="accuracy")
+    assert finetune_preflight(job, silent()).metrics == ["word_accuracy"]
+    monkeypatch.setattr(look, "WHOLE_BYTES", 0)
+    assert finetune_preflight(job, silent()).metrics == ["word_accuracy"], "where only the first rows are looked at"
+    with pytest.raises(
+        ConfigError, match=r"metric 'seqeval' is of entities .*, but the labels are CODE, NAME, O; take word_acc"
+    ):
+        finetune_preflight(tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent())
+    run = train(job, silent())
+    found = evaluate_run(job, run.key, silent())
+    assert set(found.scores["validation"]) == {"loss", "accuracy"}
+    confusion = torch.tensor(found.classification["validation"].confusion)
+    assert found.scores["validation"]["accuracy"] == pytest.approx(float(confusion.trace() / confusion.sum()))
+    make_report(Store(job.store), run.key)
+    assert "Labels by row, predictions by column." in (Path(job.store) / run.key / "report.html").read_text()
+
+
+def test_labels_of_words_follow_their_form() -> None:
+    assert label_words(["See", "Also", "os.path", "f()", "or", "It"]) == [
+        "B-NAME", "I-NAME", "B-CODE", "I-CODE", "O", "B-NAME",
+    ]  # fmt: skip
+
+
+@pytest.mark.deep
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "changes"), once((1, {}), (2, {}), (1, {"model__lora": {"rank": 2, "dropout": 0.1}})))
+def test_a_killed_run_ends_with_the_same_bytes(
+    words: Path, pretrained: Path, tmp_path: Path, ranks: int, changes: dict[str, Any]
+) -> None:
+    stores = {name: tmp_path / name for name in ("clean", "killed")}
+    often = {"training__evaluate_every": 5, "training__save_every": 3, "training__micro_batch": 2, **changes}
+    configs = {
+        name: write_config(tmp_path / f"{name}.yaml", word_values(words, store, pretrained, **often))
+        for name, store in stores.items()
+    }
+    for each in start(tmp_path / "said-clean", configs["clean"], ranks):
+        assert each.wait().status == 0
+    first, *others = start(tmp_path / "said-killed", configs["killed"], ranks)
+    assert first.send_when(signal.SIGKILL, lambda: steps_recorded(stores["killed"]) >= 8).status == -signal.SIGKILL
+    for other in others:
+        other.send(signal.SIGKILL)
+        other.wait()
+    ended = [each.wait() for each in start(tmp_path / "said-last", configs["killed"], ranks)]
+    assert {each.status for each in ended} == {0}, ended
+    assert "continuing from" in ended[0].stderr
+    assert final_bytes(stores["killed"]) == final_bytes(stores["clean"])
+    found, expected = ([(r["step"], r["loss"], r["f1"]) for r in records(s, "evaluation")] for s in stores.values())
+    assert found == expected
+
+
+def start(said: Path, config: Path, ranks: int) -> list[Running]:
+    module = "trainer.__main__"
+    return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]

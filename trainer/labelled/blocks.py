@@ -1,0 +1,162 @@
+"""Blocks of labelled examples to the rows of an encoded set."""
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from trainer.common.errors import RecordError
+from trainer.labelled.data import Example, LabelledSplit
+from trainer.labelled.encoded import FIRST_TOKENS, LISTS
+from trainer.labelled.text_encoder import Encoding, TextEncoder
+from trainer.labelled.words import UNSEEN, all_words
+
+TAGS = pa.list_(pa.int32())
+"""How labels of words are held."""
+
+LabelledBlock = tuple[list[Example], NDArray[Any]]
+"""Some examples, and their labels."""
+
+Carry = Callable[[Callable[[LabelledBlock], "EncodedBlock"], Iterable[LabelledBlock]], Iterable["EncodedBlock"]]
+
+BLOCK_CHARACTERS, BLOCK_EXAMPLES = 2**20, 1024
+"""Text that is encoded, and written, at a time."""
+
+
+def write_split(
+    path: Path, split: LabelledSplit, encoder: TextEncoder, name: str, advance: Callable[[int], None], carry: Carry = map
+) -> dict[str, int]:
+    """Encode a split into an Arrow file, a block at a time; `carry` is `map`, or one that has it done elsewhere.
+
+    Returns what was counted.
+    """
+    kind = TAGS if split.labels.dtype == object else pa.from_numpy_dtype(split.labels.dtype)
+    if split.labels.ndim > 1:
+        kind = pa.list_(kind, split.labels.shape[1])
+    figures = {"examples": len(split), "tokens": 0, "longest": 0, "truncated": 0}
+    if encoder.by_words:
+        figures |= {"words": 0, "unseen_words": 0}
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, _schema(encoder, kind)) as writer:
+        for encoded in carry(partial(_encode_labelled, encoder=encoder, kind=kind, name=name), _labelled_blocks(split)):
+            writer.write_batch(encoded.rows)
+            figures["tokens"] += encoded.tokens
+            figures["longest"] = max(figures["longest"], encoded.longest)
+            figures["truncated"] += encoded.truncated
+            if encoder.by_words:
+                figures["words"] += encoded.words
+                figures["unseen_words"] += encoded.unseen_words
+            advance(encoded.rows.num_rows)
+    return figures
+
+
+def _labelled_blocks(split: LabelledSplit) -> Iterator[LabelledBlock]:
+    done = 0
+    for block in in_blocks(split.examples(), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+        yield block, split.labels[done : done + len(block)]
+        done += len(block)
+
+
+def _encode_labelled(block: LabelledBlock, encoder: TextEncoder, kind: pa.DataType, name: str) -> "EncodedBlock":
+    examples, labels = block
+    missing = unlabelled(labels)
+    if labels.dtype == object:
+        tags = [None if none else each for each, none in zip(labels, missing, strict=True)]
+        return encode_block(examples, encoder, pa.array(tags, kind), name)
+    if labels.ndim == 1:
+        return encode_block(examples, encoder, pa.array(labels, kind, mask=missing), name)
+    rows = pa.array(labels.ravel(), kind.value_type)
+    return encode_block(examples, encoder, pa.FixedSizeListArray.from_arrays(rows, type=kind, mask=pa.array(missing)), name)
+
+
+class EncodedBlock(NamedTuple):
+    """Encoded examples as rows of such a file, and what was counted of them: the truncated, tokens in all and at most.
+
+    Where each word has a label, all words, and those that have no token are counted as well.
+    """
+
+    rows: pa.RecordBatch
+    truncated: int
+    tokens: int
+    longest: int
+    words: int = 0
+    unseen_words: int = 0
+
+
+def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, name: str) -> EncodedBlock:
+    """Encode some examples. Raises `RecordError` if the tokenizer gives no token for one of them; `name` is their set's."""
+    encodings = encoder.encode([example.texts for example in block])
+    lengths = np.array([len(each.input_ids) for each in encodings])
+    if not lengths.all():
+        example = block[int(np.argmin(lengths))].id
+        raise RecordError(f"data set {name}: the tokenizer gives no token for the text of example {example!r}; leave it out")
+    schema = _schema(encoder, labels.type)
+    columns = [_lists(encodings, each, LISTS[each], lengths) for each in LISTS if each in schema.names]
+    columns = [pa.array([example.id for example in block], pa.string()), *columns, labels]
+    counts = (sum(each.truncated for each in encodings), int(lengths.sum()), int(lengths.max()))
+    if not encoder.by_words:
+        return EncodedBlock(pa.record_batch(columns, schema=schema), *counts)
+    seen = np.array([np.count_nonzero(each.first_tokens != UNSEEN) for each in encodings])
+    if not seen.all():
+        example = block[int(np.argmin(seen))].id
+        raise RecordError(f"data set {name}: the tokenizer gives no token for the words of example {example!r}; leave it out")
+    words = np.array([len(example.texts) for example in block])
+    columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
+    return EncodedBlock(pa.record_batch(columns, schema=schema), *counts, int(words.sum()), int(words.sum() - seen.sum()))
+
+
+def _schema(encoder: TextEncoder, labels: pa.DataType) -> pa.Schema:
+    lists = {name: kind for name, kind in LISTS.items() if name == "input_ids" or encoder.has_types}
+    fields = [pa.field("id", pa.string()), *(pa.field(name, pa.list_(kind)) for name, kind in lists.items())]
+    words = [pa.field(FIRST_TOKENS, pa.list_(pa.int32()))] if encoder.by_words else []
+    return pa.schema([*fields, pa.field("labels", labels), *words])
+
+
+def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which examples have no label."""
+    if labels.dtype == object:
+        return np.array([not len(each) for each in labels], dtype=np.bool_)
+    if labels.ndim > 1:
+        labels = labels[:, 0]
+    missing: NDArray[np.bool_] = np.isnan(labels) if labels.dtype.kind == "f" else labels < 0
+    return missing
+
+
+def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
+    """How many examples are labelled; how many, or how many words, of each class, or the numbers' mean and range."""
+    known = labels[~unlabelled(labels)]
+    if classes is not None and labels.dtype == object:
+        counts = np.bincount(all_words(known), minlength=len(classes))
+    elif classes is not None:
+        counts = np.bincount(known, minlength=len(classes)) if known.ndim == 1 else known.sum(axis=0, dtype=np.int64)
+    if classes is not None:
+        return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
+    if not len(known):
+        return {"labelled": 0, "target": None}
+    return {
+        "labelled": len(known),
+        "target": {"mean": float(known.mean()), "min": float(known.min()), "max": float(known.max())},
+    }
+
+
+def in_blocks(examples: Iterable[Example], most: int, characters: int) -> Iterator[list[Example]]:
+    """Examples in lists that hold a limited amount of text."""
+    block: list[Example] = []
+    size = 0
+    for example in examples:
+        block.append(example)
+        size += sum(map(len, example.texts))
+        if size >= characters or len(block) >= most:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
+
+
+def _lists(encodings: list[Encoding], name: str, kind: pa.DataType, lengths: NDArray[np.int64]) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    values = np.concatenate([getattr(each, name) for each in encodings])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
