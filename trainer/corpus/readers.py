@@ -25,6 +25,10 @@ csv.field_size_limit(MAX_RECORD)
 NAMED_BY = "; text_field says which one holds the text"
 
 
+PART_BYTES = 4 * 2**20
+"""About how much of a document of any size is read, and tokenized, at once."""
+
+
 class Document(NamedTuple):
     """A document, or a part of one that is too large; `ends` says whether this is its last part.
 
@@ -164,11 +168,10 @@ READERS: dict[str, Callable[[IO[bytes], Piece, CorpusConfig, OnBad, Columns], It
 
 def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, int, bool]]:
     """A text in parts of a few MiB that end where it may be cut; with each, its offset and whether it is the last."""
-    part_bytes = 4 * 2**20
     left = None if is_compressed(piece.path) else piece.end - piece.start
     held, offset = b"", piece.start
     while True:
-        block = file.read(part_bytes if left is None else min(part_bytes, left))
+        block = file.read(PART_BYTES if left is None else min(PART_BYTES, left))
         if left is not None:
             left -= len(block)
         if offset == 0 and not held:
@@ -180,7 +183,7 @@ def _parts(file: IO[bytes], piece: Piece, cuts: Cuts) -> Iterator[tuple[bytes, i
         held += block
         if len(held) > MAX_RECORD:
             raise RecordError(f"{piece.path}: no line end within {MAX_RECORD >> 20} MiB after byte {offset}; is this text?")
-        more_to_come = left > 0 if left is not None else len(block) == part_bytes
+        more_to_come = left > 0 if left is not None else len(block) == PART_BYTES
         if more_to_come and (at := max(cuts(held, max(0, len(held) - 65536)), default=None)) is not None:
             yield held[:at], offset, False
             held, offset = held[at:], offset + at

@@ -1,7 +1,7 @@
 """Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C)."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import transform_options
 from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import refuse
+from trainer.corpus.readers import Document, refuse
 from trainer.corpus.shards import batches
 from trainer.corpus.sources import find_pieces, named_reading, reading_options
 from trainer.curation.arrays import is_intact, write_arrays
@@ -26,7 +26,7 @@ from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
-FORMAT = 1
+FORMAT = 2
 BATCH_BYTES, TOGETHER = 2**20, 4096
 
 Found = list[tuple[CorpusConfig, list[Piece]]]
@@ -110,8 +110,18 @@ def hashes_of(texts: Texts, options: DecontaminateConfig) -> dict[int, NDArray[n
 
 def _batches(corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None) -> Iterator[Texts]:
     """The texts of an evaluation set as documents are compared with them."""
-    documents = (document for piece in pieces for document in read_curated(piece, corpus, refuse, transform))
+    documents = _whole(document for piece in pieces for document in read_curated(piece, corpus, refuse, transform))
     return (composed(Texts([document.text for document in batch])) for batch in batches(documents, BATCH_BYTES, TOGETHER))
+
+
+def _whole(documents: Iterable[Document]) -> Iterator[Document]:
+    """Documents whose parts are put together again."""
+    parts: list[bytes] = []
+    for document in documents:
+        parts.append(document.text)
+        if document.ends:
+            yield document._replace(text=b"".join(parts))
+            parts.clear()
 
 
 def describe(found: Found) -> list[dict[str, str]]:

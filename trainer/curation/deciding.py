@@ -1,7 +1,7 @@
 """Decisions in the making: what is measured of documents, put to the tests, and compared with other documents."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -9,15 +9,17 @@ from numpy.typing import NDArray
 
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
+from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.carrying import carried
+from trainer.corpus.pieces import Piece, is_cut_within_documents
 from trainer.curation.contamination import find_overlap
 from trainer.curation.duplicates import Clusters, are_paired, pair, read_pairs
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbering, number
-from trainer.curation.overlaps import Overlap
+from trainer.curation.overlaps import NO_WORD, BorderWords, Overlap
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
 from trainer.curation.rules import columns_of, of_corpus
 from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
@@ -37,7 +39,11 @@ class Deciding:
         wanted, transform = self.options.decontaminate, self.options.transform
         self.overlap: Overlap | None = find_overlap(store, wanted, transform, plan.evaluation) if wanted else None
         self.tests = {corpus.name: of_corpus(plan.tests, corpus.name) for corpus, _ in plan.corpora}
-        self.measures = {name: measures_of(self.options, tests, self.overlap) for name, tests in self.tests.items()}
+        self.borders = BorderWords(wanted.ngram - 1) if wanted and wanted.ngram > 1 else None
+        self.measures = {
+            corpus.name: measures_of(self.options, self.tests[corpus.name], self._overlaps(corpus))
+            for corpus, _ in plan.corpora
+        }
         self.size: Measure = Size()
 
     def measure(self) -> None:
@@ -67,6 +73,33 @@ class Deciding:
                 (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
                 broken[(broken == 0) & (shared > 0)] = self.number_of(CONTAMINATED)
             self.reasons[each.documents] = broken
+
+        for corpus, pieces in self.plan.corpora:
+            if self.borders is not None and is_cut_within_documents(corpus):
+                self._filter_across(corpus.name, pieces, self.borders)
+
+    def _filter_across(self, corpus: str, pieces: Sequence[Piece], borders: BorderWords) -> None:
+        """Put documents in parts to the test of the evaluation sets where one part ends and the next begins, if both stay."""
+        assert self.overlap is not None
+        file_of = np.cumsum([0, *(one.path != other.path for one, other in pairwise(pieces))])
+        files = np.repeat(file_of, self.numbering.counts[corpus])
+        first, stays = self.numbering.firsts[corpus], self.reasons == 0
+        parts = first + np.flatnonzero(files[:-1] == files[1:])
+        parts = parts[stays[parts] & stays[parts + 1]]
+        firsts, lasts = np.full((2, len(parts), borders.words), NO_WORD)
+        for each in self.numbering.units if len(parts) else []:
+            if each.unit.corpus.name == corpus:
+                its_firsts, its_lasts = each.unit.read(self.store, borders, "firsts", "lasts")
+                for words, others, found in ((lasts, its_lasts, parts), (firsts, its_firsts, parts + 1)):
+                    _, at, row = np.intersect1d(found, each.documents, assume_unique=True, return_indices=True)
+                    words[at] = others[row]
+        shared = parts[self.overlap.across(lasts, firsts)]
+        self.reasons[np.union1d(shared, shared + 1)] = self.number_of(CONTAMINATED)
+
+    def _overlaps(self, corpus: CorpusConfig) -> list[Measure]:
+        """What is measured of a corpus because of the evaluation sets."""
+        across = self.borders if is_cut_within_documents(corpus) else None
+        return [each for each in (self.overlap, across) if each is not None]
 
     def drop_duplicates(self) -> None:
         """Of documents that are the same, and then of those that resemble each other, leave the first."""

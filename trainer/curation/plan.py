@@ -51,7 +51,7 @@ def make_plan(
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     outside = [
         name_evaluation(options.decontaminate, options.transform, evaluation) if options.decontaminate else None,
-        [measure.folder for measure in measures_of(options, tests, None)],
+        [measure.folder for measure in measures_of(options, tests)],
     ]
     name, key = name_decisions(data, corpora, outside)
     return Plan(name, key, corpora, evaluation, tests)
@@ -68,10 +68,9 @@ def reasons_of(options: CurationConfig, tests: Sequence[Test]) -> list[str]:
     return [*(test.reason for test in tests), *(reason for reason, wanted in ends.items() if wanted is not None)]
 
 
-def measures_of(options: CurationConfig, tests: Sequence[Test], overlap: Measure | None) -> list[Measure]:
-    """All that is measured."""
-    found: list[Measure] = [Size(), *(test.measure for test in tests)]
-    found += [overlap] if overlap else []
+def measures_of(options: CurationConfig, tests: Sequence[Test], overlaps: Sequence[Measure] = ()) -> list[Measure]:
+    """All that is measured; `overlaps` is what is of the evaluation sets."""
+    found: list[Measure] = [Size(), *(test.measure for test in tests), *overlaps]
     found += [Digest.of(options.exact)] if options.exact else []
     found += [Signature.of(options.near)] if options.near else []
     return unique(found)

@@ -122,6 +122,8 @@ class Decided:
         if reason == CONTAMINATED:
             kept_out = self.manifest.details["kept_out"]
             shared = shared_words(composed(batch.texts), Overlap(self.store.url, kept_out["key"]))
+            if not shared:
+                return "it shares words with an evaluation set that begin in one part of its file and end in the next"
             return f"it shares {shared!r} with an evaluation set"
         if number in (at := own.duplicates):
             original = int(own.originals[np.searchsorted(at, number)])

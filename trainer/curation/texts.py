@@ -121,15 +121,24 @@ def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:
 
     A text of fewer words has one of them all, and a text without words none.
     """
-    from trainer.curation.loops import find_shingles
+    return shingles_of(*said_words(texts), n)
 
+
+def said_words(texts: Texts) -> tuple[Hashes, Positions]:
+    """The hashes of the words in lower case, symbols left out; those of text t at `[starts[t], starts[t + 1])`."""
     words = texts.words
     says = ~words.symbol
-    ranks = starts_of(says)[words.starts]
-    counts = np.diff(ranks)
+    return words.folded[says], starts_of(says)[words.starts]
+
+
+def shingles_of(folded: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, Positions]:
+    """The same of texts whose `said_words` are known."""
+    from trainer.curation.loops import find_shingles
+
+    counts = np.diff(word_starts)
     starts = starts_of(np.maximum(counts - n + 1, np.minimum(counts, 1)))
     hashes = np.empty(int(starts[-1]), np.uint64)
-    find_shingles(words.folded[says], ranks, n, starts, hashes)
+    find_shingles(folded, word_starts, n, starts, hashes)
     return hashes, starts
 
 

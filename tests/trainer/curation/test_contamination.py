@@ -2,8 +2,11 @@
 
 import csv
 import hashlib
+import random
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support import write_config
@@ -11,8 +14,10 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import DecontaminateConfig, EvaluationText
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import read_decisions
+from trainer.corpus.decisions import open_decisions, read_decisions
+from trainer.corpus.readers import read_documents, refuse
 from trainer.curation.contamination import hashes_of
+from trainer.curation.showing import Decided
 from trainer.curation.texts import Texts
 from trainer.store.storage import Store
 
@@ -56,6 +61,62 @@ def test_documents_that_share_an_n_gram_go(tmp_path: Path, raw: Path) -> None:
     again = decide(job)
     assert again.key != made.key
     assert [n for n, reason in enumerate(reasons_of(job, again.key, "one")) if reason == "contaminated"] == [8]
+
+
+@pytest.mark.parametrize("piece_bytes", [1024, 8 * 2**20])
+def test_words_that_begin_in_one_part_of_a_file_and_end_in_the_next_are_looked_for(
+    tmp_path: Path, piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are those of a large file, or of a piece of one."""
+    monkeypatch.setattr("trainer.corpus.readers.PART_BYTES", 1024)
+    (tmp_path / "raw.txt").write_text("\n".join(" ".join(prose(number, 11)) for number in range(200)))
+    data: dict[str, Any] = {
+        "corpora": [{"name": "one", "paths": [str(tmp_path / "raw.txt")], "format": "text"}],
+        "shards": {"num_shards": 1, "piece_bytes": piece_bytes},
+    }
+    plain = curated_job(tmp_path / "plain", {}, {"exact": None}, **data)
+    pieces, (corpus,) = open_decisions(Store(plain.store), decide(plain).key, "one").pieces, plain.data.corpora
+    parts = [document.text.decode().split() for piece in pieces for document in read_documents(piece, corpus, refuse)]
+    assert len(parts) > 4
+    (tmp_path / "test.txt").write_text(" ".join([*parts[1][-7:], *parts[2][:6]]) + "\n")
+    kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")]}]}
+    job = curated_job(tmp_path / "store", {}, {"exact": None, "decontaminate": kept_out}, **data)
+    reasons = reasons_of(job, decide(job).key, "one")
+    assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [1, 2]
+    told = [shown.why for shown in Decided(Store(job.store), None).examples("contaminated", None, 9)]
+    assert told == ["it shares words with an evaluation set that begin in one part of its file and end in the next"] * 2
+
+
+def test_a_file_in_parts_goes_if_the_whole_of_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the evaluation set is read in parts. Sentences are looked for that stand anywhere, some in no file."""
+    draw = random.Random(5)
+    lines = [draw.randrange(5, 60) for _ in range(24)]
+    texts = ["\n".join(" ".join(prose(100 * file + line, 9)) for line in range(count)) for file, count in enumerate(lines)]
+    for number, text in enumerate(texts):
+        (tmp_path / "raw").mkdir(exist_ok=True)
+        (tmp_path / "raw" / f"{number:02}.txt").write_text(text)
+    held: list[str] = []
+    for number, text in enumerate(texts[::2]):
+        words = text.split()
+        at = draw.randrange(len(words) - 13)
+        held += ["\n", *prose(draw.randrange(10**6), 40), *words[at : at + (13 if number % 2 else 12)]]
+    (tmp_path / "test.txt").write_text(" ".join(held))
+    kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")], "format": "text"}]}
+    going = []
+    for part_bytes in (2**20, 256):
+        monkeypatch.setattr("trainer.corpus.readers.PART_BYTES", part_bytes)
+        job = curated_job(
+            tmp_path / f"store-{part_bytes}", {}, {"exact": None, "decontaminate": kept_out},
+            corpora=[{"name": "one", "paths": [str(tmp_path / "raw" / "*.txt")], "format": "text"}],
+            shards={"num_shards": 1, "piece_bytes": 1024 if part_bytes == 256 else 2**20},
+        )  # fmt: skip
+        key = decide(job).key
+        decisions = open_decisions(Store(job.store), key, "one")
+        paths = np.repeat([piece.path for piece in decisions.pieces], decisions.counts)
+        reasons = reasons_of(job, key, "one")
+        going.append({str(path) for path, reason in zip(paths, reasons, strict=True) if reason == "contaminated"})
+    assert len(paths) > 3 * len(texts) and len(going[0]) == 6
+    assert going[0] == going[1]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
