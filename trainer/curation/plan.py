@@ -58,7 +58,7 @@ def make_plan(
 
 
 def functions_of(tests: Sequence[Test]) -> dict[str, str]:
-    """The functions of the user's that documents are put to, each with the digest of the file that it is in."""
+    """The functions of the user's that documents are put to, each with the digest of the files that it comes from."""
     return {test.measure.function: test.measure.source for test in tests if isinstance(test.measure, Function)}
 
 

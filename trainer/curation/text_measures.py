@@ -2,21 +2,19 @@
 
 import hashlib
 import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from modulefinder import ModuleFinder
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
+from trainer.curation.function_sources import source_files
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 
 
@@ -116,7 +114,7 @@ class Score(Measure):
 
 @dataclass(frozen=True)
 class Function(Measure):
-    """What a function of the user's returns; `source` is the digest of its file, and of what that imports beside it."""
+    """What a function of the user's returns; `source` is the digest of the files that it comes from."""
 
     function: str
     source: str
@@ -127,8 +125,7 @@ class Function(Measure):
         """Raises `ConfigError` if there is no such function."""
         if not callable(_load(function)):
             raise ConfigError(f"data.curation.filters: {function!r} is no function")
-        spec = importlib.util.find_spec(function.partition(":")[0])
-        found = sorted(_sources(Path(spec.origin))) if spec and spec.origin and Path(spec.origin).is_file() else []
+        found = source_files(function.partition(":")[0])
         return cls(function, hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest())
 
     def __call__(self, batch: Batch) -> Rows:
@@ -161,11 +158,3 @@ def _load(function: str) -> Any:
     except Exception as error:  # the module is the user's, and may raise anything
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"data.curation.filters: there is no function {function!r}: {problem}") from error
-
-
-def _sources(path: Path) -> set[Path]:
-    """A file of Python, and those of its folder that it imports, directly or not."""
-    finder = ModuleFinder([str(path.parent)])
-    finder.run_script(str(path))  # reads them, and runs nothing
-    files = (getattr(module, "__file__", None) for module in finder.modules.values())
-    return {path, *(Path(file) for file in files if file)}
