@@ -3,6 +3,7 @@
 import hashlib
 import importlib
 import re
+import reprlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -136,9 +137,10 @@ class Function(Measure):
                 value = function(text)
             except Exception as error:
                 raise DocumentError(number, f"{self.function} raised {type(error).__name__}: {error}") from error
-            if not isinstance(value, (bool, int, float, np.bool_, np.number)):
-                raise DocumentError(number, f"{self.function} returned {value!r}, expected true, false or a number")
-            values[number] = value
+            try:
+                values[number] = _number(value)
+            except ValueError as error:
+                raise DocumentError(number, f"{self.function} returned {error}") from error
         return {"value": values}
 
 
@@ -146,6 +148,16 @@ def _columns(rows: NDArray[Any]) -> Rows:
     """The fields of a structured array as arrays."""
     assert rows.dtype.names is not None
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names}
+
+
+def _number(value: Any) -> float:
+    """What a function of the user's returned, as bounds are compared with it. Raises `ValueError` for what is no number."""
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)) or value != value:
+        raise ValueError(f"{reprlib.repr(value)}, expected true, false or a number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"a whole number of {value.bit_length():,} bits, expected less than 2**1024") from error
 
 
 @cache

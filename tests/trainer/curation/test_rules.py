@@ -69,6 +69,16 @@ def test_a_function_is_asked_about_the_corpora_that_it_is_for(tmp_path: Path, mo
     [
         ("def judge(text): return None", "returned None, expected true, false or a number"),
         ("def judge(text): return 'yes'", "returned 'yes', expected"),
+        ("def judge(text): return 'yes' * 10**6", r"judging_\d+:judge returned 'yesyes.{,30}, expected"),
+        ("def judge(text): return float('nan')", "returned nan, expected true, false or a number"),
+        ("def judge(text): return 1j", "returned 1j, expected true, false or a number"),
+        (
+            "import numpy\ndef judge(text): return numpy.complex64(1)",
+            r"returned \S*\(1\+0j\)+, expected true",
+        ),
+        ("import numpy\ndef judge(text): return numpy.array([1.0])", r"returned array\(\[1.\]\), expected"),
+        ("def judge(text): return 10**400", r"returned a whole number of 1,329 bits, expected less than 2\*\*1024"),
+        ("def judge(text): return -(10**5000)", "returned a whole number of 16,610 bits"),
         ("judge = 3", "is no function"),
         ("def judge(text: return", "SyntaxError"),
         ("raise RuntimeError('not now')", "RuntimeError: not now"),
