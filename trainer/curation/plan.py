@@ -47,11 +47,12 @@ def make_plan(
     tests = all_tests(options.filters)
     if len(tests) > MOST_REASONS:
         raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
+    measured = [measure.folder for measure in measures_of(options, tests, None)]  # first, as it refuses unknown functions
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     outside = [
         name_evaluation(options.decontaminate, options.transform, evaluation) if options.decontaminate else None,
-        [measure.folder for measure in measures_of(options, tests, None)],
+        measured,
     ]
     name, key = name_decisions(data, corpora, outside)
     return Plan(name, key, corpora, evaluation, tests)

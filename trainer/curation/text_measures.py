@@ -7,7 +7,7 @@ import reprlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -115,19 +115,24 @@ class Score(Measure):
 
 @dataclass(frozen=True)
 class Function(Measure):
-    """What a function of the user's returns; `source` is the digest of the files that it comes from."""
+    """What a function of the user's returns."""
 
     function: str
-    source: str
     name: ClassVar[str] = "function"
 
-    @classmethod
-    def of(cls, function: str) -> "Function":
-        """Raises `ConfigError` if there is no such function."""
-        if not callable(_load(function)):
-            raise ConfigError(f"data.curation.filters: {function!r} is no function")
-        found = source_files(function.partition(":")[0])
-        return cls(function, hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest())
+    @cached_property
+    def source(self) -> str:
+        """The digest of the files that it comes from, which is sent to workers with it once it was asked for.
+
+        Raises `ConfigError` if there is no such function. What was decided can be told without it.
+        """
+        if not callable(_load(self.function)):
+            raise ConfigError(f"data.curation.filters: {self.function!r} is no function")
+        found = source_files(self.function.partition(":")[0])
+        return hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest()
+
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "source": self.source}
 
     def __call__(self, batch: Batch) -> Rows:
         function = _load(self.function)
