@@ -20,6 +20,7 @@ from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbering, number
 from trainer.curation.overlaps import NO_WORD, BorderWords, Overlap
+from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
 from trainer.curation.rules import columns_of, of_corpus
 from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
@@ -54,7 +55,10 @@ class Deciding:
         ]
         flat = sorted((unit for each in units for unit in each), key=lambda unit: unit.raw_bytes, reverse=True)
         with self.progress.bar("measure documents", self.plan.raw_bytes, "B") as bar:
-            self._carry(measure, ((self.job.store, unit, self.measures[unit.corpus.name]) for unit in flat), bar)
+            try:
+                self._carry(measure, ((self.job.store, unit, self.measures[unit.corpus.name]) for unit in flat), bar)
+            except PlaceError as error:
+                raise with_address(error, self.plan.corpora) from error
         texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
         self.numbering: Numbering = number(self.store, texts, self.size)
         self.reasons = np.zeros(self.numbering.total, np.uint8)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import CorpusError, RecordError, how_to_skip
+from trainer.common.errors import RecordError, how_to_skip
 from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
@@ -29,6 +29,7 @@ from trainer.corpus.shards import batches
 from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
+from trainer.curation.places import PlaceError
 from trainer.engines.carriers import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -139,7 +140,7 @@ def _measure_pieces(
 ) -> dict[Measure, list[Rows]]:
     """What measures find in some pieces: for each measure, its rows by piece. Documents are measured many at a time."""
     found: dict[Measure, list[Rows]] = {each: [each(Batch([]))] for each in measures}
-    places: list[str] = []
+    places: list[tuple[Piece, int]] = []
     counts = np.zeros(len(pieces), np.int64)
 
     bad: list[RecordError] = []
@@ -152,8 +153,8 @@ def _measure_pieces(
     def documents() -> Iterator[Document]:
         for number, piece in enumerate(pieces):
             for document in read_curated(piece, unit.corpus, on_bad, unit.transform, columns=unit.columns):
+                places.append((piece, int(counts[number])))
                 counts[number] += 1
-                places.append(f"{piece.path}: document {counts[number]} of piece {piece.index}")
                 yield document
 
     for batch in map(Batch, batches(documents(), BATCH_BYTES, BATCH_DOCUMENTS)):
@@ -161,7 +162,7 @@ def _measure_pieces(
             try:
                 found[each].append(each(batch))
             except DocumentError as error:
-                raise CorpusError(f"{places[error.number]}: {error}") from error
+                raise PlaceError(unit.corpus.name, *places[error.number], str(error)) from error
         places.clear()
         advance(sum(len(document.text) for document in batch.documents))
     ends = np.cumsum(counts)

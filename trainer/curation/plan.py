@@ -47,18 +47,19 @@ def make_plan(
     tests = all_tests(options.filters)
     if len(tests) > MOST_REASONS:
         raise ConfigError(f"data.curation.filters have {len(tests)} bounds; at most {MOST_REASONS} can be told apart")
+    measured = [measure.folder for measure in measures_of(options, tests)]  # first, as it refuses unknown functions
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
     outside = [
         name_evaluation(options.decontaminate, options.transform, evaluation) if options.decontaminate else None,
-        [measure.folder for measure in measures_of(options, tests)],
+        measured,
     ]
     name, key = name_decisions(data, corpora, outside)
     return Plan(name, key, corpora, evaluation, tests)
 
 
 def functions_of(tests: Sequence[Test]) -> dict[str, str]:
-    """The functions of the user's that documents are put to, each with the digest of the file that it is in."""
+    """The functions of the user's that documents are put to, each with the digest of the files that it comes from."""
     return {test.measure.function: test.measure.source for test in tests if isinstance(test.measure, Function)}
 
 

@@ -29,7 +29,7 @@ MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {
     LanguageRule: lambda rule: measures.Language.of(rule.languages),
     PatternRule: lambda rule: measures.Pattern(rule.pattern),
     ScoreRule: lambda rule: measures.Score(rule.column),
-    FunctionRule: lambda rule: measures.Function.of(rule.function),
+    FunctionRule: lambda rule: measures.Function(rule.function),
 }
 
 
@@ -79,7 +79,7 @@ def all_tests(rules: Sequence[Rule]) -> list[Test]:
 
 
 def tests_of(rule: Rule, label: str) -> Iterator[Test]:
-    """A rule's bounds in their order. Raises `ConfigError` if a function or a language of its is not known."""
+    """A rule's bounds in their order. Raises `ConfigError` if a language of its is not known."""
     measure = MEASURES[type(rule)](rule)
     corpora = tuple(rule.corpora) if rule.corpora is not None else None
     if isinstance(rule, LanguageRule):

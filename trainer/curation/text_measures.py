@@ -2,21 +2,20 @@
 
 import hashlib
 import importlib
-import importlib.util
 import re
+import reprlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import version
-from modulefinder import ModuleFinder
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
+from trainer.curation.function_sources import source_files
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 
 
@@ -116,20 +115,24 @@ class Score(Measure):
 
 @dataclass(frozen=True)
 class Function(Measure):
-    """What a function of the user's returns; `source` is the digest of its file, and of what that imports beside it."""
+    """What a function of the user's returns."""
 
     function: str
-    source: str
     name: ClassVar[str] = "function"
 
-    @classmethod
-    def of(cls, function: str) -> "Function":
-        """Raises `ConfigError` if there is no such function."""
-        if not callable(_load(function)):
-            raise ConfigError(f"data.curation.filters: {function!r} is no function")
-        spec = importlib.util.find_spec(function.partition(":")[0])
-        found = sorted(_sources(Path(spec.origin))) if spec and spec.origin and Path(spec.origin).is_file() else []
-        return cls(function, hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest())
+    @cached_property
+    def source(self) -> str:
+        """The digest of the files that it comes from, which is sent to workers with it once it was asked for.
+
+        Raises `ConfigError` if there is no such function. What was decided can be told without it.
+        """
+        if not callable(_load(self.function)):
+            raise ConfigError(f"data.curation.filters: {self.function!r} is no function")
+        found = source_files(self.function.partition(":")[0])
+        return hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest()
+
+    def options(self) -> dict[str, Any]:
+        return {**super().options(), "source": self.source}
 
     def __call__(self, batch: Batch) -> Rows:
         function = _load(self.function)
@@ -139,9 +142,10 @@ class Function(Measure):
                 value = function(text)
             except Exception as error:
                 raise DocumentError(number, f"{self.function} raised {type(error).__name__}: {error}") from error
-            if not isinstance(value, (bool, int, float, np.bool_, np.number)):
-                raise DocumentError(number, f"{self.function} returned {value!r}, expected true, false or a number")
-            values[number] = value
+            try:
+                values[number] = _number(value)
+            except ValueError as error:
+                raise DocumentError(number, f"{self.function} returned {error}") from error
         return {"value": values}
 
 
@@ -149,6 +153,16 @@ def _columns(rows: NDArray[Any]) -> Rows:
     """The fields of a structured array as arrays."""
     assert rows.dtype.names is not None
     return {name: np.ascontiguousarray(rows[name]) for name in rows.dtype.names}
+
+
+def _number(value: Any) -> float:
+    """What a function of the user's returned, as bounds are compared with it. Raises `ValueError` for what is no number."""
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)) or value != value:
+        raise ValueError(f"{reprlib.repr(value)}, expected true, false or a number")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"a whole number of {value.bit_length():,} bits, expected less than 2**1024") from error
 
 
 @cache
@@ -161,11 +175,3 @@ def _load(function: str) -> Any:
     except Exception as error:  # the module is the user's, and may raise anything
         problem = f"{type(error).__name__}: {error}"
         raise ConfigError(f"data.curation.filters: there is no function {function!r}: {problem}") from error
-
-
-def _sources(path: Path) -> set[Path]:
-    """A file of Python, and those of its folder that it imports, directly or not."""
-    finder = ModuleFinder([str(path.parent)])
-    finder.run_script(str(path))  # reads them, and runs nothing
-    files = (getattr(module, "__file__", None) for module in finder.modules.values())
-    return {path, *(Path(file) for file in files if file)}

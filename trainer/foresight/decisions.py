@@ -32,7 +32,7 @@ def explain_decisions(store: Store, data: DataConfig, plan: Plan) -> list[str]:
         told = other.details
         changed = [name for name in functions if told["functions"].get(name, functions[name]) != functions[name]]
         options = compare_options(_options(told["recipe"], told["reading"], told["piece_bytes"]), wanted)
-        return options + [f"the file that {name} is in has changed" for name in changed]
+        return options + [f"the file that {name} is in has changed, or one that it imports" for name in changed]
 
     def files(other: Likeness) -> list[str]:
         told = other.manifest.details

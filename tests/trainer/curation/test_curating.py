@@ -334,7 +334,7 @@ def test_a_function_that_raises_names_the_document(raw: Path, tmp_path: Path, mo
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     job = job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:judge", "least_value": -9}]})
-    with pytest.raises(CorpusError, match=r"two/c.jsonl: document \d+ of piece \d: judging:judge raised ZeroDivisionError"):
+    with pytest.raises(CorpusError, match=r"corpus 'two': \S+two/c.jsonl#\d+: judging:judge raised ZeroDivisionError"):
         decide(job)
     with pytest.raises(ConfigError, match="there is no function 'judging:other'"):
         decide(job_of(raw, tmp_path / "store", {"filters": [{"kind": "function", "function": "judging:other"}]}))

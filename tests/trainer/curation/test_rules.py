@@ -7,10 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.curation import CurationConfig
 from trainer.config.jobs import PrepareJob
 from trainer.curation.rules import all_tests
+from trainer.preflight.curation import preview_curation
+from trainer.store.storage import Store
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +71,16 @@ def test_a_function_is_asked_about_the_corpora_that_it_is_for(tmp_path: Path, mo
     [
         ("def judge(text): return None", "returned None, expected true, false or a number"),
         ("def judge(text): return 'yes'", "returned 'yes', expected"),
+        ("def judge(text): return 'yes' * 10**6", r"judging_\d+:judge returned 'yesyes.{,30}, expected"),
+        ("def judge(text): return float('nan')", "returned nan, expected true, false or a number"),
+        ("def judge(text): return 1j", "returned 1j, expected true, false or a number"),
+        (
+            "import numpy\ndef judge(text): return numpy.complex64(1)",
+            r"returned \S*\(1\+0j\)+, expected true",
+        ),
+        ("import numpy\ndef judge(text): return numpy.array([1.0])", r"returned array\(\[1.\]\), expected"),
+        ("def judge(text): return 10**400", r"returned a whole number of 1,329 bits, expected less than 2\*\*1024"),
+        ("def judge(text): return -(10**5000)", "returned a whole number of 16,610 bits"),
         ("judge = 3", "is no function"),
         ("def judge(text: return", "SyntaxError"),
         ("raise RuntimeError('not now')", "RuntimeError: not now"),
@@ -95,3 +107,17 @@ def test_what_a_functions_file_imports_beside_it_names_its_verdicts(tmp_path: Pa
     assert reasons_of(job, made.key, "one") == ["kept"] * 4
     (tmp_path / "asked.py").write_text("LEAST = 6\n")
     assert decide(job).key != made.key
+
+
+def test_a_document_that_a_function_raises_for_is_named_as_it_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [" ".join(prose(number, 40)) for number in range(30)]
+    raw = write_documents(tmp_path / "long.jsonl", texts)
+    (tmp_path / "raising.py").write_text(
+        f"def judge(text):\n    assert text != {texts[22]!r}, 'not this one'\n    return True\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    rules = {"filters": [{"kind": "function", "function": "raising:judge"}]}
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, rules, shards={"num_shards": 1, "piece_bytes": 1024})
+    for look in (lambda: decide(job), lambda: preview_curation(Store(job.store), job.data)):
+        with pytest.raises(CorpusError, match=f"^corpus 'one': {raw}#23: raising:judge raised AssertionError: not this one"):
+            look()

@@ -1,6 +1,7 @@
 """`headrace curation show`: what went, why, and what it was compared with."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT
+from trainer.curation import text_measures
 from trainer.curation.report import tell
 
 
@@ -123,3 +125,23 @@ def test_decisions_that_are_not_finished_hide_no_others(store: str, capsys: pyte
     unfinished.mkdir()
     (unfinished / "pieces.json").write_text("{}")
     assert "documents stay" in shown(store, capsys)
+
+
+def test_the_table_is_told_without_the_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "removed.py").write_text("def judge(text):\n    return len(text) > 9\n")
+    raw = write_documents(tmp_path / "one.jsonl", [" ".join(prose(1, 40)), "short"])
+    rule = {"kind": "function", "function": "removed:judge"}
+    job = curated_job(tmp_path / "store", {"one": str(raw)}, {"exact": None, "filters": [rule]})
+    decide(job)
+    (tmp_path / "removed.py").unlink()
+    monkeypatch.delitem(sys.modules, "removed")
+    text_measures._load.cache_clear()
+    assert "removed:judge: value too low" in shown(job.store, capsys)
+    assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
+    given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
+    assert tell(job.store, **given) == EXIT_BAD_INPUT
+    assert "there is no function 'removed:judge'" in capsys.readouterr().err

@@ -92,7 +92,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], dict[str, Any], Callable[[Pat
     ),
     "a function": (
         lambda folder: (folder / "own_filters.py").write_text(f"{FUNCTION}# changed\n"), {},
-        lambda folder: ("the file that own_filters:is_long is in has changed",),
+        lambda folder: ("the file that own_filters:is_long is in has changed, or one that it imports",),
     ),
 }  # fmt: skip
 

@@ -1,0 +1,100 @@
+"""The files that a user's function comes from: a change in one of them names its verdicts anew."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trainer.curation.function_sources import source_files
+from trainer.curation.text_measures import Function
+
+JUDGE = "def judge(text):\n    return True\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that Python finds modules in, and forgets after the test."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, **files: str) -> None:
+    """Python's files by their modules' names, with `__` between folders; a folder's own is called `init`."""
+    for name, text in files.items():
+        path = folder.joinpath(*name.split("__")).with_suffix(".py")
+        path = path.with_stem("__init__") if path.stem == "init" else path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("package", "imports"),
+    [
+        ("by_name", "from by_name.words import MOST"),
+        ("by_dots", "from .words import MOST"),
+        ("by_package", "from . import words"),
+        ("by_import", "import by_import.words as words"),
+        ("by_function", "def later():\n    from .words import MOST"),
+        ("by_other", "from .between import MOST"),
+        ("by_deep", "from .deep.inner import MOST"),
+        ("by_up", "from .deep.upward import MOST"),
+        ("by_beside", "from words_beside import MOST"),
+    ],
+)
+def test_what_a_module_of_a_package_imports_names_its_verdicts(folder: Path, package: str, imports: str) -> None:
+    written = {
+        "init": "", "rules": f"{imports}\n{JUDGE}", "words": "MOST = 1\n", "between": "from .words import *\n",
+        "deep__init": "", "deep__inner": "MOST = 1\n", "deep__upward": "from ..words import MOST\n", "unused": "",
+    }  # fmt: skip
+    write(folder, words_beside="MOST = 1\n", **{f"{package}__{name}": text for name, text in written.items()})
+    before = Function(f"{package}.rules:judge").source
+    (folder / package / "unused.py").write_text("changed = True\n")
+    assert Function(f"{package}.rules:judge").source == before
+    changed = {"by_deep": f"{package}/deep/inner.py", "by_beside": "words_beside.py"}.get(package, f"{package}/words.py")
+    (folder / changed).write_text("MOST = 2\n")
+    assert Function(f"{package}.rules:judge").source != before
+
+
+def test_a_function_of_a_package_itself_is_of_what_that_imports(folder: Path) -> None:
+    write(folder, whole__init="from . import rules\njudge = rules.judge\n", whole__rules=JUDGE)
+    assert Function("whole:judge").source
+    assert source_files("whole") == [folder / "whole" / "__init__.py", folder / "whole" / "rules.py"]
+
+
+def test_importing_a_module_runs_the_packages_above_it(folder: Path) -> None:
+    write(folder, upper__init="from . import settings\n", upper__settings="", upper__rules=JUDGE)
+    files = ["__init__.py", "rules.py", "settings.py"]
+    assert Function("upper.rules:judge").source and source_files("upper.rules") == [folder / "upper" / name for name in files]
+
+
+def test_a_package_without_a_file_of_its_own_is_followed_too(folder: Path) -> None:
+    write(folder, spaced__rules=f"from . import words\n{JUDGE}", spaced__words="")
+    assert Function("spaced.rules:judge").source
+    assert source_files("spaced.rules") == [folder / "spaced" / "rules.py", folder / "spaced" / "words.py"]
+
+
+def test_modules_that_import_each_other_and_what_cannot_be_read_are_no_hindrance(folder: Path) -> None:
+    fallback = "try:\n    from older import MOST\nexcept SyntaxError:\n    import turning\n"
+    write(folder, turning=f"import turned\n{JUDGE}", turned=fallback, older="print 'an old Python'\n")
+    assert Function("turning:judge").source
+    assert [path.name for path in source_files("turning")] == ["older.py", "turned.py", "turning.py"]
+
+
+@pytest.mark.parametrize("function", ["zlib:crc32", "pydantic_core._pydantic_core:to_json", "builtins:len", "textwrap:dedent"])
+def test_a_function_of_a_library_is_used_without_the_libraries_beside_it(function: str) -> None:
+    assert Function(function).source
+    module = function.partition(":")[0]
+    named = {Path(module.replace(".", "/")).parts[0]}
+    assert all(named & {path.name.split(".")[0], path.parent.name} for path in source_files(module))
+
+
+def test_installed_packages_are_of_their_own_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = folder / "site-packages"
+    write(installed, bought__init=f"import helper\nfrom .words import MOST\n{JUDGE}", bought__words="MOST = 1\n", helper="")
+    monkeypatch.syspath_prepend(str(installed))
+    assert Function("bought:judge").source
+    assert source_files("bought") == [installed / "bought" / "__init__.py", installed / "bought" / "words.py"]
