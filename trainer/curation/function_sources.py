@@ -75,7 +75,7 @@ def _folders_beside(spec: ModuleSpec) -> list[str]:
     """The folders that a top package or a plain module lies in, unless libraries are installed there."""
     own = spec.submodule_search_locations
     if own is None:
-        own = [path] if (path := _file(spec)) is not None else []
+        own = [str(path)] if (path := _file(spec)) is not None else []
     folders = dict.fromkeys(Path(each).parent for each in own)
     library = Path(sysconfig.get_path("stdlib"))
     return [str(each) for each in folders if each != library and each.name not in ("site-packages", "dist-packages")]

@@ -162,7 +162,7 @@ def _number(value: Any) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise ValueError(f"a whole number of {value.bit_length():,} bits, expected less than 2**1024") from error
+        raise ValueError(f"a whole number of {int(value).bit_length():,} bits, expected less than 2**1024") from error
 
 
 @cache
