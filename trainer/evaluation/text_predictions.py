@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.new_texts import NewTexts, open_texts
@@ -74,6 +74,8 @@ def _predict(
     """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
     classes = classes_of(model.config)
     several = model.config.problem_type == MULTI_LABEL
+    if encoder.by_words and classes is None:
+        raise ConfigError(f"{job.model} gives each word a number; expected a model that tells classes of words apart")
     counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
     if encoder.by_words:
         counts |= {"words": 0, "unseen_words": 0}

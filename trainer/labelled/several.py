@@ -1,5 +1,6 @@
 """Several labels an example: which classes apply to it, as the data says by a list, a text, or a column for each class."""
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,9 @@ from numpy.typing import NDArray
 
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
+
+OTHER_SEPARATOR = re.compile(r"[;|\t]")
+"""What labels may be divided by where it is not said."""
 
 YES, NO = ("1", "true"), ("0", "false")
 
@@ -20,11 +24,16 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
     if data.label_columns is not None:
         return _of_columns(value, data.label_columns)
     if isinstance(value, str) and data.source == "csv":
-        value = [part.strip() for part in value.split(data.label_separator or ",") if part.strip()]
+        value = _divided(value, data)
     if value is None:
         return None
     if not isinstance(value, list | tuple):
         raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
+    if any(isinstance(each, bool) for each in value):
+        raise ValueError(
+            f"column {data.label_column!r} holds a list of true and false, but a list names the labels that apply; if they "
+            "stand for the classes in turn, give each a column of its own (label_columns)"
+        )
     found = [plain_label(each, data) for each in value]
     if None in found:
         raise ValueError(f"column {data.label_column!r} holds a list with an empty label")
@@ -35,6 +44,16 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
             "once; if they stand for the classes in turn, give each a column of its own (label_columns)"
         )
     return distinct
+
+
+def _divided(text: str, data: LabelledDataConfig) -> list[str]:
+    """The labels that a text names. Raises `ValueError` for one that seems to be divided in another way."""
+    where = f"column {data.label_column!r} holds {text!r}"
+    if text.lstrip().startswith("["):
+        raise ValueError(f"{where}, a list written as text; write its labels alone, divided by label_separator")
+    if data.label_separator is None and data.classes is None and (other := OTHER_SEPARATOR.search(text)):
+        raise ValueError(f"{where}; set label_separator to {other[0]!r} if that divides labels, to ',' if it is a part of one")
+    return [part.strip() for part in text.split(data.label_separator or ",") if part.strip()]
 
 
 def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelList | None:

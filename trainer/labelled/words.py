@@ -56,7 +56,8 @@ def read_tags(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
         if not optional:
             raise ValueError("no labels are given")
         return np.empty(0, dtype=np.int32)
-    if optional and {str(each) for each in value} <= {str(UNLABELLED), str(IGNORED)}:
+    said = {str(each) for each in value}
+    if optional and said <= {str(UNLABELLED), str(IGNORED)} and not said & set(map(str, labels.ids)):
         return np.empty(0, dtype=np.int32)
     ids = np.empty(len(value), dtype=np.int32)
     for number, each in enumerate(value):

@@ -85,11 +85,15 @@ def text_basis(
 def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: str) -> list[Any]:
     """What tells the labelled examples of a split from any others, whatever the tokenizer and wherever they lie.
 
+    Of examples of words, those that are measured: whatever the tokenizer too, if the model sees all.
+
     `details` are those of the encoded set's manifest, `data` is the job's section on its data.
     """
     found = details["splits"][split]
     read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
     told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
+    if unseen := found.get("unseen_words"):  # the figures are of the others: which these are depends on how it was cut
+        told += [unseen, details["max_length"], details["source"]["recipe"]["tokenizer"]]
     return [*told, *_raw_content(details, data, split)]
 
 

@@ -17,6 +17,7 @@ from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.encoding import EncodedSet, tokenizer_paths
 from trainer.labelled.words import IGNORED
+from trainer.records.basis import split_content
 from trainer.store.storage import Store
 
 OPTIONS: dict[str, Any] = {
@@ -155,6 +156,8 @@ def test_test_words_may_be_without_labels_or_have_them_withheld(tmp_path: Path) 
     train = (["a", "b"], ["O", "B-X"])
     found = labels_of(tmp_path, train, test=[(["a"], None), (["a", "b"], [-1, -1]), (["c"], [-100]), (["d"], ["B-X"])])
     assert [each.tolist() for each in found["test"]] == [[], [], [], [0]]
+    found = labels_of(tmp_path, (["a", "b"], [0, 1]), (["a"], [-1]), test=[(["c"], [-1])], classes=["-1", "0", "1"])
+    assert [each.tolist() for each in found["test"]] == [[0]], "a class of that name"
 
 
 def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,6 +173,19 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
     assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text
     with pytest.raises(RecordError, match="gives no token for the words of example '1'; leave it out"):
         encoded(tmp_path, [rows[0], {"tokens": ["\u0007"], "ner_tags": ["O"]}], tmp_path / "model")
+
+
+def test_figures_of_words_that_others_do_not_see_are_of_other_examples(tmp_path: Path) -> None:
+    rows, model = word_rows(20), bert_folder(tmp_path / "model")
+    data = {"quoting": None, "columns": None, "validation_fraction": None}
+
+    def measured(max_length: int) -> list[Any]:
+        return split_content(encoded(tmp_path, rows, model, max_length=max_length).details, data, "validation")
+
+    longest = max(int(each.lengths.max()) for each in encoded(tmp_path, rows, model, max_length=50).splits.values())
+    assert measured(longest) == measured(longest + 1), "all words are seen"
+    assert measured(longest // 2) != measured(longest)
+    assert measured(4) != measured(5)
 
 
 def test_a_tokenizer_that_knows_no_words_is_refused(tmp_path: Path) -> None:

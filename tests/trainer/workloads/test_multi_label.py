@@ -97,6 +97,10 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         ((["a"], ["b", "\ud800"]), r"line 2: column 'label' is not valid UTF-8 at character 0"),
         (([2], [0, 1, 0.0]), r"line 2: column 'label' holds 3 labels that are 0 or 1, .* its own \(label_columns\)"),
         ((["a"], ["b", None]), r"line 2: column 'label' holds a list with an empty label"),
+        (
+            ([True, False], [False, True]),
+            r"line 1: column 'label' holds a list of true and false, .* its own \(label_columns\)",
+        ),
     ):
         with pytest.raises(RecordError, match=message):
             labels(*rows)
@@ -111,6 +115,26 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         read(source="csv", train=path, validation=path, **OPTIONS, label_columns=["p", "q"])
     with pytest.raises(CorpusError, match="has no column 'r'"):
         read(source="csv", train=path, validation=path, **OPTIONS, label_columns=["p", "r"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a|b", r"holds 'a\|b'; set label_separator to '\|' if that divides labels, to ',' if it is a part of one"),
+        ("a;b", "set label_separator to ';'"),
+        ("\"['a', 'b']\"", "a list written as text"),
+    ],
+)
+def test_a_text_that_seems_to_be_divided_otherwise_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    def labels(**options: Any) -> Any:
+        path = [written(tmp_path / "a.csv", f"a,label\nx,a\ny,b\nz,{text}\n")]
+        return read(source="csv", train=path, validation=path, **OPTIONS, **options).labels["train"]
+
+    with pytest.raises(RecordError, match=rf"line 4: column 'label' .*{message}"):
+        labels()
+    if "[" not in text:
+        assert labels(label_separator=text[1])[-1] == [1, 1]
+        assert labels(label_separator=",")[-1] == [0, 1, 0]
 
 
 def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
