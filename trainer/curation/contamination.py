@@ -22,7 +22,7 @@ from trainer.curation.characters import UNICODE
 from trainer.curation.measures import composed
 from trainer.curation.overlaps import Overlap
 from trainer.curation.task_texts import of_task
-from trainer.curation.texts import Texts, shingles
+from trainer.curation.texts import Texts, said_words, shingles_of
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -102,8 +102,9 @@ def find_overlap(store: Store, options: DecontaminateConfig, transform: Transfor
 
 def hashes_of(texts: Texts, options: DecontaminateConfig) -> dict[int, NDArray[np.uint64]]:
     """The hashes to look for, by the words that they are of: n-grams, and whole texts that are shorter."""
-    hashes, starts = shingles(texts, options.ngram)
-    words = np.diff(np.concatenate([[0], np.cumsum(~texts.words.symbol)])[texts.words.starts])
+    folded, word_starts = said_words(texts)
+    words = np.diff(word_starts)
+    hashes, starts = shingles_of(folded, word_starts, options.ngram)
     of = np.repeat(np.where(words < options.least_words, 0, np.minimum(words, options.ngram)), np.diff(starts))
     return {int(length): hashes[of == length] for length in np.unique(of) if length}
 
