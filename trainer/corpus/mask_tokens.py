@@ -42,9 +42,9 @@ def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
         )
     special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     special[list(special_ids)] = True
-    continues_word = _rule(description, vocab)
+    rule = _rule(description, vocab)
     for token, number in vocab.items():
-        continues[number] = continues_word(token)
+        continues[number] = rule(token)
     known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
     known[list(vocab.values())] = True
     return MaskTokens(mask_id, special, continues & ~special, np.flatnonzero(known & ~special))

@@ -39,9 +39,8 @@ from trainer.evaluation.predicting import (
     metric_names,
     positive_figures,
     predict,
-    prediction_lines,
 )
-from trainer.evaluation.word_labels import classify_entities, word_lines
+from trainer.evaluation.word_labels import classify_entities, split_lines
 from trainer.labelled.encoded import EncodedSet, EncodedSplit, open_encoded
 from trainer.metrics.measures import metric_identity
 from trainer.metrics.tags import marks_entities
@@ -228,9 +227,6 @@ def _write(store: Store, key: str, data: EncodedSet, split: str, logits: NDArray
     """Write a split's predictions, one JSON object a line, in the split's order. Returns their SHA-256."""
     with store.writing(key) as path:
         with open(path, "w", encoding="utf-8") as file:
-            held, classes = data.splits[split], data.details["classes"]
-            if held.words is not None:
-                file.writelines(word_lines(held, logits, classes))
-            else:
-                file.writelines(prediction_lines(held.ids, logits, classes, data.details["task"] == "multi-label"))
+            several = data.details["task"] == "multi-label"
+            file.writelines(split_lines(data.splits[split], logits, data.details["classes"], several))
         return digest_file(path).sha256

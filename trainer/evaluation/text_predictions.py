@@ -20,8 +20,8 @@ from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.new_texts import NewTexts, open_texts
 from trainer.evaluation.predicted import FILE, KIND, Wanted, find_predictions, identify_predictions, summarise
-from trainer.evaluation.predicting import applying, label_count, predict, prediction_lines
-from trainer.evaluation.word_labels import word_lines
+from trainer.evaluation.predicting import applying, label_count, predict
+from trainer.evaluation.word_labels import split_lines
 from trainer.labelled.blocks import encode_block, in_blocks
 from trainer.labelled.encoded import EncodedSplit
 from trainer.labelled.sources import TRAIN
@@ -95,11 +95,7 @@ def _predict(
                 )
             figures.add(logits)
             if file is not None:
-                if split.words is not None:
-                    lines = word_lines(split, logits, classes or [])
-                else:
-                    lines = prediction_lines(split.ids, logits, classes, several)
-                file.writelines(lines)
+                file.writelines(split_lines(split, logits, classes, several))
     return {**counts, "classes": classes, "predicted": figures.told()}
 
 

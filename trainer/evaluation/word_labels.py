@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.evaluation.predicting import probabilities
+from trainer.evaluation.predicting import prediction_lines, probabilities
 from trainer.labelled.encoded import EncodedSplit
 from trainer.labelled.words import Words
 from trainer.metrics.tags import score_entities
@@ -24,6 +24,14 @@ def classify_entities(words: Words, predicted: NDArray[Any], labels: NDArray[Any
             for name, p, r, f, s in score_entities(told, true, names)
         ],
     )
+
+
+def split_lines(split: EncodedSplit, logits: NDArray[np.float32], classes: list[str] | None, several: bool) -> Iterator[str]:
+    """The lines of a split's predictions, of its words if each has a label."""
+    if split.words is None:
+        return prediction_lines(split.ids, logits, classes, several)
+    assert classes is not None
+    return word_lines(split, logits, classes)
 
 
 def word_lines(split: EncodedSplit, logits: NDArray[np.float32], classes: Sequence[str]) -> Iterator[str]:

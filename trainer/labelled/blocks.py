@@ -128,11 +128,9 @@ def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
 def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
     """How many examples are labelled; how many, or how many words, of each class, or the numbers' mean and range."""
     known = labels[~unlabelled(labels)]
-    if classes is not None and labels.dtype == object:
-        counts = np.bincount(all_words(known), minlength=len(classes))
-    elif classes is not None:
-        counts = np.bincount(known, minlength=len(classes)) if known.ndim == 1 else known.sum(axis=0, dtype=np.int64)
     if classes is not None:
+        ids = all_words(known) if labels.dtype == object else known
+        counts = np.bincount(ids, minlength=len(classes)) if ids.ndim == 1 else ids.sum(axis=0, dtype=np.int64)
         return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
     if not len(known):
         return {"labelled": 0, "target": None}
