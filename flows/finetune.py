@@ -6,6 +6,7 @@ from prefect import flow
 
 from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
+from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from tasks.planning import finetune_preflight, plan_finetuning
 from tasks.promotion import consider
@@ -14,7 +15,11 @@ from tasks.training import train
 from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
 from trainer.config.finetuning import FinetuneJob
+from trainer.evaluation.requests import gates_on_harness
+from trainer.kinds.table import tuning_of
 from trainer.kinds.tuning import TunedEvaluation
+from trainer.records.evaluations import ChatEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.results import FinetuneOutcome
 
 
@@ -27,14 +32,27 @@ def finetune(job: TunedJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A0
     plan = plan_finetuning(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()
     evaluation = evaluate_run(job, data, run.key, checked.ranks, return_state=True, wait_for=[run]).result()
-    made = report(job.store, run.key, return_state=True, wait_for=[evaluation]).result()
+    harness = None
+    if (asked := tuning_of(job).harness(job, run.key)) is not None:
+        harness = measure_harness(asked, own=True, return_state=True, wait_for=[evaluation]).result()
+    made = report(job.store, run.key, return_state=True, wait_for=[harness or evaluation]).result()
+    whole = _beside(evaluation, harness)
 
     def measure(champion: str) -> TunedEvaluation:
-        measured: TunedEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
-        return measured
+        its: TunedEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
+        alike = tuning_of(job).harness(job, champion) if gates_on_harness(job.promotion) else None
+        return _beside(its, measure_harness(alike, own=False, return_state=True).result() if alike else None)
 
-    verdict = consider(job.promotion, job.store, run.key, evaluation, measure)
-    return FinetuneOutcome(run=run.key, evaluation=evaluation, report=made.key, promotion=verdict)
+    verdict = consider(job.promotion, job.store, run.key, whole, measure)
+    return FinetuneOutcome(run=run.key, evaluation=whole, report=made.key, promotion=verdict)
+
+
+def _beside(evaluation: TunedEvaluation, harness: HarnessResult | None) -> TunedEvaluation:
+    """An evaluation with what lm-eval measured, if it did."""
+    if harness is None:
+        return evaluation
+    assert isinstance(evaluation, ChatEvaluation)  # language models alone are asked
+    return evaluation.beside(harness)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,12 @@ def start_ranks(said: Path, ranks: int, module: str, *arguments: object) -> list
     ]
 
 
+def start_trainers(said: Path, config: Path, ranks: int) -> list[Running]:
+    """Start training a job on some ranks."""
+    module = "trainer.__main__"
+    return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]
+
+
 @contextmanager
 def cores(count: int) -> Iterator[None]:
     """Let this thread, and what it starts, run on this many cores for the length of a block."""

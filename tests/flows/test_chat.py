@@ -35,7 +35,7 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
         state = finetune(chat_job(chats, tmp_path / "store", model, **changes), return_state=True)
     assert state.name == "Completed"
     outcome, flow_run = state.result(), flow_run_of(state)
-    assert outcome.promotion.passed and outcome.evaluation.figures().keys() == {"loss", "perplexity"}
+    assert outcome.promotion.passed and outcome.evaluation.figures().keys() == {"loss", "perplexity", "bits_per_byte"}
     names = list(task_runs(flow_run, "promote"))
     assert names == ["preflight", "encode", "plan-steps", "train", "evaluate", "report", "judge", "promote"]
     keyed = {artifact.key: artifact for artifact in artifacts(flow_run) if artifact.key}
@@ -58,7 +58,7 @@ def test_a_dry_run_looks_at_the_conversations_and_says_what_is_wrong_with_one(ch
     config = write_config(tmp_path / "job.yaml", values)
     ended = start_module(tmp_path / "said", "flows.command", "finetune", config, "--dry-run").wait()
     assert ended.status == 0, ended.stderr
-    assert "metrics         loss, perplexity" in ended.stdout
+    assert "metrics         loss, perplexity, bits_per_byte" in ended.stdout
     assert re.search(r"^looked at +all of it, \d+ conversations$", ended.stdout, re.MULTILINE)
     ended = start_module(
         tmp_path / "refused", "flows.command", "finetune", config, "--dry-run", "data.packing=maybe", "data.contxt=9"

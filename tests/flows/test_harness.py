@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 
 from flows.data_to_model import data_to_model
+from flows.finetune import finetune
 from tests.flows.conftest import flow_run_of, pipeline_job
 from tests.flows.looking import artifacts, task_runs
 from tests.processes import cores
+from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.harness.making import write_task
-from trainer.records.results import Outcome
+from trainer.records.evaluations import ChatEvaluation
+from trainer.records.results import FinetuneOutcome, Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
@@ -34,3 +37,29 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
     assert first.evaluation.figures() == second.evaluation.figures()
     assert tasks["harness"] == "Completed" and {again[name] for name in ("curate", "harness", "report")} == {"Reused"}
     assert "harness" in {artifact.key for artifact in artifacts(flow_run_of(state))}
+
+
+def test_a_model_that_answers_is_asked_too_and_a_champion_by_the_same_tasks(tmp_path: Path) -> None:
+    options = write_task(tmp_path / "tasks").model_copy(update={"chat_template": True})
+    chats, model = write_chats(tmp_path / "chats"), chat_model(tmp_path / "model")
+    gate = {"name": "answers", "metric": "harness/tiny/acc", "threshold": 0.0, "better_by": 0.0}
+    outcomes = []
+    for seed, limit in ((0, 3), (1, 2)):
+        job = chat_job(
+            chats, tmp_path / "store", model, training__epochs=1, training__seed=seed, promotion=gate,
+            evaluation__harness={**options.model_dump(), "limit": limit},
+        )  # fmt: skip
+        with cores(1):
+            state = finetune(job, return_state=True)
+        assert state.name == "Completed", state.message
+        outcomes.append(state.result())
+    for outcome in outcomes:
+        assert isinstance(outcome, FinetuneOutcome) and isinstance(outcome.evaluation, ChatEvaluation)
+        assert outcome.evaluation.figures().keys() >= {"bits_per_byte", "harness/tiny/acc"}
+    first, second = (outcome.promotion for outcome in outcomes)
+    assert first is not None and second is not None and first.passed
+    assert list((tmp_path / "store/evaluations").glob("final-harness-*.json")), "the champion was asked other questions before"
+    names = list(task_runs(flow_run_of(state), "judge"))
+    assert [name for name in names if name in ("train", "evaluate", "harness", "report")][:4] == [
+        "train", "evaluate", "harness", "report",
+    ]  # fmt: skip

@@ -9,14 +9,18 @@ tokenizer.json, tokenizer_config.json, chat_template.jinja …    as `AutoTokeni
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.chat.data import Encoded
+from trainer.corpus.token_bytes import byte_lengths
+from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
 from trainer.labelled.encoded import ENDING, Lists, encoded_manifest, open_rows
 from trainer.order.packing import Packing
 from trainer.store.manifest import fetch_made
@@ -54,12 +58,28 @@ class ChatSplit:
         return self._ids.read(place, length, 0)[0], self._answered.read(place, length, 0)[0].astype(bool)
 
 
-class ChatSet(NamedTuple):
-    """A published set of conversations: its manifest's details, its splits, and the id that fills windows."""
+@dataclass(frozen=True)
+class ChatSet:
+    """A published set of conversations: its manifest's details, its splits, and the file of its tokenizer."""
 
     details: dict[str, Any]
     splits: dict[str, ChatSplit]
-    pad_id: int
+    tokenizer: Path
+
+    @property
+    def pad_id(self) -> int:
+        """The id that fills windows."""
+        return int(self.details["pad_id"])
+
+    @cached_property
+    def token_bytes(self) -> NDArray[np.int64]:
+        """The bytes of text that each token id stands for, of shape [largest id + 1]."""
+        return byte_lengths(self.tokenizer.read_text(encoding="utf-8"))
+
+    @property
+    def keeps_text(self) -> bool:
+        """Whether its tokens stand for all of a text."""
+        return keeps_text(self.tokenizer.read_text(encoding="utf-8"))
 
 
 def open_chat(store: Store, key: str) -> ChatSet:
@@ -68,7 +88,7 @@ def open_chat(store: Store, key: str) -> ChatSet:
     details, digests = manifest.details, manifest.digests()
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
     splits = {each: ChatSplit(open_rows(fetch_made(store, key, name, digests[name]))) for each, name in names.items()}
-    return ChatSet(details, splits, details["pad_id"])
+    return ChatSet(details, splits, fetch_made(store, key, TOKENIZER_FILE, digests[TOKENIZER_FILE]))
 
 
 def read_windows(

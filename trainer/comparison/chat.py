@@ -4,9 +4,10 @@ from typing import Any
 
 from trainer.common.formats import count
 from trainer.comparison.data import DIGITS, compare_labelled
+from trainer.comparison.harness import measured_by_harness
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
 from trainer.records import kinds
-from trainer.records.basis import answers_basis
+from trainer.records.basis import answers_basis, facts_of
 from trainer.report.chat import UNIT
 from trainer.report.finetuning_data import in_order
 from trainer.store.manifest import fingerprint
@@ -21,18 +22,22 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
 
 def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
     """Figures by split, of the answers of the same conversations as the same tokens."""
-    return {
-        f"{figure}, {split}": (value, _answers(run, split))
+    own = {
+        f"{figure.replace('_', ' ')}, {split}": (value, _answers(run, evaluation, figure, split))
         for split, scores in in_order(evaluation["scores"]).items()
         for figure, value in scores.items()
     }
+    return {**own, **measured_by_harness(evaluation)}
 
 
-def _answers(run: ComparedRun, split: str) -> Any:
-    """What tells the answers of a split from any others; of a set that is gone, its name."""
+def _answers(run: ComparedRun, evaluation: dict[str, Any], figure: str, split: str) -> Any:
+    """What a figure of a split was measured on; of a set that is gone, its name."""
     if run.encoded is None:
         return run.config["data"]["key"]
-    return answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"]).model_dump()
+    keeps_text = "answers" in (evaluation.get("measured_on") or {})
+    text_bytes = evaluation["answer_bytes"][split] if keeps_text else None
+    basis = answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"], text_bytes)
+    return facts_of(figure, basis)
 
 
 CHAT = ComparedKind(

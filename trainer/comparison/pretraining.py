@@ -5,12 +5,12 @@ from typing import Any
 from trainer.common.formats import NOTHING, count
 from trainer.comparison.curation import compare_curation
 from trainer.comparison.data import DIGITS, compare_corpora
+from trainer.comparison.harness import measured_by_harness
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
 from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.records import kinds
 from trainer.records.basis import TextBasis, facts_of
-from trainer.records.harness import HarnessResult, task_of
 from trainer.report.pretraining import unit_of
 from trainer.store.manifest import fingerprint
 
@@ -38,12 +38,7 @@ def _measure(evaluation: dict[str, Any]) -> Measured:
             if figure in each and (corpus is None or figure != "perplexity"):
                 told = f"{figure.replace('_', ' ')}, {corpus or 'all'}"
                 found[told] = (each[figure], _text(evaluation, figure, corpus, each))
-    harness = evaluation.get("harness")
-    if harness is not None:
-        result = HarnessResult(**harness)
-        for name, value in result.figures().items():
-            found[name] = (value, result.tasks[str(task_of(name))].identity)
-    return found
+    return {**found, **measured_by_harness(evaluation)}
 
 
 def _text(evaluation: dict[str, Any], figure: str, corpus: str | None, score: dict[str, Any]) -> Any:

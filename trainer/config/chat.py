@@ -5,12 +5,13 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from trainer.config.finetuning import FinetuneJob
+from trainer.config.harness import HarnessSetting, check_metric
 from trainer.config.models import TunedModelConfig
 from trainer.config.schema import JobName, Name, Schema
 from trainer.config.tuning import FinetuneTrainingConfig, SplitsConfig, TuningJob
 
-CHAT_FIGURES = ("loss", "perplexity")
-"""What a model that answers is measured by: the mean loss in nats a token of the answers, and its exponential."""
+CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
+"""What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a byte."""
 
 
 class ChatDataConfig(SplitsConfig):
@@ -69,6 +70,7 @@ class AnswersConfig(Schema):
         default=4, ge=0, description="held-out conversations, evenly spread, whose last answer the finished model gives itself"
     )
     new_tokens: int = Field(default=128, ge=1, description="tokens of such an answer at most; it takes the likeliest each time")
+    harness: HarnessSetting = None
 
 
 class ChatJob(TuningJob):
@@ -82,8 +84,8 @@ class ChatJob(TuningJob):
 
     @model_validator(mode="after")
     def _gate_is_measured(self) -> Self:
-        if self.promotion is not None and self.promotion.metric not in CHAT_FIGURES:
-            raise ValueError(f"promotion.metric is {self.promotion.metric!r}; what is measured are {', '.join(CHAT_FIGURES)}")
+        if self.promotion is not None:
+            check_metric(self.promotion.metric, CHAT_FIGURES, self.evaluation.harness)
         return self
 
 

@@ -1,10 +1,8 @@
 """The schema of how a language model is measured."""
 
-from typing import Any
-
 from pydantic import Field
 
-from trainer.config.harness import HarnessConfig
+from trainer.config.harness import HarnessSetting
 from trainer.config.schema import Schema
 
 TEXT_FIGURES = ("loss", "perplexity", "bits_per_byte")
@@ -29,10 +27,4 @@ class EvaluationConfig(Schema):
     temperature: float = Field(default=0.8, ge=0, description="sampling temperature; 0 takes the likeliest token")
     top_k: int = Field(default=50, ge=1, description="sample from this many likeliest tokens")
     seed: int = Field(default=0, ge=0, lt=2**32, description="seed of the continuations")
-    harness: HarnessConfig | None = Field(
-        default=None, exclude_if=lambda value: value is None, description="what lm-eval measures besides; default: nothing"
-    )
-
-    def without_harness(self) -> dict[str, Any]:
-        """All settings but those of lm-eval, which measures in a stage of its own."""
-        return self.model_dump(mode="json", exclude={"harness"})
+    harness: HarnessSetting = None

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES, EvaluationConfig
-from trainer.config.harness import PREFIX
+from trainer.config.harness import check_metric
 from trainer.config.models import ModelConfig
 from trainer.config.runs import RunJob
 from trainer.config.schema import SHARD_SET, Device, JobName, Name, Place, Precision, Schema
@@ -63,6 +63,8 @@ class PipelineJob(RunJob, PrepareJob):
             raise ValueError("evaluation.prompts goes with training.objective: causal: a masked model continues no text")
         if self.training.objective == "masked" and self.evaluation.harness is not None:
             raise ValueError("evaluation.harness goes with training.objective: causal: its tasks ask for continuations")
+        if self.evaluation.harness is not None and self.evaluation.harness.chat_template:
+            raise ValueError("evaluation.harness.chat_template goes with models that are tuned on conversations")
         if self.training.objective == "masked" and self.model.lora is not None:
             raise ValueError("model.lora goes with training.objective: causal, and with classifiers")
         return self
@@ -72,7 +74,8 @@ class PipelineJob(RunJob, PrepareJob):
         if self.promotion is not None and self.data.validation_fraction == 0:
             raise ValueError("promotion needs data.validation_fraction above 0: nothing is held out")
         if self.promotion is not None:
-            self._check_metric(self.promotion.metric)
+            figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
+            check_metric(self.promotion.metric, figures, self.evaluation.harness)
         if self.data.validation_fraction == 0:
             if self.evaluation.harness is not None:
                 raise ValueError("evaluation.harness needs data.validation_fraction above 0: without, no model is evaluated")
@@ -82,17 +85,6 @@ class PipelineJob(RunJob, PrepareJob):
             if self.training.final == "best":
                 raise ValueError("training.final: best needs data.validation_fraction above 0: nothing is held out")
         return self
-
-    def _check_metric(self, metric: str) -> None:
-        """Raise `ValueError` for a gate on what is not measured; which figures a task of lm-eval has, the task says."""
-        harness = self.evaluation.harness
-        tasks = [f"{PREFIX}{name}/" for name in harness.tasks] if harness else []
-        figures = TEXT_FIGURES if self.training.objective == "causal" else MASKED_FIGURES
-        if metric in figures or metric.startswith(tuple(tasks)):
-            return
-        named = [*figures, *(f"{begin}FIGURE" for begin in tasks)]
-        hint = "; tasks of lm-eval are named in evaluation.harness" if metric.startswith(PREFIX) and not tasks else ""
-        raise ValueError(f"promotion.metric is {metric!r}; what is measured are {', '.join(named)}{hint}")
 
 
 class EvaluateJob(Schema):

@@ -136,7 +136,7 @@ def build_shard(
 ) -> ShardRecord:
     """Tokenize some documents into the files of one shard, in a folder. Memory does not grow with their number."""
     bad: list[RecordError] = []
-    held_out = HeldOutText(byte_lengths(tokenizer))
+    held_out = HeldOutText(byte_lengths(tokenizer.json))
 
     def on_bad(error: RecordError) -> None:
         bad.append(error)

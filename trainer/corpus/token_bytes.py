@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.corpus.tokenizer import TokenizerInfo, vocabulary
+from trainer.corpus.tokenizer import vocabulary
 
 DIGEST_BYTES = 16
 BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
@@ -51,15 +51,19 @@ def add_digests(digests: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=8)
-def byte_lengths(tokenizer: TokenizerInfo) -> Lengths:
-    """The bytes of text that each token id stands for, of shape [largest id + 1]; none for special and unknown tokens."""
-    description: dict[str, Any] = json.loads(tokenizer.json)
+def byte_lengths(tokenizer: str) -> Lengths:
+    """The bytes of text that each token id stands for, of shape [largest id + 1]; none for special and unknown tokens.
+
+    `tokenizer` is the content of its tokenizer.json.
+    """
+    description: dict[str, Any] = json.loads(tokenizer)
+    ids = vocabulary(tokenizer)
     added = {token["id"]: token for token in description.get("added_tokens", [])}
     model = description["model"]
     of_bytes = is_byte_level(description)
     unknown = model.get("unk_token")
-    lengths = np.zeros(tokenizer.max_id + 1, dtype=np.int64)
-    for token, number in vocabulary(tokenizer.json).items():
+    lengths = np.zeros(max(ids.values()) + 1, dtype=np.int64)
+    for token, number in ids.items():
         if number in added:
             lengths[number] = 0 if added[number]["special"] else len(token.encode())
         elif token != unknown and number != model.get("unk_id"):

@@ -10,20 +10,24 @@ from transformers import PreTrainedModel
 from trainer.chat.encoded import ChatSet, ChatSplit, read_windows
 from trainer.chat.windows import pack_split
 from trainer.config.chat import ChatJob
-from trainer.models.losses import next_tokens, token_losses_in_pieces
+from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
 
 
 class AnswerLoss(NamedTuple):
-    """The mean loss in nats a token of the answers, and how many tokens those are."""
+    """The mean loss in nats a token of the answers, how many tokens those are, and the bytes of text that they stand for."""
 
     loss: float
     tokens: int
+    text_bytes: int
 
     def figures(self) -> dict[str, float]:
-        """The figures by name."""
-        return {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700.0))}
+        """The figures by name; bits a byte of answers that have text, as of held-out text."""
+        told = {"loss": self.loss, "perplexity": math.exp(min(self.loss, 700.0))}
+        if self.text_bytes:
+            told["bits_per_byte"] = self.loss * self.tokens / math.log(2) / self.text_bytes
+        return told
 
 
 @torch.no_grad()
@@ -42,7 +46,7 @@ def answer_losses(
     was_training, batch = model.training, job.evaluation.batch
     model.eval()
     windows = pack_split(job.data, split, data.details["context"])
-    sums = torch.zeros(len(windows), dtype=torch.float64)
+    sums = torch.zeros(len(windows), 2, dtype=torch.float64)  # of each window, the loss and the bytes of text
     for round_ in range(0, len(windows), runtime.ranks * batch):
         runtime.check_stop()
         first = round_ + runtime.rank * batch
@@ -59,8 +63,12 @@ def answer_losses(
                 next_tokens(read["labels"]).to(runtime.device),
                 read["position_ids"].to(runtime.device) if job.data.packing else None,
             )
-        sums[first : first + len(own)] = each.view(shape)[: len(own)].double().sum(dim=1).cpu()
+        sums[first : first + len(own), 0] = each.view(shape)[: len(own)].double().sum(dim=1).cpu()
+        for row in range(len(own)):
+            told = read["labels"][row]
+            sums[first + row, 1] = float(data.token_bytes[told[told != IGNORED]].sum())
         advance(len(own) * runtime.ranks)
     model.train(was_training)
     tokens = int(split.answer_tokens.sum())
-    return AnswerLoss(math.fsum(runtime.sum(sums).tolist()) / tokens, tokens)
+    losses, text_bytes = runtime.sum(sums).T.tolist()
+    return AnswerLoss(math.fsum(losses) / tokens, tokens, int(math.fsum(text_bytes)))

@@ -74,8 +74,12 @@ def evaluate_answers(
     result = ChatEvaluation(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=f"{other or run_key}/{FINAL}",
         encoded=wanted.encoded, scores={split: each.figures() for split, each in measured.items()},
-        answer_tokens={split: each.tokens for split, each in measured.items()}, samples=samples,
-        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, training.precision),
+        answer_tokens={split: each.tokens for split, each in measured.items()},
+        answer_bytes={split: each.text_bytes for split, each in measured.items()}, samples=samples,
+        measured_on=answers_basis(
+            data.details, job.data.model_dump(), VALIDATION, training.precision,
+            measured[VALIDATION].text_bytes if data.keeps_text else None,
+        ),
         model=wanted.model.key if other else None,
     )  # fmt: skip
     runtime.on_first(lambda: _record(store, None if other else run_key, result))
@@ -141,4 +145,4 @@ def _record(store: Store, run: str | None, result: ChatEvaluation) -> None:
     """Write the result; of a run's own model, unless the run was asked for with another test split since."""
     if run is not None:
         check_asked(store, run, result.encoded)
-    write_sealed(store, result.key, result.model_dump(exclude={"reused"}, exclude_none=True))
+    write_sealed(store, result.key, result.recorded())

@@ -10,7 +10,7 @@ from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
-FORMAT = 1
+FORMAT = 2
 
 
 def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
@@ -46,5 +46,5 @@ def find_answers(store: Store, wanted: Scoring) -> ChatEvaluation | None:
 
 def _fingerprint(job: ChatJob, found: Checkpoint, encoded: str) -> str:
     """What names the figures and the answers of a model on an encoded set."""
-    asked = job.evaluation.model_dump(exclude={"batch"})
+    asked = job.evaluation.model_dump(exclude={"batch", "harness"})
     return fingerprint([FORMAT, found.files, encoded, job.training.precision, job.data.packing, asked])

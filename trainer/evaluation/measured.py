@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
 from trainer.config.finetuning import FinetuneJob
+from trainer.config.harness import without_harness
 from trainer.config.jobs import EvaluateJob
 from trainer.config.masking import MaskingConfig
 from trainer.config.training import masks_documents
@@ -62,7 +63,7 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
     corpora = [key.rsplit("-", 1)[0] for key in shards]
     if twice := sorted({corpus for corpus in corpora if corpora.count(corpus) > 1}):
         raise ConfigError(f"shards names two sets of {twice[0]}; figures are by corpus, so measure them one at a time")
-    settings = {name: value for name, value in job.evaluation.without_harness().items() if name != "during_training"}
+    settings = {name: value for name, value in without_harness(job.evaluation).items() if name != "during_training"}
     measured = [FORMAT, found.files, shards, context, job.precision, settings]
     special = [*([masking.model_dump()] if masking else []), *(["document_mask"] if document_mask else [])]
     name = fingerprint([*measured, *special])
@@ -212,6 +213,6 @@ def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) 
         run = found.key.removesuffix(f"/{FINAL}")
         settings = require_sealed(store, f"{run}/{CONFIG}")["job"]
         evaluated = {name: value for name, value in settings["evaluation"].items() if name != "harness"}
-        if evaluated == job.evaluation.without_harness() and settings["training"]["precision"] == job.precision:
+        if evaluated == without_harness(job.evaluation) and settings["training"]["precision"] == job.precision:
             return f"{run}/{EVALUATION}"
     return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"

@@ -1,5 +1,7 @@
-"""How the final model of a pipeline, or another one like it, is measured."""
+"""How the final model of a job, or another one like it, is measured."""
 
+from trainer.config.chat import ChatJob
+from trainer.config.evaluation import EvaluationConfig
 from trainer.config.harness import PREFIX
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.runs import PromotionConfig
@@ -11,12 +13,24 @@ def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
     """How a pipeline's own final model is measured."""
     return EvaluateJob(
         store=job.store,
-        checkpoint=f"{run_key}/final",
+        checkpoint=f"{run_key}/{FINAL}",
         precision=job.training.precision,
         device=job.training.device,
         sharding=job.training.sharding,
         cpu_offload=job.training.cpu_offload,
         evaluation=job.evaluation,
+        engine=job.engine,
+    )
+
+
+def harness_measurement(job: ChatJob, run_key: str) -> EvaluateJob:
+    """How lm-eval measures the final model of a run on conversations, or of one that is compared with it."""
+    return EvaluateJob(
+        store=job.store,
+        checkpoint=f"{run_key}/{FINAL}",
+        precision=job.training.precision,
+        device=job.training.device,
+        evaluation=EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness),
         engine=job.engine,
     )
 

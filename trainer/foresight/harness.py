@@ -1,7 +1,6 @@
 """What would become of lm-eval's figures of a finished run, and why."""
 
-from trainer.config.jobs import PipelineJob
-from trainer.evaluation.requests import measurement
+from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.likeness import NONE_YET, UNRECORDED
 from trainer.foresight.other_runs import intact
@@ -12,11 +11,11 @@ from trainer.records.seals import read_sealed
 from trainer.store.storage import Store
 
 
-def foresee_harness(store: Store, job: PipelineJob, run: str) -> Foreseen | None:
-    """Whether lm-eval measured a run's model on the same tasks; None if the job names none."""
-    if job.evaluation.harness is None:
+def foresee_harness(store: Store, measuring: EvaluateJob) -> Foreseen | None:
+    """Whether lm-eval measured a run's final model on the same tasks; None if none are named."""
+    if measuring.evaluation.harness is None:
         return None
-    wanted = identify_harness(store, measurement(job, run), own=True)
+    wanted = identify_harness(store, measuring, own=True)
     if find_harness(store, wanted) is not None:
         return Foreseen("harness", "reused", wanted.keys[0])
     values = intact(read_sealed, store, wanted.keys[0])

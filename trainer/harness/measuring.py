@@ -9,7 +9,6 @@ from typing import Any, TypeGuard
 
 import torch
 from lm_eval import evaluator
-from lm_eval.api import task as asking
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -32,9 +31,6 @@ from trainer.training.runtime import count_gpus
 
 UNFILTERED = "none"
 """How lm-eval calls answers that go through no filter."""
-
-asking.tqdm = partial(asking.tqdm, disable=True)  # progress is shown as that of other stages
-evaluator.get_git_commit_hash = lambda: None  # of the folder that one is in, whatever it is: git complains if it is none
 
 Results = Mapping[str, Any]
 
@@ -74,6 +70,7 @@ def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
         found: Results = evaluator.simple_evaluate(
             model=model, tasks=list(options.tasks), task_manager=manager, limit=options.limit,
             num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
+            apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AssertionError) as error:
         raise ConfigError(
@@ -113,11 +110,19 @@ class _Model(HFLM):  # type: ignore[misc]
 
 
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
-    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged."""
+    """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged.
+
+    Raises `ConfigError` if it has no chat template, but is to be asked by one.
+    """
+    tokenizer, options = AutoTokenizer.from_pretrained(folder), asked_for(job)
+    if options.chat_template and not tokenizer.chat_template:
+        raise ConfigError(
+            f"evaluation.harness.chat_template is true, but the tokenizer of {folder} has no chat template; set it to false"
+        )
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
     load: Any = partial(load_model, beside=beside) if beside else partial(AutoModelForCausalLM.from_pretrained, dtype="auto")
     model = load(folder).to(device).eval()
-    return _Model(advance, pretrained=model, tokenizer=AutoTokenizer.from_pretrained(folder), batch_size=job.evaluation.batch)
+    return _Model(advance, pretrained=model, tokenizer=tokenizer, batch_size=job.evaluation.batch)
 
 
 def _record(store: Store, job: EvaluateJob, wanted: HarnessMeasurement, found: Results) -> HarnessResult:

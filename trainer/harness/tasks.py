@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from glob import glob
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.config.harness import HarnessConfig
@@ -17,7 +18,7 @@ from trainer.store.manifest import digest_file, fingerprint
 def identify(options: HarnessConfig, lm_eval: str) -> dict[str, TaskIdentity]:
     """What each task that is asked for asks, and how. Raises `ConfigError` for files that are not there."""
     local = local_tasks(options)
-    how = {"limit": options.limit, "few_shot": options.few_shot, "lm_eval": lm_eval}
+    how: dict[str, Any] = {**options.model_dump(include={"limit", "few_shot", "chat_template"}), "lm_eval": lm_eval}
     found = {}
     for name in options.tasks:
         if name not in local:

@@ -23,18 +23,19 @@ EXAMPLES = 4
 log = logging.getLogger(__name__)
 
 
-def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None) -> None:
+def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None, tokenizer: Any = None) -> None:
     """Ask some examples of each task as a model of this configuration would be asked, and tell what lm-eval warns of.
 
-    `gate`: the figure that a gate is on, if there is one. Raises `ConfigError` for tasks that cannot be loaded or
-    asked, and for a figure that no task has.
+    `gate`: the figure that a gate is on, if there is one. `tokenizer`: the one with the chat template, if that is to be used.
+    Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure that no task has.
     """
+    model = _NoModel(resolve_max_length(config), tokenizer)
     figures: list[str] = []
     with hearing() as heard:
         found = load_tasks(options)
         for name, loaded in found.tasks.items():
             try:
-                figures += _try(loaded, options, resolve_max_length(config))
+                figures += _try(loaded, options, model)
             except Exception as error:  # each task fails in its own way: its functions, its fields, its metrics
                 raise ConfigError(
                     f"evaluation.harness: lm-eval cannot ask the task {name!r}: {type(error).__name__}: {brief(error)}"
@@ -46,21 +47,34 @@ def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None
         raise ConfigError(f"promotion.metric is {gate!r}, which no task has that is asked; there is {', '.join(like)}")
 
 
-def _try(loaded: dict[str, Any], options: HarnessConfig, positions: int) -> list[str]:
+def _try(loaded: dict[str, Any], options: HarnessConfig, model: "_NoModel") -> list[str]:
     """The figures of a task, or of a group and its tasks, by the names that a gate knows them by."""
     for task in loaded["tasks"].values():
         task.aggregation = lambda: defaultdict(lambda: len)  # some of few examples would be no number
     limit = min(options.limit or EXAMPLES, EXAMPLES)
-    found = evaluator.evaluate(_NoModel(positions), loaded, limit=limit, bootstrap_iters=0, log_samples=False)
+    found = evaluator.evaluate(
+        model, loaded, limit=limit, bootstrap_iters=0, log_samples=False,
+        apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
+    )  # fmt: skip
     return [f"{PREFIX}{name}/{figure}" for name, told in found["results"].items() for figure in figures_of(name, told, found)]
 
 
 class _NoModel(LM):  # type: ignore[misc]
     """Gives every request the same answer, if a model of so many positions could give one."""
 
-    def __init__(self, positions: int) -> None:
+    tokenizer_name = ""  # for a cache of requests, which is not used
+
+    def __init__(self, positions: int, tokenizer: Any) -> None:
         super().__init__()
-        self._positions = positions
+        self._positions, self._tokenizer = positions, tokenizer
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt,
+                continue_final_message=not add_generation_prompt,
+            )
+        )  # fmt: skip
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         return [(-1.0, False)] * len(requests)

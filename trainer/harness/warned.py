@@ -1,8 +1,12 @@
-"""What lm-eval warns of, such as requests that were cut."""
+"""What lm-eval warns of, such as requests that were cut; what else it prints is kept back."""
 
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from lm_eval import evaluator
+from lm_eval.api import task as asking
 
 from trainer.common.errors import shortened
 
@@ -17,7 +21,9 @@ NO_DOUBT = (
 def hearing() -> Iterator[Callable[[], list[str]]]:
     """Take in what lm-eval warns of meanwhile; what this gives tells it: the first of each kind, and how many were like it."""
     logger, heard = logging.getLogger("lm_eval"), _Heard()
-    before = logger.level, logger.propagate
+    before, bar, commit = (logger.level, logger.propagate), asking.tqdm, evaluator.get_git_commit_hash
+    asking.tqdm = partial(bar, disable=True)  # progress is shown as that of other stages
+    evaluator.get_git_commit_hash = lambda: None  # of the folder that one is in, whatever it is: git complains if it is none
     logger.addHandler(heard)
     logger.setLevel(logging.WARNING)
     logger.propagate = False  # else each stands in the log besides, thousands of them
@@ -26,6 +32,7 @@ def hearing() -> Iterator[Callable[[], list[str]]]:
     finally:
         logger.removeHandler(heard)
         logger.level, logger.propagate = before
+        asking.tqdm, evaluator.get_git_commit_hash = bar, commit
 
 
 class _Heard(logging.Handler):

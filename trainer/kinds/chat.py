@@ -6,8 +6,11 @@ from trainer.chat.encoding import encode_conversations
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
+from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.requests import gates_on_harness, harness_measurement
 from trainer.foresight.encoded import foresee_conversations
 from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.harness import beside_harness
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
 from trainer.records import kinds
@@ -41,19 +44,32 @@ def open_workload(job: ChatJob, store: Store, data: ArtifactRef, ranks: int) -> 
 def evaluate(job: ChatJob, run_key: str, data: ArtifactRef, progress: Progress) -> ChatEvaluation:
     from trainer.evaluation.answering import evaluate_answers
 
-    return evaluate_answers(job, run_key, progress, encoded=data.key)
+    found = evaluate_answers(job, run_key, progress, encoded=data.key)
+    return beside_harness(harness_measurement(job, run_key), found, True, progress) if job.evaluation.harness else found
 
 
 def evaluate_alike(job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress) -> ChatEvaluation:
     from trainer.evaluation.answering import evaluate_answers
 
-    return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
+    found = evaluate_answers(job, run_key, progress, other, evaluation.encoded)
+    alike = harness_measurement(job, other)
+    return beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
 
 
 def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> Foreseen:
     from trainer.foresight.evaluation import foresee_answers
 
     return foresee_answers(store, job, data, run_key)
+
+
+def foresee_harness(store: Store, job: ChatJob, run_key: str) -> Foreseen | None:
+    from trainer.foresight.harness import foresee_harness
+
+    return foresee_harness(store, harness_measurement(job, run_key))
+
+
+def harness(job: ChatJob, run_key: str) -> EvaluateJob | None:
+    return harness_measurement(job, run_key) if job.evaluation.harness else None
 
 
 def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
@@ -92,7 +108,8 @@ CHAT = Kind(
     evaluate_alike=evaluate_alike,
     foresee_data=foresee_conversations,
     foresee_evaluation=foresee_evaluation,
+    foresee_harness=foresee_harness,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("chat-preflight", "encode-chat", "evaluate-answers", plan, find),
+    tuning=Tuning("chat-preflight", "encode-chat", "evaluate-answers", plan, find, harness),
 )

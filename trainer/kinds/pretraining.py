@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
-from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.curation.preparing import prepare
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
+from trainer.kinds.harness import beside_harness
 from trainer.kinds.kind import Kind
 from trainer.records import kinds
 from trainer.records.evaluations import Evaluation
@@ -50,7 +51,7 @@ def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progr
         return None
     measuring = measurement(job, run_key)
     found = evaluate_checkpoint(measuring, progress)
-    return _beside_harness(measuring, found, True, progress) if job.evaluation.harness else found
+    return beside_harness(measuring, found, True, progress) if job.evaluation.harness else found
 
 
 def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
@@ -58,23 +59,13 @@ def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evalu
 
     alike = measurement_alike(measurement(job, run_key), other, evaluation)
     found = evaluate_checkpoint(alike, progress)
-    return _beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
-
-
-def _beside_harness(measuring: EvaluateJob, found: Evaluation, own: bool, progress: Progress) -> Evaluation:
-    """An evaluation with what lm-eval measures of the same model; the first rank does that, and the others wait."""
-    with loading():
-        from trainer.harness.measuring import measure_harness
-        from trainer.training.runtime import start_runtime
-
-    runtime = start_runtime(measuring.precision, measuring.device)
-    return found.beside(runtime.on_first(lambda: measure_harness(measuring, own, progress)))
+    return beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
 
 
 def foresee_harness(store: Store, job: PipelineJob, run_key: str) -> Foreseen | None:
     from trainer.foresight.harness import foresee_harness
 
-    return foresee_harness(store, job, run_key)
+    return foresee_harness(store, measurement(job, run_key))
 
 
 def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:

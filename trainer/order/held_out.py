@@ -48,7 +48,7 @@ def open_held_out(
     """
     totals, token_bytes = shards.details["totals"], None
     if known := totals["validation_token_bytes"]:
-        lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]))
+        lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]).json)
         token_bytes = lengths * (totals["validation_bytes"] / known)
     held_out = held_out_windows(shards.corpus, shards.validation, context, max_windows, token_bytes)
     return held_out._replace(end_id=shards.details["eos_id"] if document_mask else None)

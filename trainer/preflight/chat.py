@@ -16,6 +16,7 @@ from trainer.labelled.sources import TRAIN, find_labelled
 from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
 from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.pretrained.finding import find_model
@@ -40,6 +41,7 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     encoder = load_chat_encoder(source, job.data)
     config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
+    try_harness(job.evaluation.harness, job.promotion, config, encoder.tokenizer)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
     encoded = find_conversations(store, job, source)
     plan, data = plan_chat(job, encoded.key, ranks) if encoded else (None, None)

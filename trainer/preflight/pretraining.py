@@ -6,7 +6,6 @@ from contextlib import suppress
 import torch
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
-from transformers import PretrainedConfig
 
 from trainer.common.errors import TokenizerError
 from trainer.common.process import return_freed_memory
@@ -26,12 +25,12 @@ from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
 from trainer.curation.preparing import find_decided, find_prepared
-from trainer.harness.measured import installed_version
 from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
 from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
 from trainer.records.results import CorpusPreview, Preflight, RuleShare
 from trainer.runs.pretraining import identify
@@ -63,7 +62,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     if job.model.pretrained is not None:
         check_same_vocabulary(job.model.pretrained, tokenizer)
     check_stop()
-    _try_harness(job, config)
+    try_harness(job.evaluation.harness, job.promotion, config)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
     kept = guess_activations(config, training)
     mask_id = _mask_id(job, tokenizer)
@@ -107,17 +106,6 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation,
     )
-
-
-def _try_harness(job: PipelineJob, config: PretrainedConfig) -> None:
-    """Try the tasks of lm-eval, if the job names some; what they read of the hub is then here."""
-    if job.evaluation.harness is None:
-        return
-    installed_version()  # else that is told
-    from trainer.harness.trial import try_tasks
-
-    try_tasks(job.evaluation.harness, config, job.promotion.metric if job.promotion else None)
-    check_stop()
 
 
 def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:

@@ -21,6 +21,9 @@ class Basis(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What each task of lm-eval is, where figures of such tasks stand beside the others."""
+
 
 class TextBasis(Basis):
     """Of a language model's figures: the held-out text, a digest by corpus, and how the model read it.
@@ -36,8 +39,6 @@ class TextBasis(Basis):
     keeps_text: bool
     context: int
     precision: str
-    harness: dict[str, str] | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What each task of lm-eval is, where figures of such tasks stand beside those of the text."""
     masking: dict[str, Any] | None = None
     """How tokens are hidden; None for models that predict each next token."""
     document_mask: bool = Field(default=False, exclude_if=lambda value: not value)
@@ -50,6 +51,8 @@ class ExamplesBasis(Basis):
     examples: str
     metrics: list[str]
     precision: str
+    answers: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Of a model that answers, a name of the text of the answers, whatever its tokenizer, if its tokens stand for all of it."""
 
 
 def text_basis(
@@ -114,14 +117,20 @@ def examples_basis(
     return ExamplesBasis(examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision)
 
 
-def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
+def answers_basis(
+    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, text_bytes: int | None
+) -> ExamplesBasis:
     """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
 
-    The arguments are those of `split_content`.
+    `text_bytes` are those of the answers that are measured, which are fewer where conversations are cut; None if the tokenizer
+    does not keep all of a text. The other arguments are those of `split_content`.
     """
-    found, recipe = details["splits"][split], details["source"]["recipe"]
+    found, recipe, content = details["splits"][split], details["source"]["recipe"], _raw_content(details, data, split)
     told = [details["task"], recipe["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
-    return ExamplesBasis(examples=fingerprint([*told, *_raw_content(details, data, split)]), metrics=[], precision=precision)
+    return ExamplesBasis(
+        examples=fingerprint([*told, *content]), metrics=[], precision=precision,
+        answers=fingerprint([found["examples"], text_bytes, *content]) if text_bytes else None,
+    )  # fmt: skip
 
 
 def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
@@ -131,11 +140,13 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     so is its context. A choice of windows is one of tokens, and stands for other text in other shards. With a document mask the
     first token of a document is not predicted, which makes it other text too.
     """
-    if isinstance(basis, ExamplesBasis):
-        facts = {"validation examples": basis.examples, "precision": basis.precision}
-        return facts if figure == "loss" else {**facts, "metrics": basis.metrics}
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
+    if isinstance(basis, ExamplesBasis):
+        if figure == BITS_PER_BYTE and basis.answers is not None:
+            return {"validation answers": basis.answers}
+        facts = {"validation examples": basis.examples, "precision": basis.precision}
+        return facts if figure == "loss" else {**facts, "metrics": basis.metrics}
     text = {f"held-out text of {corpus}": digest for corpus, digest in basis.held_out.items()}
     if basis.document_mask:
         text["document mask"] = "on"

@@ -81,7 +81,32 @@ class Sample(Result):
     continuation: str
 
 
-class Evaluation(Result):
+class BesideHarness(Result):
+    """What was measured of a language model, beside which lm-eval's figures may stand."""
+
+    measured_on: TextBasis | ExamplesBasis | None = None
+    harness: HarnessResult | None = None
+    """What lm-eval measured of the same model, which is a record of its own."""
+
+    def recorded(self) -> dict[str, Any]:
+        """What its own record holds."""
+        return self.model_dump(exclude={"reused", "harness"}, exclude_none=True)
+
+    def beside(self, harness: HarnessResult) -> Self:
+        """The evaluation with what lm-eval measured of the same model."""
+        basis = self.measured_on and self.measured_on.model_copy(update={"harness": harness.identities()})
+        return self.model_copy(update={"harness": harness, "measured_on": basis})
+
+    def harness_figures(self) -> dict[str, float]:
+        """The figures of lm-eval's tasks, as a gate's `metric` names them."""
+        return self.harness.figures() if self.harness else {}
+
+    def harness_lines(self) -> list[str]:
+        """The same for a terminal."""
+        return self.harness.lines() if self.harness else []
+
+
+class Evaluation(BesideHarness):
     """What was measured, on what, and the result."""
 
     format: int
@@ -98,27 +123,13 @@ class Evaluation(Result):
     """None if that is not known of all that the model was trained on."""
     model: str | None = None
     """The key that was found under `checkpoint`; None for no model of the store, and in a run's own record."""
-    harness: HarnessResult | None = None
-    """What lm-eval measured of the same model, which is a record of its own."""
     reused: bool = False
-
-    def recorded(self) -> dict[str, Any]:
-        """What its own record holds."""
-        return self.model_dump(exclude={"reused", "harness"}, exclude_none=True)
-
-    def beside(self, harness: HarnessResult) -> Self:
-        """The evaluation with what lm-eval measured of the same model."""
-        basis = self.measured_on and self.measured_on.model_copy(update={"harness": harness.identities()})
-        return self.model_copy(update={"harness": harness, "measured_on": basis})
 
     def figures(self) -> dict[str, float]:
         """The figures of all held-out text and of lm-eval's tasks, as a gate's `metric` names them."""
         names = dict.fromkeys((*TEXT_FIGURES, *MASKED_FIGURES))
         total = self.scores.total.model_dump(include=set(names), exclude_none=True)
-        return {
-            **{name: total[name] for name in names if name in total},
-            **(self.harness.figures() if self.harness else {}),
-        }
+        return {**{name: total[name] for name in names if name in total}, **self.harness_figures()}
 
     def describe(self) -> str:
         """The figures in one line."""
@@ -145,8 +156,7 @@ class Evaluation(Result):
             told.append(
                 f"{name:<16} loss {score.loss:7.4f}   perplexity {score.perplexity:10.2f}{bits}   {score.tokens:,} tokens"
             )
-        told += self.harness.lines() if self.harness else []
-        return [*told, *([self.clean_of.describe()] if self.clean_of else [])]
+        return [*told, *self.harness_lines(), *([self.clean_of.describe()] if self.clean_of else [])]
 
     def _by_corpus(self) -> list[tuple[str, CorpusScore]]:
         return [*self.scores.corpora.items(), ("all", self.scores.total)]
@@ -239,12 +249,22 @@ class Answer(Sample):
     expected: str
 
 
-class ChatEvaluation(SplitEvaluation):
+class ChatEvaluation(SplitEvaluation, BesideHarness):
     """What was measured of a model that answers: figures by split, and some of its answers to held-out questions."""
 
     answer_tokens: dict[str, Count]
     """The tokens that were predicted, by split."""
+    answer_bytes: dict[str, Count] = {}
+    """The bytes of text that they stand for."""
     samples: list[Answer]
+
+    def figures(self) -> dict[str, float]:
+        """The figures of the validation split and of lm-eval's tasks, as a gate's `metric` names them."""
+        return {**super().figures(), **self.harness_figures()}
+
+    def lines(self) -> list[str]:
+        """The figures by split and of lm-eval's tasks, for a terminal."""
+        return [*super().lines(), *self.harness_lines()]
 
 
 RunEvaluation = Evaluation | FinetuneEvaluation | ChatEvaluation

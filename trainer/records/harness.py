@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trainer.config.harness import PREFIX
 from trainer.store.plain_names import Count, Digest, Figure
@@ -33,6 +33,8 @@ class TaskIdentity(Record):
     data: list[TaskData] = []
     limit: Count | None = None
     few_shot: Count | None = None
+    chat_template: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether questions are asked as messages, by the model's own template."""
     lm_eval: str
 
 

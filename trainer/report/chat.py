@@ -5,12 +5,14 @@ from typing import Any
 from trainer.common.formats import count, number, percent, perplexity, plural, short
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TRAIN, VALIDATION
+from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import ChatPlan
 from trainer.report.account import Account, Block, Card, Section, Tile
 from trainer.report.adapters import loaded_beside
 from trainer.report.card_metadata import index_entry
 from trainer.report.curves import standard_curves
 from trainer.report.finetuning_data import in_order
+from trainer.report.harness import describe_harness, index_harness
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
 from trainer.report.tables import Pairs, Table
@@ -41,7 +43,7 @@ def describe_chat(facts: RunFacts, plan: ChatPlan) -> Account:
         evaluated=_describe_evaluation(facts),
         tiles=_tiles(facts, plan),
         curves=standard_curves(UNIT, ["perplexity"]),
-        results=[Section("Results by split", _results(facts))],
+        results=[Section("Results by split", _results(facts)), *describe_harness(facts)],
         samples=[Section("Answers", _samples(facts))],
         data=Section("Data", [Block(_data_note(facts, details), _data_table(details))]),
         plan=_plan(facts, plan, details),
@@ -67,9 +69,13 @@ def _describe_evaluation(facts: RunFacts) -> str:
     """One line: how the finished model was measured."""
     if facts.evaluation is None:
         return "The finished model has not been evaluated: there is no evaluation in the store."
-    loss = facts.evaluation["scores"][VALIDATION]["loss"]
-    tokens = count(facts.evaluation["answer_tokens"][VALIDATION])
-    return f"Finished model on {tokens} tokens of held-out answers: {number(loss)} {UNIT}, perplexity {perplexity(loss)}."
+    scores = facts.evaluation["scores"][VALIDATION]
+    tokens, bits = count(facts.evaluation["answer_tokens"][VALIDATION]), scores.get(BITS_PER_BYTE)
+    told = "" if bits is None else f", {number(bits)} bits a byte"
+    return (
+        f"Finished model on {tokens} tokens of held-out answers: {number(scores['loss'])} {UNIT}, perplexity "
+        f"{perplexity(scores['loss'])}{told}."
+    )
 
 
 def _tiles(facts: RunFacts, plan: ChatPlan) -> list[Tile]:
@@ -92,10 +98,16 @@ def _results(facts: RunFacts) -> list[Block]:
     if facts.evaluation is not None:
         tokens = facts.evaluation["answer_tokens"]
         rows = [
-            [split, number(scores["loss"]), perplexity(scores["loss"]), count(tokens[split])]
+            [
+                split,
+                number(scores["loss"]),
+                perplexity(scores["loss"]),
+                number(scores.get(BITS_PER_BYTE)),
+                count(tokens[split]),
+            ]
             for split, scores in in_order(facts.evaluation["scores"]).items()
         ]
-        columns = ["Split", f"Loss ({UNIT})", "Perplexity", "Tokens of answers"]
+        columns = ["Split", f"Loss ({UNIT})", "Perplexity", "Bits a byte", "Tokens of answers"]
         blocks = [Block("The finished model on answers that it was not trained on.", Table(columns, rows))]
     if compared := find_comparison(facts):
         before, after = compared
@@ -177,8 +189,8 @@ def _index(facts: RunFacts) -> list[dict[str, Any]]:
     if facts.evaluation is None:
         return []
     name = facts.job["data"]["name"]
-    labels = {"loss": f"loss ({UNIT})", "perplexity": "perplexity"}
-    return [
+    labels = {"loss": f"loss ({UNIT})", "perplexity": "perplexity", BITS_PER_BYTE: "bits a byte of text"}
+    by_split = [
         index_entry(
             "text-generation",
             {"name": name, "type": facts.job["data"]["path"] or name, "split": split},
@@ -186,3 +198,4 @@ def _index(facts: RunFacts) -> list[dict[str, Any]]:
         )
         for split, scores in in_order(facts.evaluation["scores"]).items()
     ]
+    return [*by_split, *index_harness(facts)]

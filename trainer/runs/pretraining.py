@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from trainer.config.harness import without_harness
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
@@ -23,7 +24,7 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "model": _model_identity(job.model),
     }
     reads = [data.tokenizer.key, *(ref.key for ref in data.shards)]
-    return make_run(job, made_from, job.evaluation.without_harness(), reads, base=base)
+    return make_run(job, made_from, without_harness(job.evaluation), reads, base=base)
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:

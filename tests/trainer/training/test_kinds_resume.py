@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.depth import once
-from tests.processes import Running, start_ranks, start_warm
+from tests.processes import start_trainers
 from tests.support import SMALL_MODEL, curve, final_bytes, only_run, small_values, steps_recorded, write_config
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
 from trainer.corpus.preparation import PreparedData
@@ -45,7 +45,7 @@ def test_a_killed_run_ends_with_the_same_bytes(
     whole, killed = (Path(shutil.copytree(prepared[0], tmp_path / name)) for name in ("whole", "killed"))
     configs = [write_config(tmp_path / f"{s.name}.yaml", small_values(raw, s, **changes)) for s in (whole, killed)]
     finish(tmp_path / "said-whole", ranks, configs[0])
-    running = start(tmp_path / "said-killed", ranks, configs[1])
+    running = start_trainers(tmp_path / "said-killed", configs[1], ranks)
     ended = running[0].send_when(signal.SIGKILL, lambda: steps_recorded(killed) >= 9)
     assert ended.status == -signal.SIGKILL
     for other in running[1:]:
@@ -58,12 +58,6 @@ def test_a_killed_run_ends_with_the_same_bytes(
 
 def finish(said: Path, ranks: int, config: Path) -> str:
     """Train to the end; returns what the first rank tells."""
-    ended = [each.wait() for each in start(said, ranks, config)]
+    ended = [each.wait() for each in start_trainers(said, config, ranks)]
     assert [each.status for each in ended] == [0] * ranks, ended
     return ended[0].stderr
-
-
-def start(said: Path, ranks: int, config: Path) -> list[Running]:
-    if ranks == 1:
-        return [start_warm(said, "trainer.__main__", config)]
-    return start_ranks(said, ranks, "trainer.__main__", config)

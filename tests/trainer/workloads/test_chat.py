@@ -1,6 +1,7 @@
 """Instruction tuning: packed windows against conversations by themselves, the loop against a plain one, and what comes out."""
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, get_scheduler
 
-from tests.processes import start_ranks, start_warm
+from tests.processes import start_trainers, start_warm
 from tests.support import final_bytes, only_run, records, steps_recorded, write_config
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
@@ -200,6 +201,26 @@ def test_the_final_models_figures_are_those_of_the_last_evaluation(tuned: Finish
     assert evaluation["answer_tokens"]["validation"] == last["answer_tokens"]
 
 
+def test_bits_a_byte_are_of_the_text_of_the_answers_and_what_ends_them(tuned: Finished, chats: Path) -> None:
+    """As a plain loop over the conversations, one by one, finds them."""
+    folder, bits, size = tuned.store / tuned.run / "final", 0.0, 0
+    tokenizer, learner = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    for line in (chats / "test.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        pair = [{"role": "user", "content": row.get("prompt")}, {"role": "assistant", "content": row.get("completion")}]
+        messages = row.get("messages", pair)
+        asked = {"chat_template": MARKED, "return_dict": True, "return_assistant_tokens_mask": True}
+        made = tokenizer.apply_chat_template(messages, **asked)
+        ids, answered = torch.tensor(made["input_ids"]), torch.tensor(made["assistant_masks"])[1:] == 1
+        with torch.no_grad():
+            chances = learner(ids[None]).logits[0, :-1].log_softmax(dim=-1)
+        bits -= chances.gather(1, ids[1:, None])[answered].sum().item() / math.log(2)
+        size += sum(len(message["content"].encode()) for message in messages if message["role"] == "assistant")
+    evaluation = json.loads((tuned.store / tuned.run / "eval.json").read_text())
+    assert evaluation["answer_bytes"]["test"] == size
+    assert evaluation["scores"]["test"]["bits_per_byte"] == pytest.approx(bits / size, rel=1e-5)
+
+
 @pytest.mark.parametrize(
     ("rows", "line", "problem"),
     [
@@ -225,21 +246,30 @@ def test_a_bad_record_is_named_by_file_and_line_before_training(
 
 @pytest.mark.deep
 @pytest.mark.slow
-def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(tuned: Finished, chats: Path, model: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **OFTEN))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_that_is_killed_twice_ends_with_the_same_bytes(
+    tuned: Finished, chats: Path, model: Path, tmp_path: Path, ranks: int
+) -> None:
+    store, clean = tmp_path / "store", tuned.store if ranks == 1 else tmp_path / "clean"
+    values = [chat_values(chats, each, model, **OFTEN) for each in (store, clean)]
+    config, of_clean = (write_config(tmp_path / f"{number}.yaml", each) for number, each in enumerate(values))
+    if ranks > 1:
+        assert {each.wait().status for each in start_trainers(tmp_path / "clean-said", of_clean, ranks)} == {0}
     for number, step in enumerate((3, 9)):
-        running = start_warm(tmp_path / str(number), "trainer.__main__", config)
-        ended = running.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
+        first, *others = start_trainers(tmp_path / str(number), config, ranks)
+        ended = first.send_when(signal.SIGKILL, lambda step=step: steps_recorded(store) >= step)
         assert ended.status == -signal.SIGKILL
-    ended = start_warm(tmp_path / "last", "trainer.__main__", config).wait()
+        for other in others:
+            other.send(signal.SIGKILL)
+            other.wait()
+    ended, *_ = [each.wait() for each in start_trainers(tmp_path / "last", config, ranks)]
     assert ended.status == 0, ended
     assert "continuing from" in ended.stderr
-    assert final_bytes(store) == final_bytes(tuned.store)
+    assert final_bytes(store) == final_bytes(clean)
     for kind in ("train", "evaluation"):
-        first, second = ([each["loss"] for each in records(root, kind)] for root in (store, tuned.store))
+        first, second = ([each["loss"] for each in records(root, kind)] for root in (store, clean))
         assert first == second
-    files = [next(root.glob("runs/*/eval.json")).read_text() for root in (store, tuned.store)]
+    files = [next(root.glob("runs/*/eval.json")).read_text() for root in (store, clean)]
     assert json.loads(files[0])["samples"] == json.loads(files[1])["samples"]
 
 
@@ -250,7 +280,7 @@ def test_two_ranks_compute_what_one_does(tuned: Finished, chats: Path, model: Pa
     store = tmp_path / "store"
     changes = {**OFTEN, "training__sharding": sharding, "run": "two"}
     config = write_config(tmp_path / "job.yaml", chat_values(chats, store, model, **changes))
-    for ended in start_ranks(tmp_path / "said", 2, "trainer.__main__", config):
+    for ended in start_trainers(tmp_path / "said", config, 2):
         assert ended.wait().status == 0
     ours, theirs = ([each["loss"] for each in records(root, "train")] for root in (store, tuned.store))
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=TOLERANCE)

@@ -109,7 +109,7 @@ def test_it_is_compared_listed_traced_and_promoted(tuned: Finished, tmp_path: Pa
     measured = find_measured(Store(str(store)), tuned.run)
     assert isinstance(measured, ChatEvaluation) and measured.measured_on is not None
     move = promote(Store(str(store)), "answers", tuned.run, measured.figures(), "by hand", measured.measured_on)
-    assert move.scores.keys() == {"loss", "perplexity"}
+    assert move.scores.keys() == {"loss", "perplexity", "bits_per_byte"}
 
 
 def test_text_is_what_else_it_can_be_measured_on(tuned: Finished) -> None:

@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from tests.depth import once
-from tests.processes import Running, start_ranks, start_warm
+from tests.processes import start_trainers
 from tests.support import final_bytes, records, steps_recorded, write_config
 from tests.trainer.labelled_data import as_jsonl, bert_folder, written
 from tests.trainer.labelled_pairs import finetune_job
@@ -267,21 +267,16 @@ def test_a_killed_run_ends_with_the_same_bytes(
         name: write_config(tmp_path / f"{name}.yaml", word_values(words, store, pretrained, **often))
         for name, store in stores.items()
     }
-    for each in start(tmp_path / "said-clean", configs["clean"], ranks):
+    for each in start_trainers(tmp_path / "said-clean", configs["clean"], ranks):
         assert each.wait().status == 0
-    first, *others = start(tmp_path / "said-killed", configs["killed"], ranks)
+    first, *others = start_trainers(tmp_path / "said-killed", configs["killed"], ranks)
     assert first.send_when(signal.SIGKILL, lambda: steps_recorded(stores["killed"]) >= 8).status == -signal.SIGKILL
     for other in others:
         other.send(signal.SIGKILL)
         other.wait()
-    ended = [each.wait() for each in start(tmp_path / "said-last", configs["killed"], ranks)]
+    ended = [each.wait() for each in start_trainers(tmp_path / "said-last", configs["killed"], ranks)]
     assert {each.status for each in ended} == {0}, ended
     assert "continuing from" in ended[0].stderr
     assert final_bytes(stores["killed"]) == final_bytes(stores["clean"])
     found, expected = ([(r["step"], r["loss"], r["f1"]) for r in records(s, "evaluation")] for s in stores.values())
     assert found == expected
-
-
-def start(said: Path, config: Path, ranks: int) -> list[Running]:
-    module = "trainer.__main__"
-    return start_ranks(said, ranks, module, config) if ranks > 1 else [start_warm(said, module, config)]

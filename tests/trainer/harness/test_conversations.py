@@ -1,0 +1,143 @@
+"""What lm-eval measures of a model that answers: by its chat template or as plain text, in the run's own evaluation."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes import cores, start_warm
+from tests.support import only_run, write_config
+from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
+from tests.trainer.conftest import Finished
+from tests.trainer.harness.making import write_task
+from trainer.common.errors import ConfigError
+from trainer.common.progress import silent
+from trainer.comparison.chat import CHAT
+from trainer.comparison.runs import read_runs
+from trainer.config.chat import ChatJob
+from trainer.config.harness import HarnessConfig
+from trainer.evaluation.requests import harness_measurement
+from trainer.harness.measuring import measure_harness
+from trainer.kinds.foresight import foresee
+from trainer.kinds.reporting import make_report
+from trainer.preflight.chat import chat_preflight
+from trainer.store.storage import Store
+from trainer.upkeep.promotion import find_measured
+
+FIGURE = "harness/tiny/acc"
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_chats(tmp_path_factory.mktemp("chats"))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_model(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> HarnessConfig:
+    """A task that is asked by the chat template, with one solved example before each question."""
+    options = write_task(tmp_path_factory.mktemp("tasks"))
+    return options.model_copy(update={"chat_template": True, "few_shot": 1})
+
+
+@pytest.fixture(scope="module")
+def tuned(chats: Path, model: Path, asked: HarnessConfig, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run that a process trained and measured; not to be written to."""
+    folder = tmp_path_factory.mktemp("tuned")
+    values = chat_values(chats, folder / "store", model, **asking(asked))
+    ended = start_warm(folder / "said", "trainer.__main__", write_config(folder / "job.yaml", values)).wait()
+    assert ended.status == 0, ended.stderr
+    return Finished(folder / "store", only_run(folder / "store"))
+
+
+def asking(options: HarnessConfig) -> dict[str, Any]:
+    return {"training__epochs": 1, "evaluation__harness": options.model_dump()}
+
+
+def job_of(tuned: Finished, chats: Path, model: Path, options: HarnessConfig) -> ChatJob:
+    return chat_job(chats, tuned.store, model, **asking(options))
+
+
+def test_its_figures_stand_beside_those_of_the_answers(tuned: Finished) -> None:
+    store = Store(str(tuned.store))
+    value = json.loads((tuned.store / tuned.run / "harness.json").read_text())["tasks"]["tiny"]["figures"]["acc"]["value"]
+    found = find_measured(store, tuned.run)
+    assert found is not None and found.figures()[FIGURE] == value
+    assert found.figures().keys() == {"loss", "perplexity", "bits_per_byte", FIGURE}
+    page, card = ((tuned.store / tuned.run / name).read_text() for name in ("report.html", "final/README.md"))
+    assert "Results of lm-eval" in page and "acc (lm-eval, 1-shot)" in card
+
+
+def test_directly_after_it_is_found_done_and_other_settings_are_measured_anew(
+    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig
+) -> None:
+    stages = foresee(job_of(tuned, chats, model, asked))
+    assert [(stage.stage, stage.verdict) for stage in stages[-3:]] == [
+        ("evaluation", "reused"), ("harness", "reused"), ("report", "reused"),
+    ]  # fmt: skip
+    plain = asked.model_copy(update={"chat_template": False})
+    assert [stage.verdict for stage in foresee(job_of(tuned, chats, model, plain))[-3:-1]] == ["reused", "made"]
+
+
+def test_figures_are_compared_where_questions_are_asked_alike(
+    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig, tmp_path: Path
+) -> None:
+    moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
+    told = []
+    for options in (asked, asked.model_copy(update={"chat_template": False})):
+        job = job_of(moved, chats, model, options)
+        with cores(1):
+            measure_harness(harness_measurement(job, moved.run), True, silent())
+        make_report(Store(job.store), moved.run)
+        (run,) = read_runs(Store(job.store), [moved.run], [CHAT])
+        told.append(CHAT.measure(run, run.evaluation or {})[FIGURE])
+    (_, by_template), (_, as_text) = told
+    assert by_template != as_text
+
+
+def test_it_is_tried_before_training(tuned: Finished, chats: Path, model: Path, asked: HarnessConfig) -> None:
+    job = job_of(tuned, chats, model, asked)
+    gate = {"name": "answers", "metric": "harness/tiny/accuracy", "threshold": 0.5}
+    wrong = ChatJob.model_validate({**job.model_dump(), "promotion": gate})
+    with pytest.raises(ConfigError, match=r"which no task has that is asked; there is harness/tiny/acc"):
+        chat_preflight(wrong, silent())
+    assert chat_preflight(job, silent()).plan is not None
+
+
+def test_a_model_without_a_template_is_not_asked_by_one(
+    tuned: Finished, model: Path, asked: HarnessConfig, chats: Path
+) -> None:
+    job = job_of(tuned, chats, model, asked)
+    bare = chat_model(Path(tuned.store).parent / "bare", template=None)
+    measuring = harness_measurement(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
+    with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
+        measure_harness(measuring, False, silent())
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("by_template", [True, False])
+def test_the_figures_are_those_of_lm_evals_own_command_line(
+    tuned: Finished, chats: Path, model: Path, asked: HarnessConfig, tmp_path: Path, by_template: bool
+) -> None:
+    moved = Finished(Path(shutil.copytree(tuned.store, tmp_path / "store")), tuned.run)
+    options = asked.model_copy(update={"chat_template": by_template})
+    with cores(1):
+        job = harness_measurement(job_of(moved, chats, model, options), moved.run)
+        figure = measure_harness(job, True, silent()).tasks["tiny"].figures["acc"]
+    final = moved.store / moved.run / "final"
+    words = ["--model", "hf", "--model_args", f"pretrained={final}", "--tasks", "tiny", "--num_fewshot", "1"]
+    words += ["--include_path", options.include_path or "", "--device", "cpu", "--output_path", str(tmp_path / "out.json")]
+    words += ["--batch_size", str(job.evaluation.batch)]
+    words += ["--apply_chat_template", "--fewshot_as_multiturn", "True"] if by_template else []
+    subprocess.run([sys.executable, "-m", "lm_eval", *words], check=True, capture_output=True, timeout=240)
+    (told,) = tmp_path.glob("out*.json")
+    theirs = json.loads(told.read_text())["results"]["tiny"]
+    assert (figure.value, figure.error) == (theirs["acc,none"], theirs["acc_stderr,none"])
