@@ -1,0 +1,104 @@
+"""Near duplicates among many documents: time, disk, and the memory of all processes, for signatures that are made up.
+
+    python -m benchmarks.many_documents [DOCUMENTS]
+
+The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them. They
+are random numbers here, and each key that documents share was planted, so it is known how many must go.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from trainer.common.progress import silent
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.pieces import Piece
+from trainer.corpus.shard_workers import Workers
+from trainer.curation.arrays import write_arrays
+from trainer.curation.deciding import Deciding
+from trainer.curation.keys import KEYS, Signature
+from trainer.curation.measuring import MOST_UNITS, Unit
+from trainer.curation.numbering import Numbered, Numbering
+from trainer.curation.plan import Plan
+from trainer.store.storage import Store
+
+WORKERS = 2
+FAMILY = 64
+"""Units whose planted documents resemble those of the first of them."""
+
+PLANTED = 100
+"""One document of so many is planted."""
+
+
+def job_in(folder: str) -> PrepareJob:
+    data = {
+        "corpora": [{"name": "made", "paths": ["made"]}],
+        "curation": {"near": {}, "exact": None},
+        "tokenizer": {"vocab_size": 1024},
+        "workers": WORKERS,
+    }
+    return PrepareJob.model_validate({"store": f"{folder}/store", "data": data})
+
+
+def numbered(job: PrepareJob, documents: int) -> Numbering:
+    """Units of as many documents each, of one piece."""
+    (corpus,), each = job.data.corpora, documents // MOST_UNITS
+    units = [
+        Numbered(
+            Unit(corpus, None, (), "measures/made", number, MOST_UNITS, (Piece(f"{number}", "", 0, 0, 1, 1, True, "", 1),)),
+            np.array([number * each]), np.array([each]),
+        )
+        for number in range(MOST_UNITS)
+    ]  # fmt: skip
+    return Numbering(units, {corpus.name: 0}, {corpus.name: np.full(MOST_UNITS, each)}, each * MOST_UNITS)
+
+
+def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
+    """Make up the keys of all documents; returns how many must go."""
+    assert job.data.curation is not None and job.data.curation.near is not None
+    store, by, dropped = Store(job.store), Signature.of(job.data.curation.near), 0
+    for number, (unit, _, counts) in enumerate(numbering.units):
+        rows = int(counts[0])
+        keys = np.random.default_rng(number).integers(1, 2**64, (rows, by.bands, 1), np.uint64)
+        planted = np.arange(rows // PLANTED)
+        family = np.random.default_rng(2**32 + number // FAMILY).integers(1, 2**64, (len(planted), by.bands), np.uint64)
+        bands = planted % by.bands  # one of the keys is enough
+        keys[planted, bands, 0] = family[planted, bands]
+        dropped += len(planted) if number % FAMILY else 0
+        write_arrays(store, unit.key(by), {KEYS: keys})
+    return dropped
+
+
+def decide(job: PrepareJob, documents: int) -> int:
+    """Drop the near duplicates; returns how many those are."""
+    with Workers(WORKERS) as workers:
+        decided = Deciding(Store(job.store), job, Plan("", "", [], [], []), workers, silent())
+        decided.numbering = numbered(job, documents)
+        decided.reasons = np.zeros(decided.numbering.total, np.uint8)
+        decided.drop_duplicates()
+    return int((decided.reasons > 0).sum())
+
+
+def main(documents: int) -> None:
+    from benchmarks.measure import run_watched, say
+
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
+        job = job_in(folder)
+        numbering = numbered(job, documents)
+        dropped = write_signatures(job, numbering)
+        say("documents, of which must go", f"{numbering.total:,}, {dropped:,}")
+        command = ["-m", "benchmarks.many_documents", "decide", folder, str(documents), str(dropped)]
+        seconds, peak = run_watched(command)
+        pairs = sum(path.stat().st_size for path in Path(job.store, "measures/pairs").rglob("*") if path.is_file())
+        say("time, peak memory of all processes, kept of pairs", f"{seconds:.0f} s, {peak:.0f} MiB, {pairs / 2**20:.0f} MiB")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["decide"]:
+        found = decide(job_in(sys.argv[2]), int(sys.argv[3]))
+        if found != int(sys.argv[4]):
+            sys.exit(f"{found} documents went instead of {sys.argv[4]}")
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 100_000_000)
