@@ -106,7 +106,8 @@ def test_a_job_names_trackers_that_there_are_and_each_once(raw: Path, tmp_path: 
 @pytest.mark.deep
 def test_mlflow_goes_on_with_a_run_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where an operational setting is another one, which it does not take for a parameter."""
-    mlflow = pytest.importorskip("mlflow")
+    import mlflow  # takes seconds to load
+
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     cpu_runtime()
     for steps, save_every, numerator in (((1, 2, 3), 10, 1), ((3, 4), 20, 1), ((4, 5), 20, 2)):
