@@ -10,7 +10,7 @@ import pytest
 from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT
-from trainer.curation import sharing, text_measures
+from trainer.curation import functions, sharing
 from trainer.curation.report import tell
 
 
@@ -189,7 +189,7 @@ def test_the_table_is_told_without_the_functions(
     decide(job)
     (tmp_path / "removed.py").unlink()
     monkeypatch.delitem(sys.modules, "removed")
-    text_measures._load.cache_clear()
+    functions.load_function.cache_clear()
     assert "removed:judge: value too low" in shown(job.store, capsys)
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
     given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
