@@ -129,9 +129,14 @@ def test_bad_records_are_counted_in_each_split_by_itself(tmp_path: Path) -> None
     bad: dict[str, Any] = {"messages": []}
     write_splits(tmp_path, validation=[conversation(SENTENCES[1], "yes"), bad], test=[bad, conversation(SENTENCES[2], "yes")])
     assert kept_out(job_of(tmp_path, chat_values(tmp_path, "s", "x", data__max_bad_records=1))) == [1, 2]
-    write_splits(tmp_path, validation=[conversation(SENTENCES[1], "yes"), bad, bad], test=[conversation(SENTENCES[2], "yes")])
-    with pytest.raises(RecordError, match=r"validation.jsonl: line 3: `messages` is an empty list.*more than the 1 that"):
-        decide(job_of(tmp_path, chat_values(tmp_path, "s", "x", data__max_bad_records=1)))
+    write_documents(tmp_path / "validation-more.jsonl", [conversation(SENTENCES[3], "yes"), bad])
+    several = chat_values(
+        tmp_path, "s", "x", data__max_bad_records=1, data__validation=[str(tmp_path / "validation*.jsonl")]
+    )  # fmt: skip
+    with pytest.raises(RecordError, match=r"line 2: `messages` is an empty list.*more than the 1 that max_bad_records allows"):
+        decide(job_of(tmp_path, several))
+    several["data"]["max_bad_records"] = 2
+    assert kept_out(job_of(tmp_path, several)) == [1, 2, 3]
 
 
 def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> None:

@@ -110,12 +110,14 @@ def test_installed_packages_are_of_their_own_files(folder: Path, monkeypatch: py
 @pytest.mark.parametrize("changed", ["rules", "words"])
 def test_a_process_that_goes_on_uses_a_changed_function_under_its_new_name_alone(folder: Path, changed: str) -> None:
     """As one does that several curations are done in."""
-    write(folder, lasting__init="", lasting__words="MOST = 9\n", lasting__rules="from . import words\n" + LONG)
-    before = Function("lasting.rules:judge")
+    package = f"lasting_{changed}"
+    texts = {"init": "", "words": "MOST = 9\n", "rules": f"from . import words\n{LONG}\n"}
+    write(folder, **{f"{package}__{name}": text for name, text in texts.items()})
+    before = Function(f"{package}.rules:judge")
     assert before.source and before(TEXT)["value"].tolist() == [1.0]
-    texts = {"rules": f"from . import words\n{LONG} + 100\n", "words": "MOST = 109\n"}
-    write(folder, **{f"lasting__{changed}": texts[changed]})
-    after = Function("lasting.rules:judge")
+    others = {"words": "MOST = 109\n", "rules": f"from . import words\n{LONG} + 100\n"}
+    write(folder, **{f"{package}__{changed}": others[changed]})
+    after = Function(f"{package}.rules:judge")
     assert after.source != before.source
     assert after(TEXT)["value"].tolist() == [0.0]
     assert before(TEXT)["value"].tolist() == [1.0], "what was begun with it goes on with it"
