@@ -31,10 +31,7 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     for split, each in parts.items():
         for part in each:
             table = open_table(part, data)
-            labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(table.columns)
-            needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
-            if missing := [column for column in needed if column not in table.columns]:
-                raise _lacks(data, part, missing[0], table.columns)
+            require_columns(data, split, part, table.columns)
             identified.setdefault(split, set()).add(data.id_column in table.columns)
             dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
             if table.class_names is not None:
@@ -46,6 +43,14 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
         found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
         raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
     return list(dropped), named
+
+
+def require_columns(data: LabelledDataConfig, split: str, part: Part, found: list[str]) -> None:
+    """Raise `CorpusError` if the columns of a split's part lack texts, or labels, which a test split may do without."""
+    labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(found)
+    needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
+    if missing := [column for column in needed if column not in found]:
+        raise _lacks(data, part, missing[0], found)
 
 
 def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identified: dict[str, set[bool]]) -> None:

@@ -25,7 +25,7 @@ from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.seals import read_sealed
 from trainer.runs.clean import KeptOut, clean_of, find_kept_out
-from trainer.store.manifest import digest_file
+from trainer.store.manifest import MANIFEST, digest_file, seal
 from trainer.store.storage import Store
 
 
@@ -48,7 +48,10 @@ def test_the_record_names_the_files_the_n_gram_and_the_decisions(curated: Finish
     kept_out = read_decisions(store, f"decisions/{name}").details["kept_out"]
     record = read_sealed(store, f"{curated.run}/eval.json")
     assert record is not None
-    told = {"ngram": 13, "least_words": 5, "files": kept_out["files"], "decisions": [f"decisions/{name}"]}
+    told = {
+        "ngram": 13, "least_words": 5, "files": kept_out["files"], "decisions": [f"decisions/{name}"],
+        "texts": 1, "too_short": 0,
+    }  # fmt: skip
     assert record["clean_of"] == told
     lineage = read_sealed(store, f"{curated.run}/lineage.json")
     assert lineage is not None and lineage["evaluation"]["clean_of"] == told
@@ -62,7 +65,7 @@ def test_an_evaluation_of_a_checkpoint_tells_it_as_well(store: Store, curated: F
     assert made.clean_of is not None and made.clean_of.ngram == 13
     assert made.lines()[-1] == (
         f"The text that the model was trained on shares no 13-gram of words with {curated.store.parent / KEPT_OUT} (by "
-        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for)."
+        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for: 0 of 1)."
     )
 
 
@@ -70,6 +73,30 @@ def test_a_run_on_text_that_was_not_decontaminated_tells_nothing(finished: Finis
     assert clean_of(Store(str(finished.store)), finished.run) is None
     record = read_sealed(Store(str(finished.store)), f"{finished.run}/eval.json")
     assert record is None or "clean_of" not in record
+
+
+@pytest.mark.deep
+def test_it_is_told_how_many_examples_were_too_short_to_be_looked_for_if_all_decisions_tell(
+    raw: Path, store: Store, curated: Finished, tmp_path: Path
+) -> None:
+    other, kept = write_other(tmp_path), curated.store.parent / KEPT_OUT
+    other.write_text(other.read_text() + "too short\nthis too\nand these four words\n")
+    prepare(curated_run(raw, Path(store.url), decontaminated(other, kept)).preparation(), silent())
+    found = clean_of(store, curated.run)
+    assert found is not None and (found.texts, found.too_short) == (5, 3)
+    assert found.describe().endswith("examples of fewer than 5 words were not looked for: 3 of 5).")
+    alone = clean_of(store, curated.run, {(digest_file(kept).sha256, "text")})
+    assert alone is not None and [file.path for file in alone.files] == [str(kept)] and (alone.texts, alone.too_short) == (1, 0)
+    assert clean_of(store, curated.run, {(digest_file(kept).sha256, "text"), ("0" * 64, "text")}) is None
+    for key in found.decisions:
+        manifest = read_decisions(store, key)
+        if len(manifest.details["kept_out"]["files"]) == 1:
+            del manifest.details["kept_out"]["texts"]
+            store.write_json(f"{key}/{MANIFEST}", seal(manifest.model_dump(mode="json")))
+    older = clean_of(store, curated.run)
+    assert older is not None and older.texts is None and older.too_short is None
+    assert older.describe().endswith("examples of fewer than 5 words were not looked for).")
+    assert older.model_dump() == found.model_dump(exclude={"texts", "too_short"}), "as it was told before there were counts"
 
 
 def decontaminated(*files: Path, **options: Any) -> dict[str, Any]:
