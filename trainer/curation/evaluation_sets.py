@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from trainer.chat.messages import MESSAGES
 from trainer.chat.records import Counts, read_records
 from trainer.common.errors import ConfigError, CorpusError, RecordError
 from trainer.config.chat import ChatDataConfig, ChatJob
@@ -29,9 +30,6 @@ from trainer.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
 from trainer.labelled.texts import read_texts
 from trainer.records.kinds import CHAT, task_of
 from trainer.store.storage import Store
-
-MESSAGES = "messages"
-"""The field that the texts of a conversation are told to be of, however its record is written."""
 
 PLACES = {"name", "path", "subset", "train", "validation", "test"}
 """Of a job's data what says where it is, not how it is read."""

@@ -13,6 +13,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from trainer.chat.encoded import ChatSet, ChatSplit, open_chat
+from trainer.chat.messages import MESSAGES
 from trainer.chat.windows import pack_split
 from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress
@@ -28,6 +29,7 @@ from trainer.models.answering import load_answering, outline_answering
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
 from trainer.records.seals import write_sealed
+from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
@@ -80,6 +82,7 @@ def evaluate_answers(
             data.details, job.data.model_dump(), VALIDATION, training.precision,
             measured[VALIDATION].text_bytes if data.keeps_text else None,
         ),
+        clean_of=runtime.on_first(lambda: clean_of_splits(store, other or run_key, data.details, [MESSAGES])),
         model=wanted.model.key if other else None,
     )  # fmt: skip
     runtime.on_first(lambda: _record(store, None if other else run_key, result))

@@ -50,7 +50,7 @@ from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
 from trainer.records.seals import write_sealed
-from trainer.runs.clean import clean_of_labelled
+from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
@@ -176,7 +176,7 @@ def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
 def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
     """What the text is clean of that the model's run began with, if it is all that the model is measured on."""
     run = run_at(store, found.key) if found.key else None
-    return clean_of_labelled(store, run, data.details) if run else None
+    return clean_of_splits(store, run, data.details, data.details["text_columns"]) if run else None
 
 
 def _check_reads(found: Checkpoint, data: EncodedSet) -> None:

@@ -66,8 +66,8 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
     return KeptOut(True, least_words)
 
 
-def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> CleanOf | None:
-    """The labelled files that a fine-tuned run is measured on, if they were kept out of all text that its model began with.
+def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:
+    """The files that a tuned run is measured on, if these fields were kept out of all text that its model began with.
 
     `details` are those of the encoded set. None if there are others, or it is not known.
     """
@@ -78,7 +78,7 @@ def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> Cle
         return None
     splits = {TRAIN if source["validation_cut"] else VALIDATION, TEST} & source["identity"].keys()
     digests = [sha256 for split in splits for sha256, *_ in source["identity"][split]]
-    return clean_of(store, base, {(sha256, column) for sha256 in digests for column in details["text_columns"]})
+    return clean_of(store, base, {(sha256, column) for sha256 in digests for column in fields})
 
 
 def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any]]:

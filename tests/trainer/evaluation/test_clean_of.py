@@ -19,6 +19,7 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.decisions import read_decisions
 from trainer.curation.preparing import prepare
+from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
@@ -211,3 +212,23 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
     with cores(1):
         run = train(job, silent(), encode_conversations(job, silent())).key
     assert find_kept_out(store, run, {(digest, "text")}) is None
+
+
+@pytest.mark.deep
+def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path) -> None:
+    for split, first in LABELLED.items():
+        rows = [
+            {"prompt": f"what is the text of {n} in all of it", "completion": f"it is {n}"} for n in range(first, first + 6)
+        ]
+        write_documents(tmp_path / f"{split}.jsonl", rows)
+    changes = {"data__context": 32, "data__chat_template": TEMPLATE, "training__epochs": 1}
+    job = chat_job(tmp_path, tmp_path / "store", "base", **changes)
+    named = {"jobs": [str(write_config(tmp_path / "chat.yaml", job.model_dump(mode="json")))]}
+    run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named}, run="base"))
+    with cores(1):
+        encoded = encode_conversations(job, silent())
+        evaluation = evaluate_answers(job, train(job, silent(), encoded).key, silent(), encoded=encoded.key)
+    assert evaluation.clean_of is not None
+    assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
+    assert {file.field for file in evaluation.clean_of.files} == {"messages"}
+    assert evaluation.clean_of.describe() in evaluation.lines()
