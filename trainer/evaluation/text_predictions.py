@@ -54,7 +54,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
         return earlier
     runtime.on_first(store.sweep)
     check_weights(wanted.model.beside or wanted.model.folder)
-    encoder = load_text_encoder(wanted.model.folder, wanted.data)
+    encoder = load_text_encoder(wanted.model.folder, wanted.data, finished=True)
     model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
     if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
         raise TokenizerError(

@@ -13,6 +13,7 @@ from trainer.config.engines import Engine, RayEngine
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, open_labelled
@@ -88,6 +89,12 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
+    if encoder.other_class is not None:
+        log.warning(
+            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no space before "
+            "words, as the model is trained to read them: load it with `%s.from_pretrained`",
+            encoder.other_class, PLAIN_CLASS,
+        )  # fmt: skip
     with (
         forgetting_changed(store),
         open_labelled(data, recipe.source, progress) as labelled,
@@ -202,6 +209,7 @@ def _describe(
         "pad_id": encoder.pad_id,
         "pad_is_end": encoder.pad_is_end,
         "divider": encoder.divider,
+        **({"tokenizer_class": PLAIN_CLASS} if encoder.other_class is not None else {}),
         "vocab_size": encoder.vocab_size,
         "duplicates_across": labelled.duplicates,
         "splits": {
