@@ -17,7 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.chat.data import Encoded
-from trainer.labelled.encoded import ENDING, Lists, encoded_manifest, open_rows
+from trainer.labelled.encoded import ENDING, encoded_manifest, open_rows
+from trainer.labelled.encoded_splits import Lists
 from trainer.order.packing import Packing
 from trainer.store.manifest import fetch_made
 from trainer.store.storage import Store

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.config.finetuning import FinetuneJob, MeasurementConfig
-from trainer.labelled.encoded import EncodedSet, EncodedSplit
+from trainer.labelled.encoded import EncodedSet
+from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
 from trainer.metrics.measures import (
     Metrics,
     default_metrics,
@@ -84,21 +85,24 @@ def score(model: PreTrainedModel, data: EncodedSet, split: str, job: FinetuneJob
 def gather_scores(
     rounds: Iterator[Predictions], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
 ) -> dict[str, float]:
-    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
-    held, labels = data.splits[split], data.splits[split].labels
-    assert labels is not None
+    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank.
+
+    They are of the examples that are labelled, of which there must be some.
+    """
+    held = data.splits[split]
     metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
-    total = 0.0
+    total, measured = 0.0, 0
     for round_ in rounds:
-        references = labels[held.rows(round_.examples)]
-        total += float(_losses(round_.logits, references).sum())
+        examples, logits = round_.examples[held.labelled[round_.examples]], round_.logits[held.known(round_.examples)]
+        references = held.labels[held.rows(examples)]
+        total, measured = total + float(_losses(logits, references).sum()), measured + len(references)
         if metrics is not None:
-            sides: list[Any] = [decide(round_.logits, data), references]
-            if held.words is not None:
-                sides = [held.words.named(round_.examples, each, data.details["classes"]) for each in sides]
+            sides: list[Any] = [decide(logits, data), references]
+            if isinstance(held, EncodedWords):
+                sides = [held.words.named(examples, each, data.details["classes"]) for each in sides]
             metrics.add_batch(*sides)
     figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
-    scores = {"loss": total / len(labels), **figures}
+    scores = {"loss": total / measured, **figures}
     _require_figure(job, scores)
     return scores
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import RecordError
 from trainer.labelled.data import Example, LabelledSplit
-from trainer.labelled.encoded import FIRST_TOKENS, LISTS
+from trainer.labelled.encoded_splits import FIRST_TOKENS, LISTS
 from trainer.labelled.text_encoder import Encoding, TextEncoder
 from trainer.labelled.words import UNSEEN, all_words
 

@@ -17,7 +17,7 @@ from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, open_labelled
-from trainer.labelled.encoded import ENDING, KIND, EncodedSet, EncodedSplit, open_encoded, tokenizer_paths
+from trainer.labelled.encoded import ENDING, KIND, EncodedSet, open_encoded, tokenizer_paths
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.pretrained.finding import find_model
@@ -26,9 +26,7 @@ from trainer.records.origins import without_test
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
 from trainer.store.storage import Store
 
-__all__ = [
-    "EncodedSet", "EncodedSplit", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths",
-]  # fmt: skip
+__all__ = ["EncodedSet", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths"]
 
 log = logging.getLogger(__name__)
 
@@ -91,8 +89,8 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
     if encoder.other_class is not None:
         log.warning(
-            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no space before "
-            "words, as the model is trained to read them: load it with `%s.from_pretrained`",
+            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no space "
+            "before words, as the model is trained to read them: load it with `%s.from_pretrained`",
             encoder.other_class, PLAIN_CLASS,
         )  # fmt: skip
     with (
@@ -176,10 +174,11 @@ def find_made(store: Store, max_bad_records: int, recipe: Recipe[Any]) -> Artifa
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:
     for split, found in labelled.splits.items():
-        if 0 < (known := int((~unlabelled(found.labels)).sum())) < len(found):
+        if 0 < (missing := int(unlabelled(found.labels).sum())) < len(found):
             log.warning(
-                "data set %s: only %d of %d examples of the %s split are labelled, so it is predicted but not scored",
-                data.name, known, len(found), split,
+                "data set %s: %d of %d examples of the %s split have no label: all are predicted, and the figures are of the "
+                "%d others",
+                data.name, missing, len(found), split, len(found) - missing,
             )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
+from trainer.labelled.labels import UNLABELLED, Label, Labels, are_withheld, find_labels, plain_label, read_label
 
 OTHER_SEPARATOR = re.compile(r"[;|\t]")
 """What labels may be divided by where it is not said."""
@@ -27,6 +27,8 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
         value = _divided(value, data)
     if value is None:
         return None
+    if not isinstance(value, bool) and value == UNLABELLED:  # what stands where others have a list
+        return (UNLABELLED,)
     if not isinstance(value, list | tuple):
         raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
     if any(isinstance(each, bool) for each in value):
@@ -83,6 +85,8 @@ def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
     Raises `ValueError` with what was found and expected.
     """
     assert labels.classes is not None
+    if optional and value is not None and are_withheld(labels, value, (UNLABELLED,)):
+        value = None
     if value is None:
         if optional:
             return np.full(len(labels.classes), UNLABELLED, dtype=np.int8)

@@ -113,7 +113,8 @@ class TextEncoder:
 def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
     """The tokenizer of a model folder or a pretrained name, made ready for a data set.
 
-    Beside a `finished` model, which is not trained any more, words are read as that tokenizer reads them. Raises `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
+    Beside a `finished` model, which is not trained any more, words are read as that tokenizer reads them. Raises
+    `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
     """
     name, by_words = str(model), data.task == "tokens"
     config, tokenizer = load_own_tokenizer(name, plain=finished and by_words and _is_plain(name))

@@ -14,7 +14,7 @@ from trainer.records.plans import FinetunePlan
 from trainer.report.account import Account, Block, Section, Tile
 from trainer.report.curves import standard_curves
 from trainer.report.finetuning_card import make_card
-from trainer.report.finetuning_data import describe_data, in_order
+from trainer.report.finetuning_data import describe_data, in_order, tell_measured
 from trainer.report.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
@@ -104,7 +104,7 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
     if evaluation is None:
         return "The finished model has not been evaluated: there is no evaluation in the store."
     measured = [
-        f"{count(details['splits'][split]['examples'])} {split} examples: "
+        f"{tell_measured(details['splits'][split])} {split} examples: "
         + ", ".join(f"{evaluation.label(figure)} {score(scores.get(figure))}" for figure in figures)
         for split, scores in evaluation.scores.items()
     ]
@@ -144,7 +144,7 @@ def _results(
     blocks = [Block("There is no evaluation of the finished model in the store.")]
     if evaluation is not None:
         files = " and ".join(evaluation.predictions)
-        examples = {split: each["examples"] for split, each in details["splits"].items() if split != "train"}
+        examples = {split: tell_measured(each) for split, each in details["splits"].items() if split != "train"}
         note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
     if compared := find_comparison(facts):

@@ -23,6 +23,12 @@ def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
     return {split: splits[split] for split in (TRAIN, VALIDATION, TEST) if split in splits}
 
 
+def tell_measured(split: Mapping[str, Any]) -> str:
+    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it has."""
+    examples, labelled = count(split["examples"]), count(split["labelled"])
+    return examples if split["labelled"] in (0, split["examples"]) else f"{labelled} of {examples}"
+
+
 def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
     """The section on an encoded set, whose manifest has these details."""
     blocks = [Block(_note(facts, details), _split_table(details))]

@@ -11,12 +11,12 @@ MOST_CLASSES = 24
 """A confusion matrix of more classes is not read; what is shown instead are the most frequent mistakes."""
 
 
-def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, int]) -> Table:
-    """The finished model's figures by split; a split that is predicted but not labelled has none."""
+def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, str]) -> Table:
+    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has none."""
     rows = []
-    for split, number_of_examples in examples.items():
+    for split, measured in examples.items():
         scores = evaluation.scores.get(split, {})
-        rows.append([split, count(number_of_examples), *(score(scores.get(figure)) for figure in figures)])
+        rows.append([split, measured, *(score(scores.get(figure)) for figure in figures)])
     columns = (f"loss ({unit})" if each == "loss" else evaluation.label(each) for each in figures)
     return Table(["Split", "Examples", *columns], rows)
 

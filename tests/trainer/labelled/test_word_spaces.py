@@ -80,7 +80,8 @@ def test_a_model_beside_which_another_class_is_made_predicts_what_was_measured(
     caplog.set_level(logging.WARNING)
     words, model = write_words(tmp_path / "words", 60), gpt2_folder(tmp_path / "model", tokenizer=split_first(normalized=True))
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = Qwen2Config(vocab_size=byte_level_bpe().get_vocab_size(), max_position_embeddings=64, num_key_value_heads=2, **size)
+    vocab_size = byte_level_bpe().get_vocab_size()
+    config = Qwen2Config(vocab_size=vocab_size, max_position_embeddings=64, num_key_value_heads=2, **size)
     Qwen2ForTokenClassification(config).save_pretrained(model)
     job = word_job(words, tmp_path / "store", model, run="tagger", training__epochs=1)
     run = train(job, silent())

@@ -15,6 +15,7 @@ from tests.trainer.labelled_data import as_jsonl, as_parquet, bert_folder, gpt2_
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.encoded_splits import EncodedWords
 from trainer.labelled.encoding import EncodedSet, tokenizer_paths
 from trainer.labelled.words import IGNORED
 from trainer.records.basis import split_content
@@ -148,6 +149,8 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
         CorpusError, match=r"make that 4 classes, and 2 has no example. 3 stands first at .*train.jsonl: line 2"
     ):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 3]))
+    with pytest.raises(CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or name all classes"):
+        labels_of(tmp_path, (["a", "b"], [0, "B-X"]))
     with pytest.raises(CorpusError, match="integers up to 70 in 4 examples"):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 70]))
 
@@ -167,7 +170,7 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
         {"tokens": ["a", "", "b"], "ner_tags": ["O"] * 3},
     ]
     split = encoded(tmp_path, rows, bert_folder(tmp_path / "model")).splits["train"]
-    assert split.words is not None
+    assert isinstance(split, EncodedWords)
     assert [each.tolist() for each in split.words.by_example()] == [[True] * 10 + [False] * 3, [True, False, True]]
     assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
     assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text

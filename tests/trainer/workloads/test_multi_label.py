@@ -108,6 +108,10 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         labels(["a"], ["c"], classes=["a", "b"])
     with pytest.raises(CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"):
         labels([0], [2, 4], [4], [], [])
+    with pytest.raises(CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or name all"):
+        labels(["a"], ["b"], -1)
+    with pytest.raises(RecordError, match=r"line 3: column 'label': -1 is no class; the classes are 0 \('a'\), 1 \('b'\)"):
+        labels([0], [1], -1, classes=["a", "b"])
     with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
         labels(["a"], ["c"], task="classification")
     path = [written(tmp_path / "a.csv", "a,p,q\nx,1,0\ny,1,2\n")]
