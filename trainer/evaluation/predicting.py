@@ -14,6 +14,7 @@ from trainer.config.finetuning import FinetuneJob, MeasurementConfig
 from trainer.labelled.encoded import EncodedSet
 from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
 from trainer.metrics.measures import (
+    METRICS,
     Metrics,
     default_metrics,
     default_of_words,
@@ -148,12 +149,17 @@ def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
     scores = {"loss": 0.0, **metrics.compute()}
     _require_figure(job, scores)
     if job.promotion is not None and job.promotion.metric not in scores:
-        raise ConfigError(f"promotion.metric is {job.promotion.metric!r}, but what is measured are {', '.join(scores)}")
+        raise _not_measured("promotion.metric", job.promotion.metric, scores)
 
 
 def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
     if job.evaluation.best_by not in scores:
-        raise ConfigError(f"evaluation.best_by is {job.evaluation.best_by!r}, but what is measured are {', '.join(scores)}")
+        raise _not_measured("evaluation.best_by", job.evaluation.best_by, scores)
+
+
+def _not_measured(setting: str, wanted: str, scores: dict[str, float]) -> ConfigError:
+    metric = f" the metric {wanted!r}, not one of its figures" if wanted in METRICS else f" {wanted!r}"
+    return ConfigError(f"{setting} is{metric}, but what is measured are {', '.join(scores)}")
 
 
 def glue_task(job: FinetuneJob) -> str | None:

@@ -48,9 +48,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
         results=[
             Section("Results by split", _results(facts, evaluation, labels, unit, details)),
-            *_classes(
-                evaluation, bool(details["classes"]) and details["task"] == "tokens" and marks_entities(details["classes"])
-            ),
+            *_classes(evaluation, details),
         ],
         samples=[],
         data=describe_data(facts, details),
@@ -154,19 +152,20 @@ def _results(
     return blocks
 
 
-def _classes(evaluation: FinetuneEvaluation | None, of_entities: bool) -> list[Section]:
+def _classes(evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[Section]:
     """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled split."""
-    sections = []
+    sections, by_words = [], details["task"] == "tokens"
+    things = "Words" if by_words else "Examples"
     for split, found in (evaluation.classification if evaluation else {}).items():
-        few = len(found.classes) <= MOST_CLASSES
-        note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
-        if of_entities:
+        if by_words and marks_entities(details["classes"]):
             told = "How well the entities of each type are found: all words of one, with its type."
             sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
             continue
         blocks = [Block("How well each class is told.", class_table(found))]
         if found.confusion:  # one class an example, so that one is taken for another
-            blocks.insert(0, Block(note, confusion_table(found)))
+            few = len(found.classes) <= MOST_CLASSES
+            note = f"{things} by their label (rows) and prediction (columns)." if few else "The most frequent mistakes."
+            blocks.insert(0, Block(note, confusion_table(found, things)))
         sections.append(Section(f"Classes: {split}", blocks))
     return sections
 

@@ -33,8 +33,10 @@ def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
     """The section on an encoded set, whose manifest has these details."""
     blocks = [Block(_note(facts, details), _split_table(details))]
     if details["classes"]:
-        things = "Words" if details["task"] == "tokens" else "Examples"
-        blocks.append(Block(f"{things} of each class, and their share of those that are labelled.", _balance_table(details)))
+        things, seen = ("Words", " and seen") if details["task"] == "tokens" else ("Examples", "")
+        blocks.append(
+            Block(f"{things} of each class, and their share of those that are labelled{seen}.", _balance_table(details))
+        )
     return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
 
 
