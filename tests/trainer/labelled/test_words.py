@@ -86,18 +86,22 @@ def test_words_before_which_the_tokenizer_puts_no_space_get_one(tmp_path: Path) 
     assert split.read(np.array([0]))["input_ids"][0].tolist() == text
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "disk", "ids"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "described", "disk", "ids"])
 def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
     rows, options = word_rows(20), {**OPTIONS, "id_column": "id"}
     numbered = [{**row, "ner_tags": [CLASSES.index(tag) for tag in row["ner_tags"]]} for row in rows]
-    if kind == "disk":
+    if kind in ("disk", "described"):
         features = datasets.Features({
             "id": datasets.Value("string"), "tokens": datasets.List(datasets.Value("string")),
             "ner_tags": datasets.List(datasets.ClassLabel(names=CLASSES)),
         })  # fmt: skip
         saved = datasets.Dataset.from_list(numbered, features=features)
-        datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
-        found = read(source="disk", path=str(tmp_path / "saved"), **options)
+        if kind == "disk":
+            datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
+            found = read(source="disk", path=str(tmp_path / "saved"), **options)
+        else:
+            saved.to_parquet(path := str(tmp_path / "saved.parquet"))
+            found = read(source="parquet", train=[path], validation=[path], **options)
     else:
         source = "parquet" if kind == "parquet" else "jsonl"
         pack = as_parquet if kind == "parquet" else as_jsonl

@@ -172,12 +172,15 @@ def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
         labels("a\nu\n", train="a,p,q\nx,-1,-1\ny,1,0\n")
 
 
-def test_lists_of_a_saved_data_set_name_its_classes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["disk", "parquet"])
+def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -> None:
     rows = [{"a": "x", "label": [2, 0]}, {"a": "y", "label": []}]
-    kind = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
-    saved = datasets.Dataset.from_list(rows, features=kind)
+    features = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
+    saved = datasets.Dataset.from_list(rows, features=features)
     datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
-    found = read(source="disk", path=str(tmp_path / "saved"), **OPTIONS)
+    saved.to_parquet(path := str(tmp_path / "saved.parquet"))
+    place = {"path": str(tmp_path / "saved")} if kind == "disk" else {"train": [path], "validation": [path]}
+    found = read(source=kind, **place, **OPTIONS)
     assert (found.classes, found.labels["train"]) == (CLASSES, [[1, 0, 1], [0, 0, 0]])
 
 
