@@ -26,8 +26,8 @@ from trainer.evaluation.measured import (
     PREDICTED,
     Scoring,
     find_scoring,
+    identify_scoring,
     predictions_key,
-    require_scoring,
     tell_replaced,
 )
 from trainer.evaluation.predicting import (
@@ -75,7 +75,8 @@ def evaluate_run(
     `TokenizerError` and `ConfigError` if it does not read this data.
     """
     store = Store(job.store)
-    wanted = require_scoring(store, job, run_key, other, encoded)
+    check_asked(store, run_key, encoded)
+    wanted = identify_scoring(store, job, run_key, other, encoded)
     return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
 
 

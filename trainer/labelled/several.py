@@ -16,7 +16,7 @@ OTHER_SEPARATOR = re.compile(r"[;|\t]")
 YES, NO = ("1", "true"), ("0", "false")
 
 LabelList = tuple[Label, ...]
-"""The labels of one example, each once."""
+"""The labels of one example: those that apply, each once, or one for each of its words, in their order."""
 
 
 def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
@@ -69,10 +69,8 @@ def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelLi
     return tuple(column for column, word in zip(columns, said, strict=True) if word in YES)
 
 
-def find_classes(data: LabelledDataConfig, values: Iterable[Any], named: list[str] | None, examples: int) -> Labels:
-    """What `find_labels` says, also where several labels make one of the values that train has."""
-    if data.task not in ("multi-label", "tokens"):
-        return find_labels(data, values, named, examples)
+def find_listed(data: LabelledDataConfig, values: Iterable[LabelList | None], named: list[str] | None, examples: int) -> Labels:
+    """What `find_labels` says where each of the values that train has is a list of labels."""
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
     distinct = dict.fromkeys(label for value in values if value is not None for label in value)

@@ -87,6 +87,7 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
     assert told[0] == told[1]
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own, in the card
 def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_model_does(bert: Path, tmp_path: Path) -> None:
     words = write_words(tmp_path / "words", 60)
