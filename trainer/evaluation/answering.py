@@ -21,7 +21,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.answer_loss import AnswerLoss, answer_losses
-from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, require_answers
+from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, identify_answers
 from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.labelled.sources import VALIDATION
@@ -50,7 +50,8 @@ def evaluate_answers(
     `RunError`. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` if it does not read this data.
     """
     store, training, job = Store(job.store), job.training, as_measured(job, other)
-    wanted = require_answers(store, job, run_key, other, encoded)
+    check_asked(store, run_key, encoded)
+    wanted = identify_answers(store, job, run_key, other, encoded)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
     earlier = runtime.on_first(lambda: find_answers(store, wanted))
     if earlier is not None:

@@ -99,7 +99,10 @@ def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
 
 
 class PredictedTexts(Result):
-    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number."""
+    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number.
+
+    Where words are labelled, it is they that fell to classes: all `words` but those that the model did not see.
+    """
 
     key: str
     fingerprint: str
@@ -109,6 +112,8 @@ class PredictedTexts(Result):
     bad_records: int
     truncated: int
     predicted: dict[str, float]
+    words: int = 0
+    unseen_words: int = 0
     reused: bool = False
 
 
