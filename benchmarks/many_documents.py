@@ -3,7 +3,7 @@
     python -m benchmarks.many_documents [DOCUMENTS]
 
 The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them. They
-are random numbers here, and each key that documents share was planted, so it is known how many must go.
+are made up here, and each key that documents share was planted, so it is known how many must go.
 """
 
 import sys
@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
@@ -59,16 +60,23 @@ def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
     """Make up the keys of all documents; returns how many must go."""
     assert job.data.curation is not None and job.data.curation.near is not None
     store, by, dropped = Store(job.store), Signature.of(job.data.curation.near), 0
-    for number, (unit, _, counts) in enumerate(numbering.units):
-        rows = int(counts[0])
-        keys = np.random.default_rng(number).integers(1, 2**64, (rows, by.bands, 1), np.uint64)
-        planted = np.arange(rows // PLANTED)
-        family = np.random.default_rng(2**32 + number // FAMILY).integers(1, 2**64, (len(planted), by.bands), np.uint64)
+    for number, (unit, firsts, counts) in enumerate(numbering.units):
+        places = int(firsts[0]) + np.arange(int(counts[0]), dtype=np.uint64)
+        planted = np.arange(len(places) // PLANTED)
+        keys = places[:, None] * np.uint64(by.bands) + np.arange(1, by.bands + 1, dtype=np.uint64)
         bands = planted % by.bands  # one of the keys is enough
-        keys[planted, bands, 0] = family[planted, bands]
-        dropped += len(planted) if number % FAMILY else 0
-        write_arrays(store, unit.key(by), {KEYS: keys})
+        before = len(places) * (number % FAMILY)  # documents between this unit and the first of its family
+        keys[planted, bands] -= np.uint64(before * by.bands)
+        dropped += len(planted) if before else 0
+        write_arrays(store, unit.key(by), {KEYS: spread_out(keys)[:, :, None]})
     return dropped
+
+
+def spread_out(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Other numbers of 64 bits for other ones, as if at random: the last steps of SplitMix64 (Steele et al. 2014)."""
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def decide(job: PrepareJob, documents: int) -> int:
