@@ -33,7 +33,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 KIND = "decisions"
-FORMAT = 1
+FORMAT = 2
 PIECES = "pieces.json"
 LISTED = TypeAdapter(dict[str, list[Piece]])
 

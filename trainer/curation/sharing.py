@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainer.common.errors import StorageError
+from trainer.common.errors import ArtifactError, StorageError
 from trainer.curation.examples import Origins
 from trainer.curation.measures import composed
 from trainer.curation.overlaps import Overlap, overlaps
@@ -51,8 +51,13 @@ class Sharing:
             origin = _origins(self.overlap).find(found.length, found.hashed)
         except StorageError:  # of decisions that were made before this was kept
             return "an evaluation set"
-        paths = [file["path"] for file in self.files if (file["sha256"], file["field"]) == (origin.sha256, origin.field)]
-        return f"{paths[0]}#{origin.number} ({origin.field})"
+        for file in self.files:
+            if (file["sha256"], file["field"]) == (origin.sha256, origin.field):
+                return f"{file['path']}#{origin.number} ({origin.field})"
+        raise ArtifactError(
+            f"the manifest of the decisions names no evaluation file of SHA-256 {origin.sha256}: it is damaged; "
+            "delete the decisions to have them made anew"
+        )
 
 
 @cache

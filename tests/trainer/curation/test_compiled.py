@@ -61,7 +61,7 @@ def test_without_a_folder_that_can_be_written_every_process_compiles(told: str, 
 
 
 @pytest.mark.deep
-def test_every_loop_is_compiled_once_whatever_the_texts() -> None:
+def test_loops_are_compiled_once_whatever_the_texts_and_those_over_characters_for_ascii_as_well() -> None:
     for documents in ([], [b""], encoded(texts())):
         batch = of_texts.Texts(documents)
         of_texts.shingles(batch, 5)
@@ -70,4 +70,6 @@ def test_every_loop_is_compiled_once_whatever_the_texts() -> None:
     known = [loop for module in (loops, quality, repetition, c4, language) for loop in vars(module).values()]
     compiled = [loop for loop in known if isinstance(loop, numba.core.registry.CPUDispatcher)]
     assert len(compiled) > 20
-    assert {loop.__name__: len(loop.signatures) for loop in compiled if len(loop.signatures) > 1} == {}
+    over_characters = {"read_words", "count_lines", "find_lines", "_count_words", "_count_lines"}
+    for loop in compiled:
+        assert len(loop.signatures) <= (2 if loop.__name__ in over_characters else 1), loop.__name__

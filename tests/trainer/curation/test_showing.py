@@ -9,9 +9,11 @@ import pytest
 
 from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
-from trainer.common.errors import EXIT_BAD_INPUT
+from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
+from trainer.corpus.decisions import read_decisions
 from trainer.curation import functions, sharing
 from trainer.curation.report import tell
+from trainer.store.storage import Store
 
 
 @pytest.fixture
@@ -95,6 +97,10 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     for number, origin in origins.items():
         assert told[number] == f"  it shares {' '.join(said[number].split()[:13])!r} with {tmp_path}/{origin}"
     assert told[3] == told[5] == "  no rule speaks against it"
+    (name,) = Store(job.store).names("decisions")
+    kept = read_decisions(Store(job.store), f"decisions/{name}").details["kept_out"]
+    with pytest.raises(ArtifactError, match="the manifest of the decisions names no evaluation file of SHA-256"):
+        sharing.Sharing(Store(job.store), {**kept, "files": kept["files"][:1]}).tell(said[2].encode())
     (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
     hashes.unlink()
     sharing._origins.cache_clear()
