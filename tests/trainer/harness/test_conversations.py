@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import cores, start_warm
 from tests.support import only_run, write_config
-from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
+from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_values, write_chats
 from tests.trainer.conftest import Finished
 from tests.trainer.harness.making import write_task
 from trainer.common.errors import ConfigError
@@ -110,6 +110,17 @@ def test_it_is_tried_before_training(tuned: Finished, chats: Path, model: Path, 
     with pytest.raises(ConfigError, match=r"which no task has that is asked; there is harness/tiny/acc"):
         chat_preflight(wrong, silent())
     assert chat_preflight(job, silent()).plan is not None
+
+
+def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_description(chats: Path, tmp_path: Path) -> None:
+    """In the trial before training too, as lm-eval does it."""
+    strict = chat_model(tmp_path / "strict", template=LLAMA2)
+    options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
+    job = chat_job(chats, tmp_path / "store", strict, **asking(options))
+    assert chat_preflight(job, silent()).splits is not None
+    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
+    result = measure_harness(measuring, False, silent())
+    assert result.figures().keys() == {FIGURE} and "removing the system role" in result.doubts[0]
 
 
 def test_a_model_without_a_template_is_not_asked_by_one(
