@@ -9,8 +9,10 @@ from docs.making.errors import page as errors_page
 from docs.making.settings import page as settings_page
 from flows import RUNNING
 from tests.docs.fields import fields_of
+from tests.docs.pages import DOCS
 from trainer.common import errors
 from trainer.common.errors import PipelineError
+from trainer.metrics.measures import METRICS
 
 
 def kinds(kind: type[PipelineError] = PipelineError) -> Iterator[type[PipelineError]]:
@@ -33,6 +35,11 @@ def test_every_setting_has_its_line() -> None:
     text = "\n".join(settings_page()).replace(".N.", ".0.")
     missing = {path for command in RUNNING for path in fields_of(command) if f"| `{path}` |" not in text}
     assert not missing
+
+
+def test_the_page_on_metrics_names_each() -> None:
+    page = (DOCS / "how-to" / "metrics.md").read_text(encoding="utf-8")
+    assert not [name for name in METRICS if f"`{name}`" not in page and not name.startswith("glue/")]
 
 
 def test_every_error_has_a_cause_and_a_remedy() -> None:

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from trainer.chat.data import Encoded
 from trainer.corpus.token_bytes import byte_lengths
 from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
-from trainer.labelled.encoded import ENDING, Lists, encoded_manifest, open_rows
+from trainer.labelled.encoded import ENDING, encoded_manifest, open_rows
+from trainer.labelled.encoded_splits import Lists
 from trainer.order.packing import Packing
 from trainer.store.manifest import fetch_made
 from trainer.store.storage import Store

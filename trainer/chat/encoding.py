@@ -5,9 +5,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from trainer.chat.data import Counts, duplicates_across, read_encoded, require_conversations
+from trainer.chat.data import duplicates_across, read_encoded, require_conversations
 from trainer.chat.encoded import ChatWriter
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.chat.records import Counts
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.corpus.sources import forgetting_changed

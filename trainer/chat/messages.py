@@ -5,7 +5,10 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import brief
 
-COLUMNS = ("messages", "prompt", "completion")
+MESSAGES = "messages"
+"""The field that the texts of a conversation are told to be of, however its record is written."""
+
+COLUMNS = (MESSAGES, "prompt", "completion")
 """What a record may hold of which a conversation is made: `messages`, or the other two."""
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"

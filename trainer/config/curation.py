@@ -214,7 +214,9 @@ class DecontaminateConfig(Schema):
     ngram: int = Field(default=13, ge=1, le=50, description="words that are shared; an example of fewer counts as a whole")
     least_words: int = Field(default=5, ge=1, description="examples with fewer words are too common to be looked for")
     files: list[EvaluationText] = Field(default=[], description="evaluation sets")
-    jobs: list[str] = Field(default=[], description="configurations of `headrace finetune` whose labelled text is kept out")
+    jobs: list[str] = Field(
+        default=[], description="configurations of `headrace finetune` whose validation and test texts are kept out"
+    )
     tasks: list[str] = Field(
         default=[],
         exclude_if=lambda value: not value,  # else decisions are named as before there were tasks

@@ -3,7 +3,8 @@
     CORPUS.npz       counts      int64, the documents of each piece, in the order of pieces.json
                      reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
                      duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
-                     originals   int64, those others, counted from 0 over all corpora
+                     originals   int64, those others, counted from 0 over all corpora: the first of exact copies, which may be
+                                 a near duplicate of a further one, and the first of near duplicates, which stays
     pieces.json      by corpus, the pieces that were decided about, in their order
 
 A document that is read in parts is decided about part by part.

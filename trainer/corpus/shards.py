@@ -12,10 +12,10 @@ by the end-of-document id.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -39,6 +39,16 @@ ENDINGS = ("bin", "idx", "sums")
 BATCH_BYTES = 2 * 2**20
 BYTES_PER_TOKEN = 4
 """For estimates before the text is tokenized: about that of English with a vocabulary of some tens of thousands."""
+
+
+class HasText(Protocol):
+    """A document, or what else has a text in UTF-8."""
+
+    @property
+    def text(self) -> bytes: ...
+
+
+Textual = TypeVar("Textual", bound=HasText)
 
 
 class ShardRecord(BaseModel):
@@ -223,9 +233,9 @@ class _SideWriter:
         write_sums(tokens, sums)
 
 
-def batches(documents: Iterator[Document], batch_bytes: int, most: int | None = None) -> Iterator[list[Document]]:
+def batches(documents: Iterable[Textual], batch_bytes: int, most: int | None = None) -> Iterator[list[Textual]]:
     """Documents, some at a time: as many as have at least so many bytes together, or the `most`."""
-    batch: list[Document] = []
+    batch: list[Textual] = []
     size = 0
     for document in documents:
         batch.append(document)

@@ -1,27 +1,26 @@
-"""Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C)."""
+"""Evaluation sets that must not be trained on: the hashes of their n-grams of words, as in GPT-3 (Brown et al. 2020, C).
 
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+measures/overlaps/NAME.npz            the hashes to look for, by the words that they are of
+measures/overlaps/NAME-examples.npz   which example each is of, and how many there are; see `examples.py`
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.corpora import CorpusConfig
-from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
-from trainer.config.files import load_job
-from trainer.config.finetuning import FinetuneJob
-from trainer.corpus.curated import read_curated
+from trainer.common.errors import CorpusError
+from trainer.config.curation import DecontaminateConfig, TransformConfig
 from trainer.corpus.decisions import transform_options
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import Document, refuse
 from trainer.corpus.shards import batches
-from trainer.corpus.sources import find_pieces, named_reading, reading_options
+from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, write_arrays
-from trainer.curation.characters import UNICODE
+from trainer.curation.characters import UNICODE, Hashes
+from trainer.curation.evaluation_sets import EvaluationSet, read_examples
+from trainer.curation.examples import ExampleFile, example_numbers, examples_key, pack_examples
 from trainer.curation.measures import composed
 from trainer.curation.overlaps import Overlap
-from trainer.curation.task_texts import of_task
 from trainer.curation.texts import Texts, said_words, shingles_of
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
@@ -29,103 +28,97 @@ from trainer.store.storage import Store
 FORMAT = 2
 BATCH_BYTES, TOGETHER = 2**20, 4096
 
-Found = list[tuple[CorpusConfig, list[Piece]]]
+
+class LookedFor(NamedTuple):
+    """The hashes that are looked for, sorted, and the first example of each, by the words that they are of; and the files."""
+
+    hashes: dict[int, Hashes]
+    examples: dict[int, NDArray[np.int64]]
+    files: list[ExampleFile]
 
 
-def evaluation_texts(options: DecontaminateConfig) -> list[EvaluationText]:
-    """The evaluation sets: those that are named, and those of jobs and tasks. Raises `ConfigError` for data in no file."""
-    return [
-        *options.files, *(of_job(path) for path in options.jobs), *(text for path in options.tasks for text in of_task(path)),
-    ]  # fmt: skip
+class Hashed(NamedTuple):
+    """The hashes to look for of some texts, each with its text's number, by the words that they are of."""
+
+    hashes: dict[int, tuple[Hashes, NDArray[np.int64]]]
+    too_short: NDArray[np.bool_]
+    """Which texts have too few words, of shape [texts]."""
 
 
-def of_job(path: str) -> EvaluationText:
-    """What a fine-tuning job measures its model on: validation and test; all of train if validation is cut from it."""
-    data = load_job(FinetuneJob, path).data
-    where = f"data.curation.decontaminate.jobs: {path}"
-    if data.source in ("hub", "disk"):
-        raise ConfigError(f"{where}: its data is of source {data.source}; name files of it in decontaminate.files")
-    if data.columns is not None:
-        raise ConfigError(f"{where}: its files have no header; name files with one in decontaminate.files")
-    paths = [*(data.validation or data.train), *(data.test or [])]
-    return EvaluationText(
-        paths=paths, format=data.source, fields=data.text_columns, delimiter=data.delimiter, quoting=data.quoting
+def name_evaluation(options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]) -> str:
+    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files are."""
+    return fingerprint(
+        [FORMAT, UNICODE, options.ngram, options.least_words, transform_options(transform), [_identity(each) for each in found]]
     )
 
 
-def find_evaluation(store: Store, options: DecontaminateConfig) -> Found:
-    """The files of the evaluation sets, once for each field that holds text. Raises `CorpusError` if some are missing."""
-    found: Found = []
-    for number, text in enumerate(evaluation_texts(options)):
-        for field in text.fields:
-            corpus = CorpusConfig(
-                name=f"evaluation-{number}", paths=text.paths, format=text.format, text_field=field,
-                delimiter=text.delimiter, quoting=text.quoting,
-            )  # fmt: skip
-            try:
-                found.append((corpus, find_pieces(store, corpus, sys.maxsize)))
-            except CorpusError as error:
-                raise CorpusError(f"data.curation.decontaminate: {error}") from error
-    return found
+def _identity(found: EvaluationSet) -> list[Any]:
+    own = found.job.reading() if found.job else {}
+    content = sorted({(piece.sha256, named_reading(piece.path)) for piece in found.pieces})
+    return [reading_options(found.corpus), content, *([own] if own else [])]
 
 
-def name_evaluation(options: DecontaminateConfig, transform: TransformConfig | None, found: Found) -> str:
-    """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files are."""
-    texts = [
-        [reading_options(corpus), sorted({(piece.sha256, named_reading(piece.path)) for piece in pieces})]
-        for corpus, pieces in found
-    ]
-    return fingerprint([FORMAT, UNICODE, options.ngram, options.least_words, transform_options(transform), texts])
-
-
-def find_overlap(store: Store, options: DecontaminateConfig, transform: TransformConfig | None, found: Found) -> Overlap:
+def find_overlap(
+    store: Store, options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]
+) -> Overlap:
     """The measure of what documents share with evaluation sets, whose hashes are written unless they are in the store.
 
-    Raises `CorpusError` for an evaluation set in which there is nothing to look for.
+    Raises as `look_for`.
     """
     key = f"measures/overlaps/{name_evaluation(options, transform, found)}.npz"
-    if not is_intact(store, key):
-        hashes: dict[int, list[NDArray[np.uint64]]] = {}
-        for corpus, pieces in found:
-            before = sum(map(len, hashes.values()))
-            for texts in _batches(corpus, pieces, transform):
-                for length, some in hashes_of(texts, options).items():
-                    hashes.setdefault(length, []).append(some)
-            if sum(map(len, hashes.values())) == before:
-                raise CorpusError(
-                    f"data.curation.decontaminate: no text in {', '.join(corpus.paths)} has {options.least_words} words or "
-                    "more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
-                )
-        write_arrays(store, key, {str(length): np.unique(np.concatenate(parts)) for length, parts in sorted(hashes.items())})
+    if not (is_intact(store, key) and is_intact(store, examples_key(key))):
+        wanted = look_for(options, transform, found)
+        write_arrays(store, key, {str(length): hashes for length, hashes in wanted.hashes.items()})
+        write_arrays(store, examples_key(key), pack_examples(wanted.examples, wanted.files))
     return Overlap(store.url, key)
 
 
-def hashes_of(texts: Texts, options: DecontaminateConfig) -> dict[int, NDArray[np.uint64]]:
-    """The hashes to look for, by the words that they are of: n-grams, and whole texts that are shorter."""
+def look_for(options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]) -> LookedFor:
+    """Read the evaluation sets. Raises `CorpusError` for one in which there is nothing to look for."""
+    hashes: dict[int, list[Hashes]] = {}
+    examples: dict[int, list[NDArray[np.int64]]] = {}
+    files: list[ExampleFile] = []
+    for each in found:
+        counts = np.zeros((len(each.pieces), 2), np.int64)
+        for batch in batches(read_examples(each, transform), BATCH_BYTES, TOGETHER):
+            of_file, records = np.array([(example.file, example.number) for example in batch], np.int64).T
+            numbers = example_numbers(len(files) + of_file, records)
+            hashed = hashes_of(composed(Texts([example.text for example in batch])), options)
+            np.add.at(counts, of_file, np.column_stack([np.ones(len(batch), np.int64), hashed.too_short]))
+            for length, (some, texts) in hashed.hashes.items():
+                hashes.setdefault(length, []).append(some)
+                examples.setdefault(length, []).append(numbers[texts])
+        _require_some(each, options, *counts.sum(axis=0).tolist())
+        field = each.corpus.text_field
+        files += [ExampleFile(piece.sha256, field, *row) for piece, row in zip(each.pieces, counts.tolist(), strict=True)]
+    found_first = {length: np.unique(np.concatenate(hashes.pop(length)), return_index=True) for length in sorted(hashes)}
+    return LookedFor(
+        {length: unique for length, (unique, _) in found_first.items()},
+        {length: np.concatenate(examples.pop(length))[places] for length, (_, places) in found_first.items()},
+        files,
+    )
+
+
+def _require_some(found: EvaluationSet, options: DecontaminateConfig, texts: int, too_short: int) -> None:
+    if texts == too_short:
+        raise CorpusError(
+            f"data.curation.decontaminate: no text in {', '.join(found.corpus.paths)} has {options.least_words} words or "
+            "more, so nothing of it would be kept out; lower least_words, or name the fields that hold its text"
+        )
+
+
+def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
+    """The hashes to look for: n-grams, and whole texts that are shorter."""
     folded, word_starts = said_words(texts)
     words = np.diff(word_starts)
     hashes, starts = shingles_of(folded, word_starts, options.ngram)
-    of = np.repeat(np.where(words < options.least_words, 0, np.minimum(words, options.ngram)), np.diff(starts))
-    return {int(length): hashes[of == length] for length in np.unique(of) if length}
+    numbers, too_short = np.repeat(np.arange(len(texts)), np.diff(starts)), words < options.least_words
+    of = np.where(too_short, 0, np.minimum(words, options.ngram))[numbers]
+    by_length = {int(length): (hashes[of == length], numbers[of == length]) for length in np.unique(of) if length}
+    return Hashed(by_length, too_short)
 
 
-def _batches(corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None) -> Iterator[Texts]:
-    """The texts of an evaluation set as documents are compared with them."""
-    documents = _whole(document for piece in pieces for document in read_curated(piece, corpus, refuse, transform))
-    return (composed(Texts([document.text for document in batch])) for batch in batches(documents, BATCH_BYTES, TOGETHER))
-
-
-def _whole(documents: Iterable[Document]) -> Iterator[Document]:
-    """Documents whose parts are put together again."""
-    parts: list[bytes] = []
-    for document in documents:
-        parts.append(document.text)
-        if document.ends:
-            yield document._replace(text=b"".join(parts))
-            parts.clear()
-
-
-def describe(found: Found) -> list[dict[str, str]]:
+def describe(found: Sequence[EvaluationSet]) -> list[dict[str, str]]:
     """The files that are kept out, with the field that is read of each, and the digest of its content."""
-    read = {(piece.path, corpus.text_field, piece.sha256) for corpus, pieces in found for piece in pieces}
+    read = {(piece.path, each.corpus.text_field, piece.sha256) for each in found for piece in each.pieces}
     return [{"path": path, "field": field, "sha256": sha256} for path, field, sha256 in sorted(read)]

@@ -23,6 +23,7 @@ from trainer.curation.overlaps import NO_WORD, BorderWords, Overlap
 from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
 from trainer.curation.rules import columns_of, of_corpus
+from trainer.curation.scores import require_numbers
 from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
 from trainer.curation.text_measures import Size
 from trainer.engines.carriers import Carrier
@@ -62,10 +63,13 @@ class Deciding:
         texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
         self.numbering: Numbering = number(self.store, texts, self.size)
         self.reasons = np.zeros(self.numbering.total, np.uint8)
-        self.firsts: NDArray[Any] | None = None
+        self.originals: NDArray[Any] | None = None
 
     def filter(self) -> None:
         """Put each document to the tests, in their order, and then to that of the evaluation sets."""
+        for corpus, pieces in self.plan.corpora:
+            units = [each.unit for each in self.numbering.units if each.unit.corpus.name == corpus.name]
+            require_numbers(self.store, corpus, pieces, units, self.tests[corpus.name])
         for each in self.numbering.units:
             check_stop()
             broken = np.zeros(int(each.counts.sum()), np.uint8)
@@ -106,7 +110,10 @@ class Deciding:
         return [each for each in (self.overlap, across) if each is not None]
 
     def drop_duplicates(self) -> None:
-        """Of documents that are the same, and then of those that resemble each other, leave the first."""
+        """Of documents that are the same, and then of those that resemble each other, leave the first.
+
+        The original of an exact copy is the first of the copies, also where that goes itself as a near duplicate.
+        """
         clusters = Clusters(self.numbering.total)
         passes: list[tuple[str, Measure, int]] = []
         if self.options.exact is not None:
@@ -116,8 +123,9 @@ class Deciding:
         for reason, by, keys in passes:
             alive = self.reasons == 0
             self._link(clusters, by, keys, alive, reason)
-            self.firsts = clusters.firsts()
-            self.reasons[alive & (self.firsts != np.arange(len(alive), dtype=self.firsts.dtype))] = self.number_of(reason)
+            self.originals = clusters.settle(alive)
+            gone = alive & (self.originals != np.arange(len(alive), dtype=self.originals.dtype))
+            self.reasons[gone] = self.number_of(reason)
 
     def _link(self, clusters: Clusters, by: Measure, keys: int, alive: NDArray[np.bool_], reason: str) -> None:
         """Link the documents that share one of a measure's `keys` a document."""

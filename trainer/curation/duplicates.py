@@ -16,6 +16,7 @@ from trainer.engines.carriers import Advance
 from trainer.store.storage import Store
 
 PAIRS = "pairs"
+SETTLED_AT_ONCE = 2**22
 
 
 def pair(url: str, folder: str, groups: Sequence[Group], of: Slice, advance: Advance) -> None:
@@ -76,10 +77,16 @@ class Clusters:
             ones, others = np.minimum(ones, others)[apart], np.maximum(ones, others)[apart]
             np.minimum.at(self.parents, others, ones)  # of several that one root is linked to, the least; the rest goes on
 
-    def firsts(self) -> NDArray[Any]:
-        """The first document of each document's cluster. It is this object's own array."""
-        while ((above := self.parents[self.parents]) != self.parents).any():
-            self.parents = above
+    def settle(self, among: NDArray[np.bool_]) -> NDArray[Any]:
+        """Link some documents directly to the first one of their cluster; others stay linked to what they were linked to.
+
+        Returns what each document is linked to, itself if to no other. It is this object's own array.
+        """
+        for start in range(0, len(among), SETTLED_AT_ONCE):
+            documents = start + np.flatnonzero(among[start : start + SETTLED_AT_ONCE])
+            roots = self.parents[documents]
+            while ((above := self.parents[roots]) != roots).any():
+                self.parents[documents] = roots = above  # so that each round goes twice as far
         return self.parents
 
     def _roots(self, documents: NDArray[Any]) -> NDArray[Any]:

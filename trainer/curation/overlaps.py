@@ -1,5 +1,6 @@
 """What documents have in common with evaluation sets."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.arrays import read_all
+from trainer.curation.characters import Hashes, Positions
 from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import Texts, said_words, shingles_of, starts_of
 from trainer.store.storage import Store
@@ -37,11 +39,16 @@ class Overlap(Measure):
         return self._count(*said_words(texts))
 
     def _count(self, folded: NDArray[np.uint64], word_starts: NDArray[np.int64]) -> NDArray[np.int32]:
-        found = np.zeros(len(word_starts) - 1, np.int32)
-        for ngram, wanted in overlaps(self).items():
-            hashes, starts = shingles_of(folded, word_starts, ngram)
-            found += np.diff(starts_of(np.isin(hashes, wanted))[starts]).astype(np.int32)
-        return found
+        return count_shared(overlaps(self), folded, word_starts)
+
+
+def count_shared(looked_for: Mapping[int, Hashes], folded: Hashes, word_starts: Positions) -> NDArray[np.int32]:
+    """How many n-grams texts, whose `said_words` are given, have of those that are looked for, by their length."""
+    found = np.zeros(len(word_starts) - 1, np.int32)
+    for ngram, wanted in looked_for.items():
+        hashes, starts = shingles_of(folded, word_starts, ngram)
+        found += np.diff(starts_of(np.isin(hashes, wanted))[starts]).astype(np.int32)
+    return found
 
 
 NO_WORD = np.uint64(0)

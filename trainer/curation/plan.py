@@ -9,7 +9,8 @@ from trainer.config.curation import CurationConfig
 from trainer.corpus.decisions import name_decisions
 from trainer.corpus.pieces import Piece
 from trainer.corpus.sources import find_pieces
-from trainer.curation.contamination import Found, find_evaluation, name_evaluation
+from trainer.curation.contamination import name_evaluation
+from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, all_tests
@@ -28,7 +29,7 @@ class Plan(NamedTuple):
     name: str
     key: str
     corpora: list[tuple[CorpusConfig, list[Piece]]]
-    evaluation: Found
+    evaluation: list[EvaluationSet]
     tests: list[Test]
 
     @property

@@ -12,6 +12,7 @@ from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.sources import reading_options
 from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
+from trainer.curation.examples import examples_key, read_files
 from trainer.curation.plan import EXACT, NEAR, functions_of
 from trainer.store.manifest import Manifest, publish_folder
 
@@ -50,12 +51,6 @@ def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
 
 
 def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
-    kept_out = None
-    if (wanted := decided.options.decontaminate) is not None and decided.overlap is not None:
-        kept_out = {
-            "ngram": wanted.ngram, "least_words": wanted.least_words, "key": decided.overlap.key,
-            "files": describe(decided.plan.evaluation),
-        }  # fmt: skip
     return {
         "recipe": decisions_recipe(decided.job.data),
         "curation": decided.options.model_dump(mode="json"),
@@ -65,7 +60,7 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
         "first_documents": decided.numbering.firsts,
         "documents": decided.numbering.total,
         "table": table,
-        "kept_out": kept_out,
+        "kept_out": _kept_out(decided),
         "functions": functions_of(decided.plan.tests),
         "piece_bytes": decided.job.data.shards.piece_bytes,
         "measures": sorted(
@@ -74,14 +69,24 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _kept_out(decided: Deciding) -> dict[str, Any] | None:
+    if (wanted := decided.options.decontaminate) is None or decided.overlap is None:
+        return None
+    key = decided.overlap.key
+    return {
+        "ngram": wanted.ngram, "least_words": wanted.least_words, "key": key, "examples": examples_key(key),
+        "files": describe(decided.plan.evaluation), "texts": [file._asdict() for file in read_files(decided.store, key)],
+    }  # fmt: skip
+
+
 def _of_corpus(decided: Deciding, name: str) -> dict[str, NDArray[Any]]:
     own = _documents(decided, name)
-    firsts = decided.firsts[own] if decided.firsts is not None else np.arange(own.start, own.stop)
+    originals = decided.originals[own] if decided.originals is not None else np.arange(own.start, own.stop)
     reasons = decided.reasons[own]
     duplicates = np.flatnonzero(np.isin(reasons, [decided.number_of(name) for name in (EXACT, NEAR) if name in decided.names]))
     return {
         "counts": decided.numbering.counts[name], "reasons": reasons,
-        "duplicates": duplicates, "originals": firsts[duplicates].astype(np.int64),
+        "duplicates": duplicates, "originals": originals[duplicates].astype(np.int64),
     }  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Rules: which measure each kind of filter reads. A new kind is a schema, a line here, and its measure if that is new."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +34,10 @@ MEASURES: dict[type[Rule], Callable[[Any], Measure]] = {
 
 
 class Test(NamedTuple):
-    """One bound of a rule, as it is tried: the measure and its array, and what it is called where it is a reason."""
+    """One bound of a rule, as it is tried: the measure and its array, and what it is called where it is a reason.
+
+    A bound without a limit, and without languages, is that there is a number.
+    """
 
     reason: str
     measure: Measure
@@ -52,7 +55,13 @@ class Test(NamedTuple):
             return ~np.isin(values, np.array(self.languages, values.dtype))
         if self.bound.least is not None:
             return ~(values >= self.bound.least)
-        return ~(values <= self.bound.most)
+        return ~(values <= self.bound.most) if self.bound.most is not None else np.isnan(values)
+
+    def tell(self, value: Any) -> str:
+        """Why a document of this value goes, in words."""
+        if isinstance(self.measure, measures.Score) and np.isnan(value):
+            return f"it has no column {self.measure.column!r}, or no number in it; documents without one are dropped"
+        return f"{self.bound.field} {self.show(value)}, {self.describe()} stays"
 
     def show(self, value: Any) -> str:
         """A document's value, in words."""
@@ -84,6 +93,8 @@ def tests_of(rule: Rule, label: str) -> Iterator[Test]:
     corpora = tuple(rule.corpora) if rule.corpora is not None else None
     if isinstance(rule, LanguageRule):
         yield Test(f"{label}: language", measure, Bound("language"), corpora, tuple(rule.languages))
+    if isinstance(rule, ScoreRule):
+        yield Test(f"{label}: no number", measure, Bound("score"), corpora)
     for bound in rule.bounds():
         side = "low" if bound.least is not None else "high"
         yield Test(f"{label}: {bound.field} too {side}", measure, bound, corpora)
@@ -94,6 +105,6 @@ def of_corpus(tests: Sequence[Test], corpus: str) -> list[Test]:
     return [test for test in tests if test.is_for(corpus)]
 
 
-def columns_of(tests: Sequence[Test]) -> list[str]:
+def columns_of(tests: Iterable[Test]) -> list[str]:
     """The columns of the data that are read beside the text."""
     return sorted({test.measure.column for test in tests if isinstance(test.measure, measures.Score)})

@@ -14,10 +14,10 @@ from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
 from trainer.corpus.readers import ignore
-from trainer.curation.measures import Batch, composed
-from trainer.curation.overlaps import Overlap, overlaps
+from trainer.curation.measures import Batch
 from trainer.curation.plan import CONTAMINATED
 from trainer.curation.rules import all_tests, columns_of
+from trainer.curation.sharing import Sharing
 from trainer.curation.texts import Texts, shingles
 from trainer.store.manifest import MANIFEST, Manifest, read_manifest
 from trainer.store.storage import Store
@@ -61,7 +61,7 @@ class Decided:
         except ValidationError as error:
             place = f"{store.path(self.key)}/{MANIFEST}"
             raise ArtifactError(f"{place} is damaged or of another version of headrace: {in_one_line(error)}") from error
-        self.tests = all_tests(self.options.filters)
+        self.tests = {test.reason: test for test in all_tests(self.options.filters)}
         self._opened: dict[str, CorpusDecisions] = {}
 
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
@@ -112,26 +112,42 @@ class Decided:
         own = self.of(corpus.name)
         batch = self._read(corpus, number)
         reason = self.reasons[own.reasons[number]]
-        return Shown(self._place(corpus, number), reason, self._why(own, number, reason, batch), batch.texts.strings[0])
+        return Shown(self._place(corpus, number), reason, self._why(corpus, number, reason, batch), batch.texts.strings[0])
 
-    def _why(self, own: CorpusDecisions, number: int, reason: str, batch: Batch) -> str:
-        if 0 < own.reasons[number] <= len(self.tests):
-            test = self.tests[own.reasons[number] - 1]
+    def _why(self, corpus: CorpusConfig, number: int, reason: str, batch: Batch) -> str:
+        own = self.of(corpus.name)
+        if (test := self.tests.get(reason)) is not None:
             (value,) = test.measure(batch)[test.bound.field]
-            return f"{test.bound.field} {test.show(value)}, {test.describe()} stays"
+            return test.tell(value)
         if reason == CONTAMINATED:
-            kept_out = self.manifest.details["kept_out"]
-            shared = shared_words(composed(batch.texts), Overlap(self.store.url, kept_out["key"]))
-            if not shared:
-                return "it shares words with an evaluation set that begin in one part of its file and end in the next"
-            return f"it shares {shared!r} with an evaluation set"
+            return self._why_contaminated(corpus, number, batch.documents[0].text)
         if number in (at := own.duplicates):
-            original = int(own.originals[np.searchsorted(at, number)])
-            corpus = self._corpus_of(original)
-            other = self._read(corpus, original - self.of(corpus.name).first)
-            place = self._place(corpus, original - self.of(corpus.name).first)
-            return f"{place} stays in its place; they share {self._similarity(batch.texts, other.texts):.0%} of their n-grams"
+            return self._why_duplicate(int(own.originals[np.searchsorted(at, number)]), batch.texts)
         return "no rule speaks against it"
+
+    def _why_contaminated(self, corpus: CorpusConfig, number: int, text: bytes) -> str:
+        sharing = Sharing(self.store, self.manifest.details["kept_out"])
+        if told := sharing.tell(text):
+            return f"it shares {told}"
+        own, path = self.of(corpus.name), self._place(corpus, number).path
+        for other, where in ((number - 1, "previous"), (number + 1, "next")):
+            if 0 <= other < len(own.reasons) and self._place(corpus, other).path == path:
+                beside = self._read(corpus, other).documents[0].text
+                told = sharing.tell(beside + text if other < number else text + beside)
+                if told and sharing.find(beside) is None:
+                    return f"with the {where} part of its file it shares {told}"
+        return "it shares words with an evaluation set that begin in one part of its file and end in the next"
+
+    def _why_duplicate(self, original: int, texts: Texts) -> str:
+        """Why a document goes of which this is the original, counted over all corpora."""
+        corpus = self._corpus_of(original)
+        number = original - self.of(corpus.name).first
+        place, other = self._place(corpus, number), self._read(corpus, number)
+        share = f"they share {self._similarity(texts, other.texts):.0%} of their n-grams"
+        reason = self.reasons[self.of(corpus.name).reasons[number]]
+        if reason == KEPT:
+            return f"{place} stays in its place; {share}"
+        return f"it is a copy of {place}, {share}; that one goes as {reason}: {self._why(corpus, number, reason, other)}"
 
     def _similarity(self, one: Texts, other: Texts) -> float:
         ngram = self.options.near.ngram if self.options.near else 5
@@ -153,25 +169,15 @@ class Decided:
     def _read(self, corpus: CorpusConfig, number: int) -> Batch:
         own = self.of(corpus.name)
         at = own.piece_of(number)
-        documents = read_curated(own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests))
+        documents = read_curated(
+            own.pieces[at], corpus, ignore, self.options.transform, columns=columns_of(self.tests.values())
+        )
         try:  # to the end of the piece, where it is compared with its digest
             return Batch([document for place, document in enumerate(documents) if place == number - int(own.starts[at])])
         except ChangedFile as error:
             raise ArtifactError(
                 f"{own.pieces[at].path} is not as it was when it was decided about; run the job again, which decides anew"
             ) from error
-
-
-def shared_words(texts: Texts, overlap: Overlap) -> str:
-    """The first words of a text that an evaluation set has too."""
-    words = texts.words
-    spoken = np.flatnonzero(~words.symbol)
-    for ngram, wanted in overlaps(overlap).items():
-        found = np.flatnonzero(np.isin(shingles(texts, ngram)[0], wanted))
-        if len(found):
-            first, last = spoken[found[0]], spoken[min(found[0] + ngram, len(spoken)) - 1]
-            return texts.strings[0][words.first[first] : words.end[last]]
-    return ""
 
 
 def newest(store: Store) -> str:

@@ -1,13 +1,10 @@
 """Measures of single texts: what filters compare with their bounds."""
 
-import hashlib
-import importlib
 import re
 import reprlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from importlib.metadata import version
 from typing import Any, ClassVar
 
@@ -15,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
-from trainer.curation.function_sources import source_files
+from trainer.curation.functions import digest_sources, load_function
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 
 
@@ -126,16 +123,15 @@ class Function(Measure):
 
         Raises `ConfigError` if there is no such function. What was decided can be told without it.
         """
-        if not callable(_load(self.function)):
-            raise ConfigError(f"data.curation.filters: {self.function!r} is no function")
-        found = source_files(self.function.partition(":")[0])
-        return hashlib.sha256(b"\0".join(path.read_bytes() for path in found)).hexdigest()
+        found = digest_sources(self.function)
+        load_function(self.function, found)
+        return found
 
     def options(self) -> dict[str, Any]:
         return {**super().options(), "source": self.source}
 
     def __call__(self, batch: Batch) -> Rows:
-        function = _load(self.function)
+        function = load_function(self.function, self.source)
         values = np.empty(len(batch.documents), np.float64)
         for number, text in enumerate(batch.texts.strings):
             try:
@@ -163,15 +159,3 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError as error:
         raise ValueError(f"a whole number of {int(value).bit_length():,} bits, expected less than 2**1024") from error
-
-
-@cache
-def _load(function: str) -> Any:
-    module, _, name = function.partition(":")
-    if "" not in sys.path:
-        sys.path.append("")  # functions beside one's configuration, which a console script does not see
-    try:
-        return getattr(importlib.import_module(module), name)
-    except Exception as error:  # the module is the user's, and may raise anything
-        problem = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"data.curation.filters: there is no function {function!r}: {problem}") from error

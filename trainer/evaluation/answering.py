@@ -13,6 +13,7 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel
 
 from trainer.chat.encoded import ChatSet, ChatSplit, open_chat
+from trainer.chat.messages import MESSAGES
 from trainer.chat.windows import pack_split
 from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress
@@ -20,7 +21,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.answer_loss import AnswerLoss, answer_losses
-from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, require_answers
+from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, identify_answers
 from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.labelled.sources import VALIDATION
@@ -28,6 +29,7 @@ from trainer.models.answering import load_answering, outline_answering
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
 from trainer.records.seals import write_sealed
+from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
@@ -48,7 +50,8 @@ def evaluate_answers(
     `RunError`. Raises `ArtifactError` if a model is missing or damaged, `TokenizerError` if it does not read this data.
     """
     store, training, job = Store(job.store), job.training, as_measured(job, other)
-    wanted = require_answers(store, job, run_key, other, encoded)
+    check_asked(store, run_key, encoded)
+    wanted = identify_answers(store, job, run_key, other, encoded)
     runtime = start_runtime(training.precision, training.device, training.deterministic)
     earlier = runtime.on_first(lambda: find_answers(store, wanted))
     if earlier is not None:
@@ -80,6 +83,7 @@ def evaluate_answers(
             data.details, job.data.model_dump(), VALIDATION, training.precision,
             measured[VALIDATION].text_bytes if data.keeps_text else None,
         ),
+        clean_of=runtime.on_first(lambda: clean_of_splits(store, other or run_key, data.details, [MESSAGES])),
         model=wanted.model.key if other else None,
     )  # fmt: skip
     runtime.on_first(lambda: _record(store, None if other else run_key, result))

@@ -3,10 +3,9 @@
 from functools import partial
 
 from trainer.config.chat import ChatJob
-from trainer.evaluation.measured import Scoring, intact_evaluation, locate_scoring
+from trainer.evaluation.measured import Scoring, find_alike, locate_scoring
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.evaluations import ChatEvaluation
-from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
@@ -29,19 +28,9 @@ def as_measured(job: ChatJob, other: str | None) -> ChatJob:
     return job if other is None else job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
 
 
-def require_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
-    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
-    if encoded is not None:
-        check_asked(store, run, encoded)
-    return identify_answers(store, job, run, other, encoded)
-
-
 def find_answers(store: Store, wanted: Scoring) -> ChatEvaluation | None:
     """The measurement already made of the same."""
-    earlier = intact_evaluation(store, wanted.key, ChatEvaluation)
-    if earlier is None or earlier.fingerprint != wanted.fingerprint:
-        return None
-    return earlier.model_copy(update={"reused": True})
+    return find_alike(store, wanted, ChatEvaluation)
 
 
 def _fingerprint(job: ChatJob, found: Checkpoint, encoded: str) -> str:

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from transformers import AutoConfig
 
 from trainer.common.errors import ConfigError, TokenizerError
@@ -22,13 +20,14 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
+from trainer.evaluation.class_figures import classify_split
 from trainer.evaluation.measured import (
     FORMAT,
     PREDICTED,
     Scoring,
     find_scoring,
+    identify_scoring,
     predictions_key,
-    require_scoring,
     tell_replaced,
 )
 from trainer.evaluation.predicting import (
@@ -40,17 +39,17 @@ from trainer.evaluation.predicting import (
     positive_figures,
     predict,
 )
-from trainer.evaluation.word_labels import classify_entities, split_lines
-from trainer.labelled.encoded import EncodedSet, EncodedSplit, open_encoded
+from trainer.evaluation.word_labels import split_lines
+from trainer.labelled.encoded import EncodedSet, open_encoded
+from trainer.labelled.encoded_splits import EncodedSplit
 from trainer.metrics.measures import metric_identity
-from trainer.metrics.tags import marks_entities
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import ExamplesBasis, examples_basis
-from trainer.records.evaluations import Classification, ClassScore, CleanOf, FinetuneEvaluation
+from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
 from trainer.records.seals import write_sealed
-from trainer.runs.clean import clean_of_labelled
+from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
@@ -76,7 +75,8 @@ def evaluate_run(
     `TokenizerError` and `ConfigError` if it does not read this data.
     """
     store = Store(job.store)
-    wanted = require_scoring(store, job, run_key, other, encoded)
+    check_asked(store, run_key, encoded)
+    wanted = identify_scoring(store, job, run_key, other, encoded)
     return _score(store, job, wanted, run_key, f"{other}/{FINAL}" if other else None, progress)
 
 
@@ -105,7 +105,7 @@ def _score(
     if named is not None:
         _check_reads(wanted.model, data)
     folder = Path(wanted.model.folder)
-    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labels is not None)]
+    splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labelled.any())]
     scores: dict[str, dict[str, float]] = {}
     details: dict[str, Classification] = {}
     predicted: dict[str, NDArray[np.float32]] = {}
@@ -120,14 +120,13 @@ def _score(
             held = data.splits[split]
             logits = predicted[split] = np.zeros((held.predictions, label_count(model)), dtype=np.float32)
             rounds = _noting(predict(model, held, job.evaluation.batch, runtime, bar.advance), held, logits)
-            labels = held.labels
-            if labels is None:
+            if not held.labelled.any():
                 for _ in rounds:
                     pass
             else:
                 scores[split] = gather_scores(rounds, data, split, job, runtime)
                 if data.details["classes"]:
-                    details[split] = _classify(held, decide(logits, data), data.details["classes"])
+                    details[split] = classify_split(held, decide(logits, data), data.details["classes"])
     files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
     result = FinetuneEvaluation(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
@@ -138,31 +137,6 @@ def _score(
     )  # fmt: skip
     runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
-
-
-def _classify(held: EncodedSplit, predicted: NDArray[Any], names: list[str]) -> Classification:
-    """The figures of each class, or of each type of entity that the labels of words mark."""
-    assert held.labels is not None
-    if held.words is not None and marks_entities(names):
-        return classify_entities(held.words, predicted, held.labels, names)
-    return classify(predicted, held.labels, names)
-
-
-def classify(predicted: NDArray[Any], labels: NDArray[Any], names: list[str]) -> Classification:
-    """The confusion matrix (rows are labels, columns predictions) and each class's precision, recall, F1 and support.
-
-    There is no matrix where several classes may apply: a mistake is then no confusion of one class with another.
-    """
-    classes = list(range(len(names)))
-    several = labels.ndim > 1
-    figures = precision_recall_fscore_support(labels, predicted, labels=classes, zero_division=0.0)
-    return Classification(
-        confusion=[] if several else confusion_matrix(labels, predicted, labels=classes).tolist(),
-        classes=[
-            ClassScore(name=name, precision=float(p), recall=float(r), f1=float(f), support=int(s))
-            for name, p, r, f, s in zip(names, *figures, strict=True)
-        ],
-    )
 
 
 def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
@@ -176,7 +150,7 @@ def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
 def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
     """What the text is clean of that the model's run began with, if it is all that the model is measured on."""
     run = run_at(store, found.key) if found.key else None
-    return clean_of_labelled(store, run, data.details) if run else None
+    return clean_of_splits(store, run, data.details, data.details["text_columns"]) if run else None
 
 
 def _check_reads(found: Checkpoint, data: EncodedSet) -> None:

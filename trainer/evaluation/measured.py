@@ -21,7 +21,7 @@ from trainer.pretrained.model_files import read_object
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.seals import read_sealed, require_sealed
-from trainer.runs.evaluation import check_asked, encoded_of
+from trainer.runs.evaluation import encoded_of
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
 from trainer.store.places import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
@@ -72,10 +72,7 @@ def identify_evaluation(store: Store, job: EvaluateJob) -> Measurement:
 
 def find_evaluation(store: Store, wanted: Measurement) -> Evaluation | None:
     """The evaluation already made of the same; a damaged one is to be made anew, which a warning tells."""
-    earlier = intact_evaluation(store, wanted.key, Evaluation)
-    if earlier is None or earlier.fingerprint != wanted.fingerprint:
-        return None
-    return earlier.model_copy(update={"reused": True})
+    return find_alike(store, wanted, Evaluation)
 
 
 class Scoring(NamedTuple):
@@ -106,13 +103,6 @@ def locate_scoring(
     return Scoring(found, encoded, name, f"{run}/{EVALUATION}" if other is None else f"evaluations/{FINAL}-{name}.json")
 
 
-def require_scoring(store: Store, job: FinetuneJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
-    """The same. Raises `RunError` if the run was asked for since with another test split than that which the job prepared."""
-    if encoded is not None:
-        check_asked(store, run, encoded)
-    return identify_scoring(store, job, run, other, encoded)
-
-
 def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> str:
     """What names the figures of a model on an encoded set."""
     metrics = job.evaluation.metrics and [metric_identity(name) for name in job.evaluation.metrics]
@@ -122,8 +112,8 @@ def scoring_fingerprint(job: FinetuneJob, found: Checkpoint, encoded: str) -> st
 
 def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
     """The scoring already made of the same, if that and its predictions are as it left them."""
-    earlier = intact_evaluation(store, wanted.key, FinetuneEvaluation)
-    if earlier is None or earlier.fingerprint != wanted.fingerprint:
+    earlier = find_alike(store, wanted, FinetuneEvaluation)
+    if earlier is None:
         return None
     manifest = read_manifest(store, wanted.encoded, ENCODED)
     own = wanted.key.endswith(f"/{EVALUATION}")  # predictions are written of a run's own model alone
@@ -140,7 +130,7 @@ def find_scoring(store: Store, wanted: Scoring) -> FinetuneEvaluation | None:
             pass
         log.warning("%s is missing or changed: evaluating again", store.path(file))
         return None
-    return earlier.model_copy(update={"reused": True})
+    return earlier
 
 
 def tell_replaced(store: Store, wanted: Scoring) -> None:
@@ -159,6 +149,14 @@ def tell_replaced(store: Store, wanted: Scoring) -> None:
 def predictions_key(run: str, split: str) -> str:
     """Where the predictions of a split are."""
     return f"{run}/predictions/{split}.jsonl"
+
+
+def find_alike(store: Store, wanted: Measurement | Scoring, kind: type[Found]) -> Found | None:
+    """The record under the key of what is wanted, if it is intact and was made of the same."""
+    earlier = intact_evaluation(store, wanted.key, kind)
+    if earlier is None or earlier.fingerprint != wanted.fingerprint:
+        return None
+    return earlier.model_copy(update={"reused": True})
 
 
 def intact_evaluation(store: Store, key: str, kind: type[Found]) -> Found | None:

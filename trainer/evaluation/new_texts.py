@@ -9,6 +9,7 @@ from typing import NamedTuple
 from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.checks import lacks_column
 from trainer.labelled.data import Example
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import Placed, bad_record, id_of, read_values, rows_of, texts_of, watched_rows
@@ -63,7 +64,7 @@ def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:
     for part in parts:
         columns = open_table(part, data).columns
         if missing := [each for each in columns_of(data) if each != data.label_column and each not in columns]:
-            raise CorpusError(f"{part.name} has no column {missing[0]!r}; it has {', '.join(columns) or 'none'}")
+            raise lacks_column(data, part, missing[0], columns)
 
 
 def _checked(data: LabelledDataConfig, rows: Iterable[Placed]) -> Iterator[tuple[Callable[[], str], Example | str]]:

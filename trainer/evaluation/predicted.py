@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.common.formats import plural
+from trainer.common.formats import count, plural
 from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
@@ -47,6 +47,11 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     """
     found = find_model(store, job.model, hub=True)
     by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
+    if by_words and job.data.source == "csv":
+        raise ConfigError(
+            f"{job.model} labels words, of which it reads lists, but data.source is csv, which holds none: give files of jsonl "
+            "or parquet with a list of words in each row"
+        )
     data = as_labelled(job, _text_columns(store, job, found), by_words)
     source = find_labelled(store, data)
     options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
@@ -71,6 +76,7 @@ def find_predictions(store: Store, job: PredictJob, wanted: Wanted) -> Predicted
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
     """What the manifest of predictions says, as tasks hand it on."""
     told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
+    told |= {field: manifest.details[field] for field in ("words", "unseen_words") if field in manifest.details}
     model = manifest.details["model"]["name"]
     return PredictedTexts(
         key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
@@ -82,7 +88,8 @@ def describe(store: Store, made: PredictedTexts) -> str:
     counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
     passed_over = f"; {plural(made.bad_records, 'bad record')} passed over" if made.bad_records else ""
     cut = f"; {plural(made.truncated, 'text')} cut to the longest that the model takes" if made.truncated else ""
-    lines = [f"{plural(made.texts, 'text')}: {counted}{passed_over}{cut}"]
+    unseen = f"; {plural(made.unseen_words, 'word')} of {count(made.words)} got no label" if made.unseen_words else ""
+    lines = [f"{plural(made.texts, 'text')}: {counted}{passed_over}{cut}{unseen}"]
     return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
 
 

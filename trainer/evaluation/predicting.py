@@ -11,8 +11,10 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.config.finetuning import FinetuneJob, MeasurementConfig
-from trainer.labelled.encoded import EncodedSet, EncodedSplit
+from trainer.labelled.encoded import EncodedSet
+from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
 from trainer.metrics.measures import (
+    METRICS,
     Metrics,
     default_metrics,
     default_of_words,
@@ -84,21 +86,24 @@ def score(model: PreTrainedModel, data: EncodedSet, split: str, job: FinetuneJob
 def gather_scores(
     rounds: Iterator[Predictions], data: EncodedSet, split: str, job: FinetuneJob, runtime: Runtime
 ) -> dict[str, float]:
-    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank."""
-    held, labels = data.splits[split], data.splits[split].labels
-    assert labels is not None
+    """Take in rounds of predictions as they come; returns the mean loss and the metrics, the same on every rank.
+
+    They are of the examples that are labelled, of which there must be some.
+    """
+    held = data.splits[split]
     metrics = open_metrics(job, data.details["classes"]) if runtime.rank == 0 else None
-    total = 0.0
+    total, measured = 0.0, 0
     for round_ in rounds:
-        references = labels[held.rows(round_.examples)]
-        total += float(_losses(round_.logits, references).sum())
+        examples, logits = round_.examples[held.labelled[round_.examples]], round_.logits[held.known(round_.examples)]
+        references = held.labels[held.rows(examples)]
+        total, measured = total + float(_losses(logits, references).sum()), measured + len(references)
         if metrics is not None:
-            sides: list[Any] = [decide(round_.logits, data), references]
-            if held.words is not None:
-                sides = [held.words.named(round_.examples, each, data.details["classes"]) for each in sides]
+            sides: list[Any] = [decide(logits, data), references]
+            if isinstance(held, EncodedWords):
+                sides = [held.words.named(examples, each, data.details["classes"]) for each in sides]
             metrics.add_batch(*sides)
     figures = runtime.on_first(lambda: metrics.compute() if metrics is not None else {})
-    scores = {"loss": total / len(labels), **figures}
+    scores = {"loss": total / measured, **figures}
     _require_figure(job, scores)
     return scores
 
@@ -144,12 +149,17 @@ def check_best_by(job: FinetuneJob, classes: list[str] | None) -> None:
     scores = {"loss": 0.0, **metrics.compute()}
     _require_figure(job, scores)
     if job.promotion is not None and job.promotion.metric not in scores:
-        raise ConfigError(f"promotion.metric is {job.promotion.metric!r}, but what is measured are {', '.join(scores)}")
+        raise _not_measured("promotion.metric", job.promotion.metric, scores)
 
 
 def _require_figure(job: FinetuneJob, scores: dict[str, float]) -> None:
     if job.evaluation.best_by not in scores:
-        raise ConfigError(f"evaluation.best_by is {job.evaluation.best_by!r}, but what is measured are {', '.join(scores)}")
+        raise _not_measured("evaluation.best_by", job.evaluation.best_by, scores)
+
+
+def _not_measured(setting: str, wanted: str, scores: dict[str, float]) -> ConfigError:
+    metric = f" the metric {wanted!r}, not one of its figures" if wanted in METRICS else f" {wanted!r}"
+    return ConfigError(f"{setting} is{metric}, but what is measured are {', '.join(scores)}")
 
 
 def glue_task(job: FinetuneJob) -> str | None:

@@ -22,8 +22,8 @@ from trainer.evaluation.new_texts import NewTexts, open_texts
 from trainer.evaluation.predicted import FILE, KIND, Wanted, find_predictions, identify_predictions, summarise
 from trainer.evaluation.predicting import applying, label_count, predict
 from trainer.evaluation.word_labels import split_lines
-from trainer.labelled.blocks import encode_block, in_blocks
-from trainer.labelled.encoded import EncodedSplit
+from trainer.labelled.blocks import TAGS, encode_block, in_blocks
+from trainer.labelled.encoded_splits import EncodedSplit, open_split
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
@@ -54,7 +54,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
         return earlier
     runtime.on_first(store.sweep)
     check_weights(wanted.model.beside or wanted.model.folder)
-    encoder = load_text_encoder(wanted.model.folder, wanted.data)
+    encoder = load_text_encoder(wanted.model.folder, wanted.data, finished=True)
     model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
     if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
         raise TokenizerError(
@@ -83,10 +83,11 @@ def _predict(
         file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
         bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
         for block in in_blocks(texts.examples(), BLOCK_TEXTS, BLOCK_CHARACTERS):
-            encoded = encode_block(block, encoder, pa.nulls(len(block), pa.int64()), job.name)
+            nothing = pa.nulls(len(block), TAGS if encoder.by_words else pa.int64())
+            encoded = encode_block(block, encoder, nothing, job.name)
             for name in counts:
                 counts[name] += getattr(encoded, name)
-            split = EncodedSplit(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
+            split = open_split(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
             logits = _logits(model, split, job.batch, runtime, bar)
             if not (finite := np.isfinite(logits).all(axis=1)).all():
                 name = split.ids[split.example_at(int(np.argmin(finite)))]

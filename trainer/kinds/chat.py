@@ -18,6 +18,7 @@ from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
 from trainer.runs.chat import identify
+from trainer.runs.evaluation import check_asked
 from trainer.runs.facts import RunFacts
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -80,9 +81,10 @@ def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
 
 
 def find(store: Store, job: ChatJob, run: str, other: str | None, encoded: str) -> ChatEvaluation | None:
-    from trainer.evaluation.answers_measured import find_answers, require_answers
+    from trainer.evaluation.answers_measured import find_answers, identify_answers
 
-    return find_answers(store, require_answers(store, job, run, other, encoded))
+    check_asked(store, run, encoded)
+    return find_answers(store, identify_answers(store, job, run, other, encoded))
 
 
 def make_account(facts: RunFacts, plan: ChatPlan) -> "Account":

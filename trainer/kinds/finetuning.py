@@ -14,6 +14,7 @@ from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
 from trainer.records.results import FinetunePreflight
+from trainer.runs.evaluation import check_asked
 from trainer.runs.facts import RunFacts
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
@@ -67,9 +68,10 @@ def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan,
 
 
 def find(store: Store, job: FinetuneJob, run: str, other: str | None, encoded: str) -> FinetuneEvaluation | None:
-    from trainer.evaluation.measured import find_scoring, require_scoring
+    from trainer.evaluation.measured import find_scoring, identify_scoring
 
-    return find_scoring(store, require_scoring(store, job, run, other, encoded))
+    check_asked(store, run, encoded)
+    return find_scoring(store, identify_scoring(store, job, run, other, encoded))
 
 
 def make_account(facts: RunFacts, plan: FinetunePlan) -> "Account":

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import RecordError
 from trainer.labelled.data import Example, LabelledSplit
-from trainer.labelled.encoded import FIRST_TOKENS, LISTS
+from trainer.labelled.encoded_splits import FIRST_TOKENS, LISTS
 from trainer.labelled.text_encoder import Encoding, TextEncoder
 from trainer.labelled.words import UNSEEN, all_words
 
@@ -125,11 +125,18 @@ def unlabelled(labels: NDArray[Any]) -> NDArray[np.bool_]:
     return missing
 
 
-def count_labels(labels: NDArray[Any], classes: list[str] | None) -> dict[str, Any]:
-    """How many examples are labelled; how many, or how many words, of each class, or the numbers' mean and range."""
+def count_labels(
+    labels: NDArray[Any], classes: list[str] | None, seen: NDArray[np.bool_] | None = None
+) -> dict[str, Any]:  # fmt: skip
+    """How many examples are labelled; how many, or how many words, of each class, or the numbers' mean and range.
+
+    Of the words of labelled examples, those are counted that are `seen`, of shape [words]; without it all.
+    """
     known = labels[~unlabelled(labels)]
     if classes is not None:
         ids = all_words(known) if labels.dtype == object else known
+        if seen is not None:
+            ids = ids[seen]
         counts = np.bincount(ids, minlength=len(classes)) if ids.ndim == 1 else ids.sum(axis=0, dtype=np.int64)
         return {"labelled": len(known), "class_counts": {name: int(n) for name, n in zip(classes, counts, strict=True)}}
     if not len(known):

@@ -31,10 +31,7 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     for split, each in parts.items():
         for part in each:
             table = open_table(part, data)
-            labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(table.columns)
-            needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
-            if missing := [column for column in needed if column not in table.columns]:
-                raise _lacks(data, part, missing[0], table.columns)
+            require_columns(data, split, part, table.columns)
             identified.setdefault(split, set()).add(data.id_column in table.columns)
             dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
             if table.class_names is not None:
@@ -48,12 +45,20 @@ def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tup
     return list(dropped), named
 
 
+def require_columns(data: LabelledDataConfig, split: str, part: Part, found: list[str]) -> None:
+    """Raise `CorpusError` if the columns of a split's part lack texts, or labels, which a test split may do without."""
+    labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(found)
+    needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
+    if missing := [column for column in needed if column not in found]:
+        raise lacks_column(data, part, missing[0], found)
+
+
 def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identified: dict[str, set[bool]]) -> None:
     """Raise `CorpusError` if no split has the id column, or some files of a split and not others."""
     assert data.id_column is not None
     if not any(True in found for found in identified.values()):
         part = parts[TRAIN][0]
-        raise _lacks(data, part, data.id_column, open_table(part, data).columns)
+        raise lacks_column(data, part, data.id_column, open_table(part, data).columns)
     if mixed := [split for split, found in identified.items() if len(found) > 1]:
         raise CorpusError(
             f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others do not; "
@@ -61,7 +66,8 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
         )
 
 
-def _lacks(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
+def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
+    """The error for a part without a column that is needed; `found` are those that it has."""
     hint = ""
     if data.source == "csv" and not data.columns:
         hint = "; if its first line is no header, name its columns in `columns`"

@@ -8,7 +8,8 @@ from trainer.config.finetuning import BALANCED, ClassWeights
 
 
 def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:
-    """The weight of each class, by its id; `counts` are the examples that train has of each, or None while that is not known.
+    """The weight of each class, by its id; `counts` are the examples, or words that are seen, that train has of each, or None
+    while that is not known.
 
     Balanced ones are examples / (classes x examples of the class), as scikit-learn's `compute_class_weight` has it. Of weights
     by name, a class that is not named counts 1. Raises `ConfigError` for the name of no class, and if a class that is to be
@@ -21,8 +22,8 @@ def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Map
         return [1.0] * len(classes)
     if absent := [name for name in classes if not counts[name]]:
         raise ConfigError(
-            f"training.class_weights is {BALANCED}, but no example of train has the class {absent[0]!r}; give the weights by "
-            "the names of the classes"
+            f"training.class_weights is {BALANCED}, but nothing that is trained on has the class {absent[0]!r}; give the "
+            "weights by the names of the classes"
         )
     examples = sum(counts[name] for name in classes)
     return [examples / (len(classes) * counts[name]) for name in classes]

@@ -5,7 +5,7 @@ One look at the rows of each split keeps a few bytes a row; the texts are read a
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +18,11 @@ from trainer.common.errors import CorpusError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns, classes_present, require_all_classes
-from trainer.labelled.labels import UNLABELLED, Labels, read_label
+from trainer.labelled.label_kinds import KINDS
+from trainer.labelled.labels import UNLABELLED, Labels
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows, texts_of
-from trainer.labelled.several import find_classes, read_list
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
-from trainer.labelled.words import as_column, read_tags
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
         for split, scan in scans.items():
             _require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
-        labels = find_classes(data, train.values, named, _labels_given(data, train))
+        labels = KINDS[data.task].find(data, train.values, named, _labels_given(data, train))
         splits = {}
         for split, scan in scans.items():
             meant, good = read_labels(data, labels, split, scan)
@@ -120,18 +119,13 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
 
 def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means nothing."""
-    classifies, several = labels.classes is not None, data.task == "multi-label"
-    missing: Any = UNLABELLED if classifies else np.nan
-    read: Callable[..., Any] = read_label
-    if several:
-        missing, read = np.full(len(labels.classes or ()), UNLABELLED), read_list
-    elif data.task == "tokens":
-        missing, read = np.empty(0, dtype=np.int32), read_tags
+    kind = KINDS[data.task]
+    missing = kind.missing(labels)
     meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
     problems: dict[int, ValueError] = {}
     for code, value in enumerate(scan.values):
         try:
-            found = read(labels, value, optional=split == TEST)
+            found = kind.read(labels, value, split == TEST)
         except ValueError as error:
             problems[code] = error
         else:
@@ -144,14 +138,12 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
         problem = problems[int(scan.codes[first])]
         raise bad_record(data, split, place(), f"column {data.columns_of_labels[0]!r}: {problem}") from problem
     good = (scan.codes != BAD) & ~wrong
-    if data.task == "tokens":
-        return as_column(meanings)[scan.codes[good]], good
-    meant = np.array(meanings, dtype=np.int8 if several else np.int64 if classifies else np.float64)[scan.codes]
-    if split == TEST and several and not (meant[good] > 0).any():
+    meant = kind.gather(meanings)[scan.codes[good]]
+    if split == TEST and data.task == "multi-label" and not (meant > 0).any():
         meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
-    if split == TEST and not classifies and (meant[good] == UNLABELLED).all():
+    if split == TEST and data.task == "regression" and (meant == UNLABELLED).all():
         meant[:] = np.nan  # how GLUE withholds numbers
-    return meant[good], good
+    return meant, good
 
 
 def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:

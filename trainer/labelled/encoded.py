@@ -10,89 +10,18 @@ train.arrow  validation.arrow  test.arrow     Arrow IPC files, uncompressed, map
 tokenizer.json, tokenizer_config.json …       as `AutoTokenizer.from_pretrained` reads them
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from trainer.common.errors import ArtifactError
-from trainer.labelled.words import IGNORED, Words
+from trainer.labelled.encoded_splits import EncodedSplit, open_split
 from trainer.store.manifest import Manifest, fetch_made, read_manifest
 from trainer.store.storage import Store
 
 KIND = "encoded"
 ENDING = ".arrow"
-LISTS = {"input_ids": pa.int32(), "token_type_ids": pa.int8()}
-FIRST_TOKENS = "first_tokens"
-
-
-class EncodedSplit:
-    """The examples of one split.
-
-    `lengths`: tokens of each example, int64 [N]. `labels`: int64 or float64 [N], or int8 [N, C], or, where each word has a
-    label, int64 of the words that the model sees, one example after another; None if any example has none. `predictions`
-    counts what a model says of it: one for each example, or for each of these words.
-    """
-
-    def __init__(self, table: pa.Table, pad_id: int) -> None:
-        self._names, self._pad_id = table["id"], pad_id
-        self._columns = {name: Lists(table[name]) for name in LISTS if name in table.column_names}
-        self.lengths = self._columns["input_ids"].lengths
-        self.words = Words(table[FIRST_TOKENS]) if FIRST_TOKENS in table.column_names else None
-        self.predictions = len(self) if self.words is None else len(self.words.first_tokens)
-        labels = table["labels"]
-        self.labels: NDArray[Any] | None = None if labels.null_count else _as_array(labels, self.words)
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @property
-    def ids(self) -> list[str]:
-        """The names of the examples, in order."""
-        names: list[str] = self._names.to_pylist()
-        return names
-
-    def read(self, places: Sequence[int] | NDArray[np.int64], pad_to: int | None = None) -> dict[str, NDArray[np.int64]]:
-        """Some examples, padded on the right to the longest of them, or to `pad_to` tokens.
-
-        Returns int64 arrays of shape [B, T]: input_ids, attention_mask, and token_type_ids where they are stored. Raises
-        `ValueError` if an example is longer than `pad_to`.
-        """
-        places = np.asarray(places, dtype=np.int64)
-        lengths = self.lengths[places]
-        width = int(lengths.max()) if pad_to is None else pad_to
-        if (lengths > width).any():
-            raise ValueError(f"an example has {int(lengths.max())} tokens, beyond pad_to {width}")
-        inputs = {
-            name: column.read(places, width, self._pad_id if name == "input_ids" else 0)
-            for name, column in self._columns.items()
-        }
-        return {**inputs, "attention_mask": (np.arange(width) < lengths[:, None]).astype(np.int64)}
-
-    def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where the labels and the predictions of some examples stand: at their places, or at those of their words."""
-        return examples if self.words is None else self.words.rows(examples)
-
-    def example_at(self, row: int) -> int:
-        """The example that a label or a prediction is of."""
-        return row if self.words is None else self.words.example_at(row)
-
-    def pick(self, examples: NDArray[np.int64], logits: Any) -> Any:
-        """Those of a model's logits of a batch that say something of these examples: [B, C], or out of [B, T, C] of words."""
-        return logits[: len(examples)] if self.words is None else logits[self.words.places(examples)]
-
-    def batch_labels(self, examples: NDArray[np.int64], width: int) -> NDArray[Any]:
-        """The labels of a batch: of each example, or of each of `width` tokens, IGNORED but for the first ones of words."""
-        assert self.labels is not None
-        labels: NDArray[Any] = self.labels[self.rows(examples)]
-        if self.words is None:
-            return labels
-        by_token = np.full((len(examples), width), IGNORED, dtype=np.int64)
-        by_token[self.words.places(examples)] = labels
-        return by_token
 
 
 class EncodedSet(NamedTuple):
@@ -109,7 +38,7 @@ def open_encoded(store: Store, key: str) -> EncodedSet:
     details, digests = manifest.details, manifest.digests()
     pad_id: int = details["pad_id"]
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {s: EncodedSplit(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
+    splits = {s: open_split(open_rows(fetch_made(store, key, name, digests[name])), pad_id) for s, name in names.items()}
     return EncodedSet(details, splits, pad_id)
 
 
@@ -127,38 +56,6 @@ def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
     digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
-
-
-def _as_array(labels: pa.ChunkedArray, words: Words | None) -> NDArray[Any]:
-    """A column without nulls as an array of shape [N], of lists of one length [N, C], or of the words that are seen."""
-    values: NDArray[Any]
-    if words is not None:
-        values = labels.combine_chunks().flatten().to_numpy()[words.seen].astype(np.int64)
-        return values
-    if not pa.types.is_fixed_size_list(labels.type):
-        values = labels.to_numpy()
-        return values
-    values = labels.combine_chunks().flatten().to_numpy()
-    return values.reshape(len(labels), labels.type.list_size)
-
-
-class Lists:
-    """A column of lists as numpy sees it: one array of values for each record batch, and where each list lies."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        offsets = [chunk.offsets.to_numpy() for chunk in column.chunks]
-        self._values = [chunk.values.to_numpy() for chunk in column.chunks]
-        self._chunks = np.repeat(np.arange(len(offsets)), [len(chunk) for chunk in column.chunks])
-        self._starts = np.concatenate([each[:-1] for each in offsets]).astype(np.int64)
-        self.lengths = np.concatenate([np.diff(each) for each in offsets]).astype(np.int64)
-
-    def read(self, places: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Lists in the rows of an array of this width, of shape [B, width]."""
-        rows = np.full((len(places), width), fill, dtype=np.int64)
-        wanted = zip(self._chunks[places], self._starts[places], self.lengths[places], strict=True)
-        for row, (chunk, start, length) in zip(rows, wanted, strict=True):
-            row[:length] = self._values[chunk][start : start + length]
-        return rows
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:

@@ -13,21 +13,22 @@ from trainer.config.engines import Engine, RayEngine
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
-from trainer.labelled.data import LabelledSet, open_labelled
-from trainer.labelled.encoded import ENDING, KIND, EncodedSet, EncodedSplit, open_encoded, tokenizer_paths
+from trainer.labelled.data import LabelledSet, LabelledSplit, open_labelled
+from trainer.labelled.encoded import ENDING, KIND, EncodedSet, open_encoded, open_rows, tokenizer_paths
+from trainer.labelled.encoded_splits import FIRST_TOKENS
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.labelled.words import Words
 from trainer.pretrained.finding import find_model
 from trainer.records.holds import hold_reused
 from trainer.records.origins import without_test
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
 from trainer.store.storage import Store
 
-__all__ = [
-    "EncodedSet", "EncodedSplit", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths",
-]  # fmt: skip
+__all__ = ["EncodedSet", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths"]
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +89,12 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
         log.info("the tokenizer puts nothing between the texts of a pair: putting %r there", encoder.divider)
+    if encoder.other_class is not None:
+        log.warning(
+            "beside such a model `AutoTokenizer.from_pretrained` makes %s of the published tokenizer, which puts no space "
+            "before words, as the model is trained to read them: load it with `%s.from_pretrained`",
+            encoder.other_class, PLAIN_CLASS,
+        )  # fmt: skip
     with (
         forgetting_changed(store),
         open_labelled(data, recipe.source, progress) as labelled,
@@ -101,7 +108,8 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
                 split: write_split(folder / f"{split}{ENDING}", examples, encoder, f"{data.name}: {split}", bar.advance, carry)
                 for split, examples in labelled.splits.items()
             }
-        details = _describe(data, labelled, encoder, figures)
+        counts = {split: _count(folder, split, examples, labelled.classes) for split, examples in labelled.splits.items()}
+        details = _describe(data, labelled, encoder, {split: {**figures[split], **counts[split]} for split in counts})
         details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
         paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
         told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
@@ -169,10 +177,11 @@ def find_made(store: Store, max_bad_records: int, recipe: Recipe[Any]) -> Artifa
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:
     for split, found in labelled.splits.items():
-        if 0 < (known := int((~unlabelled(found.labels)).sum())) < len(found):
+        if 0 < (missing := int(unlabelled(found.labels).sum())) < len(found):
             log.warning(
-                "data set %s: only %d of %d examples of the %s split are labelled, so it is predicted but not scored",
-                data.name, known, len(found), split,
+                "data set %s: %d of %d examples of the %s split have no label: all are predicted, and the figures are of the "
+                "%d others",
+                data.name, missing, len(found), split, len(found) - missing,
             )  # fmt: skip
 
 
@@ -186,8 +195,16 @@ def _warn_of_unseen(details: dict[str, Any]) -> None:
             )  # fmt: skip
 
 
+def _count(folder: Path, split: str, examples: LabelledSplit, classes: list[str] | None) -> dict[str, Any]:
+    """What `count_labels` tells of a split that was written, of words those that the model sees."""
+    if examples.labels.dtype != object:
+        return count_labels(examples.labels, classes)
+    words = Words(open_rows(folder / f"{split}{ENDING}")[FIRST_TOKENS])
+    return count_labels(examples.labels, classes, words.seen[words.of_examples(~unlabelled(examples.labels))])
+
+
 def _describe(
-    data: LabelledDataConfig, labelled: LabelledSet, encoder: TextEncoder, figures: dict[str, dict[str, int]]
+    data: LabelledDataConfig, labelled: LabelledSet, encoder: TextEncoder, figures: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
     """The manifest's details: everything that a report needs."""
     return {
@@ -202,10 +219,8 @@ def _describe(
         "pad_id": encoder.pad_id,
         "pad_is_end": encoder.pad_is_end,
         "divider": encoder.divider,
+        **({"tokenizer_class": PLAIN_CLASS} if encoder.other_class is not None else {}),
         "vocab_size": encoder.vocab_size,
         "duplicates_across": labelled.duplicates,
-        "splits": {
-            split: {**figures[split], "bad_records": found.bad_records, **count_labels(found.labels, labelled.classes)}
-            for split, found in labelled.splits.items()
-        },
+        "splits": {split: {**figures[split], "bad_records": found.bad_records} for split, found in labelled.splits.items()},
     }

@@ -71,6 +71,7 @@ def find_labels(data: LabelledDataConfig, values: Iterable[Label | None], named:
         classes = classes or _name_classes(where, found)
         ids = {name: number for number, name in enumerate(classes)}
     if len(classes) < 2:
+        _refuse_mixed(where, found)
         what = f"only the class {classes[0]!r}" if classes else "no label"
         raise CorpusError(f"{where} has {what} in train; at least two classes are needed: name them in `classes`")
     return Labels(classes, ids)
@@ -91,13 +92,7 @@ def refuse_fractions(data: LabelledDataConfig, values: Iterable[Label | None], n
 def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     """The distinct texts as names. Raises `CorpusError` if some of them look like slips of the pen for others."""
     names = sorted({value for value in found if isinstance(value, str)})
-    numbers = [name for name in names if _is_integer(name)]
-    if numbers and len(numbers) < len(names):
-        words = [name for name in names if not _is_integer(name)]
-        raise CorpusError(
-            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all classes in "
-            "`classes`"
-        )
+    _refuse_mixed(where, names)
     alike: dict[str, str] = {}
     for name in names:
         if (other := alike.setdefault(name.strip().casefold(), name)) != name:
@@ -108,7 +103,24 @@ def _name_classes(where: str, found: Sequence[Label]) -> list[str]:
     return names
 
 
-def _few(names: Sequence[str]) -> str:
+def _refuse_mixed(where: str, found: Sequence[Label]) -> None:
+    """Raise `CorpusError` if some labels are integers, or are written as such, and others are not."""
+    numbers = sorted({value for value in found if _is_integer(value)}, key=str)
+    words = sorted({value for value in found if isinstance(value, str) and not _is_integer(value)})
+    if numbers and words:
+        raise CorpusError(
+            f"{where} holds integers ({_few(numbers)}) and other texts ({_few(words)}): correct them, or name all classes in "
+            "`classes`"
+        )
+
+
+def are_withheld(labels: Labels, value: Iterable[Label], marks: Iterable[int]) -> bool:
+    """Whether some labels of one example are nothing but marks for those that test data withholds, and no classes."""
+    said = {str(each) for each in value}
+    return bool(said) and said <= set(map(str, marks)) and not said & set(map(str, labels.ids))
+
+
+def _few(names: Sequence[Label]) -> str:
     return ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")
 
 

@@ -10,10 +10,10 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.blocks import count_labels
 from trainer.labelled.checks import check_columns
 from trainer.labelled.data import open_labelled, read_labels
+from trainer.labelled.label_kinds import KINDS
 from trainer.labelled.labels import refuse_fractions
 from trainer.labelled.rows import Part
 from trainer.labelled.scan import scan_rows
-from trainer.labelled.several import find_classes
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.store.storage import Store
 
@@ -63,7 +63,7 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
             for part in parts:
                 scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
                 if known:
-                    read_labels(data, find_classes(data, scan.values, named, HEAD_ROWS), split, scan)
+                    read_labels(data, KINDS[data.task].find(data, scan.values, named, HEAD_ROWS), split, scan)
                 elif split == TRAIN and data.task == "classification":
                     refuse_fractions(data, scan.values, None)
                 elif split == TRAIN and data.task == "tokens":

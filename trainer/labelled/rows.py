@@ -137,8 +137,8 @@ def _open_csv(part: Part, data: LabelledDataConfig) -> Table:
 def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]], hint: str) -> tuple[list[str], str]:
     """The names of a file's columns, and what names them: its first line, or the setting `columns`.
 
-    With that setting, a first line is a header only if it names the text columns itself. A file that has one column less than
-    the setting names is one without labels, as test files are.
+    With that setting, a first line is a header only if it names the text columns itself. A file that has as many columns as the
+    setting names besides those of labels is one without labels, as test files are.
     """
     try:
         first = next(rows, [])
@@ -157,7 +157,7 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
             )
         labels = data.columns_of_labels
         if len(first) == len(named) - len(labels) and set(labels) <= set(named):
-            return [name for name in named if name not in labels], "`columns` without the label"
+            return [name for name in named if name not in labels], f"`columns` without the label{'s'[: len(labels) > 1]}"
         return named, "`columns`"
     if twice := [column for column in columns_of(data) if first.count(column) > 1]:
         raise CorpusError(f"{part.name}: the first line names the column {twice[0]!r} twice; rename one of them")

@@ -15,10 +15,9 @@ from trainer.config.chat import ChatDataConfig
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.csv_files import QuoteWatch
 from trainer.corpus.shards import is_held_out
-from trainer.labelled.labels import Label, plain_label
+from trainer.labelled.label_kinds import KINDS, AnyLabel
 from trainer.labelled.rows import Part, Row, Table, columns_of, open_table
-from trainer.labelled.several import LabelList, plain_labels
-from trainer.labelled.words import plain_tags, require_words
+from trainer.labelled.words import require_words
 
 BAD = -1
 """Stands for the number of the label in rows that are passed over."""
@@ -29,12 +28,9 @@ NAMELESS = 0
 Placed = tuple[Callable[[], str], Row]
 """A row, and what names its place."""
 
-AnyLabel = Label | LabelList
-"""What a row says of its example: a label, or several."""
-
 
 class Scan(NamedTuple):
-    """What is kept of a split's rows, a few bytes each.
+    """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many as rows.
 
     `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether a
     hash of them puts it on the validation side; all of shape [rows]. `bad` counts the rows that are BAD.
@@ -182,13 +178,7 @@ def read_values(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[bytes,
                 _text(column, text)
         if column == data.id_column and (value is None or value == ""):
             raise ValueError(f"column {column!r} is empty; leave id_column out to number the examples instead")
-    label: AnyLabel | None
-    value = values[len(data.text_columns)]
-    if by_words:
-        label = plain_tags(value, len(texts), data)
-    else:
-        label = plain_labels(value, data) if data.task == "multi-label" else plain_label(value, data)
-    return b"\0".join(texts), label
+    return b"\0".join(texts), KINDS[data.task].plain(values[len(data.text_columns)], len(texts), data)
 
 
 def texts_of(data: LabelledDataConfig, values: Sequence[Any]) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.labels import UNLABELLED, Label, Labels, find_labels, plain_label, read_label
+from trainer.labelled.labels import UNLABELLED, Label, Labels, are_withheld, find_labels, plain_label, read_label
 
 OTHER_SEPARATOR = re.compile(r"[;|\t]")
 """What labels may be divided by where it is not said."""
@@ -16,7 +16,7 @@ OTHER_SEPARATOR = re.compile(r"[;|\t]")
 YES, NO = ("1", "true"), ("0", "false")
 
 LabelList = tuple[Label, ...]
-"""The labels of one example, each once."""
+"""The labels of one example: those that apply, each once, or one for each of its words, in their order."""
 
 
 def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
@@ -27,6 +27,8 @@ def plain_labels(value: Any, data: LabelledDataConfig) -> LabelList | None:
         value = _divided(value, data)
     if value is None:
         return None
+    if not isinstance(value, bool) and value == UNLABELLED:  # what stands where others have a list
+        return (UNLABELLED,)
     if not isinstance(value, list | tuple):
         raise ValueError(f"column {data.label_column!r} holds {type(value).__name__}, not a list of labels")
     if any(isinstance(each, bool) for each in value):
@@ -67,10 +69,8 @@ def _of_columns(values: Sequence[Any] | None, columns: Sequence[str]) -> LabelLi
     return tuple(column for column, word in zip(columns, said, strict=True) if word in YES)
 
 
-def find_classes(data: LabelledDataConfig, values: Iterable[Any], named: list[str] | None, examples: int) -> Labels:
-    """What `find_labels` says, also where several labels make one of the values that train has."""
-    if data.task not in ("multi-label", "tokens"):
-        return find_labels(data, values, named, examples)
+def find_listed(data: LabelledDataConfig, values: Iterable[LabelList | None], named: list[str] | None, examples: int) -> Labels:
+    """What `find_labels` says where each of the values that train has is a list of labels."""
     if data.label_columns is not None:
         return Labels(data.label_columns, {name: number for number, name in enumerate(data.label_columns)})
     distinct = dict.fromkeys(label for value in values if value is not None for label in value)
@@ -83,6 +83,8 @@ def read_list(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
     Raises `ValueError` with what was found and expected.
     """
     assert labels.classes is not None
+    if optional and value is not None and are_withheld(labels, value, (UNLABELLED,)):
+        value = None
     if value is None:
         if optional:
             return np.full(len(labels.classes), UNLABELLED, dtype=np.int8)

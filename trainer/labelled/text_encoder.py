@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from tokenizers.pre_tokenizers import ByteLevel
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.labelled import LabelledDataConfig
-from trainer.corpus.taken_tokenizer import PLAIN_CLASS, save_flat
+from trainer.corpus.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
+from trainer.labelled.word_spaces import space_words
 from trainer.labelled.words import first_tokens
-from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.model_files import check_settings, read_object
 from trainer.store.manifest import digest_file, fingerprint
 
 UNSET_LENGTH = 10**20
@@ -52,7 +52,8 @@ class TextEncoder:
     `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
     `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
     token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of which is
-    tokenized by itself.
+    tokenized by itself. `plain`: its files name the class that takes tokenizer.json as it is, as its own would not;
+    `other_class` is the one that `AutoTokenizer` makes of them all the same beside such a model, and which reads otherwise.
     """
 
     tokenizer: Any
@@ -64,6 +65,8 @@ class TextEncoder:
     has_types: bool
     digest: str
     by_words: bool
+    plain: bool
+    other_class: str | None
 
     @property
     def pad_token(self) -> str:
@@ -75,7 +78,7 @@ class TextEncoder:
 
     def save(self, folder: Path) -> None:
         """Write the files that `AutoTokenizer.from_pretrained` reads, to give the same ids as `encode`."""
-        _save(self.tokenizer, self.divider, folder)
+        _save(self.tokenizer, self.plain, folder)
 
     def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
         """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
@@ -107,21 +110,21 @@ class TextEncoder:
         )
 
 
-def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncoder:
+def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
     """The tokenizer of a model folder or a pretrained name, made ready for a data set.
 
-    Raises `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
+    Beside a `finished` model, which is not trained any more, words are read as that tokenizer reads them. Raises
+    `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
     """
-    name = str(model)
-    config, tokenizer = load_own_tokenizer(name)
+    name, by_words = str(model), data.task == "tokens"
+    config, tokenizer = load_own_tokenizer(name, plain=finished and by_words and _is_plain(name))
     backend: Tokenizer = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
     # As when pretraining: a text that holds a special token's spelling does not become that token.
     backend.encode_special_tokens = True
     pad_is_end = choose_padding(tokenizer, name)
-    if by_words := data.task == "tokens":
-        _part_words(tokenizer)
+    spaced = by_words and not finished and space_words(tokenizer)
     frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
     length = resolve_length(data, tokenizer, config, name)
     if frame.size >= length:
@@ -135,11 +138,20 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig) -> TextEncode
     for key, value in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
-    vocab_size = max(backend.get_vocab(True).values()) + 1
+    vocab_size, plain = max(backend.get_vocab(True).values()) + 1, spaced or divider is not None
     with TemporaryDirectory(prefix="headrace-") as folder:
-        _save(tokenizer, divider, Path(folder))
+        _save(tokenizer, plain, Path(folder))
         digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
-    return TextEncoder(tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words)
+    other = find_other_class(backend.to_str(), config.model_type) if spaced else None
+    return TextEncoder(
+        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, plain, other
+    )  # fmt: skip
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a model's folder names the class that takes tokenizer.json as it is, as `TextEncoder.save` may have written."""
+    path = Path(name, TOKENIZER_CONFIG)
+    return path.is_file() and read_object(path).get("tokenizer_class") == PLAIN_CLASS
 
 
 def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: str) -> int:
@@ -161,9 +173,12 @@ def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: 
     return int(min(said))
 
 
-def load_own_tokenizer(name: str) -> tuple[Any, Any]:
-    """The text configuration of a model folder or a pretrained name, and its tokenizer. Raises as `load_text_encoder` does."""
-    from transformers import AutoConfig, AutoTokenizer
+def load_own_tokenizer(name: str, plain: bool = False) -> tuple[Any, Any]:
+    """The text configuration of a model folder or a pretrained name, and its tokenizer, of the `plain` class if so.
+
+    Raises as `load_text_encoder` does.
+    """
+    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
     check_settings(name)
     try:
@@ -171,7 +186,7 @@ def load_own_tokenizer(name: str) -> tuple[Any, Any]:
     except Exception as error:  # hub, file system and format errors alike
         raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
         raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
     if not tokenizer.is_fast:
@@ -194,18 +209,6 @@ def choose_padding(tokenizer: Any, name: str) -> bool:
     return True
 
 
-def _part_words(tokenizer: Any) -> None:
-    """Put a space before each word of which one is part, as in running text, where the tokenizer does not do so by itself.
-
-    Byte-level tokenizers of the kind of GPT-2's have the setting; without it, words would be read as if written together.
-    """
-    split = tokenizer.backend_tokenizer.pre_tokenizer
-    if isinstance(split, ByteLevel) and not split.add_prefix_space:
-        split.add_prefix_space = True
-        tokenizer.backend_tokenizer.pre_tokenizer = split
-        tokenizer.add_prefix_space = tokenizer.init_kwargs["add_prefix_space"] = True
-
-
 def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:
     """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put there."""
     backend: Tokenizer = tokenizer.backend_tokenizer
@@ -222,6 +225,6 @@ def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str |
     return find_frame(backend, members), str(token)
 
 
-def _save(tokenizer: Any, divider: str | None, folder: Path) -> None:
+def _save(tokenizer: Any, plain: bool, folder: Path) -> None:
     # Some families build what stands around texts by themselves; the plain class takes it from tokenizer.json.
-    save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if divider is not None else {}))
+    save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if plain else {}))

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.labels import UNLABELLED, Labels, plain_label, read_label
+from trainer.labelled.labels import UNLABELLED, Labels, are_withheld, plain_label, read_label
 from trainer.labelled.several import LabelList
 
 IGNORED = -100
@@ -56,8 +56,7 @@ def read_tags(labels: Labels, value: LabelList | None, optional: bool) -> NDArra
         if not optional:
             raise ValueError("no labels are given")
         return np.empty(0, dtype=np.int32)
-    said = {str(each) for each in value}
-    if optional and said <= {str(UNLABELLED), str(IGNORED)} and not said & set(map(str, labels.ids)):
+    if optional and are_withheld(labels, value, (UNLABELLED, IGNORED)):
         return np.empty(0, dtype=np.int32)
     ids = np.empty(len(value), dtype=np.int32)
     for number, each in enumerate(value):
@@ -104,7 +103,8 @@ class Words:
         firsts: NDArray[np.int32] = lists.flatten().to_numpy()
         self.seen = firsts != UNSEEN
         self.first_tokens = firsts[self.seen].astype(np.int64)
-        self._ends = np.cumsum(lists.value_lengths().to_numpy(), dtype=np.int64)
+        self._lengths: NDArray[np.int32] = lists.value_lengths().to_numpy()
+        self._ends = np.cumsum(self._lengths, dtype=np.int64)
         self._seen_ends = np.concatenate([[0], np.cumsum(self.seen)])[np.concatenate([[0], self._ends])]
 
     def rows(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -121,12 +121,15 @@ class Words:
         """Where the seen words of some examples stand in a batch of them: row and token."""
         return np.repeat(np.arange(len(examples)), self.counts(examples)), self.first_tokens[self.rows(examples)]
 
-    def named(self, examples: NDArray[np.int64] | None, ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
-        """The names of the classes of the seen words of some examples, or of all, in lists by example."""
+    def named(self, examples: NDArray[np.int64], ids: NDArray[Any], classes: Sequence[str]) -> list[list[str]]:
+        """The names of the classes of the seen words of some examples, in lists by example."""
         names = [classes[number] for number in ids.tolist()]
-        counts = np.diff(self._seen_ends) if examples is None else self.counts(examples)
-        ends = np.cumsum(counts).tolist()
+        ends = np.cumsum(self.counts(examples)).tolist()
         return [names[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+    def of_examples(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of all words are of chosen examples, of shape [W]."""
+        return np.repeat(chosen, self._lengths)
 
     def example_at(self, row: int) -> int:
         """The example that a seen word is of."""

@@ -15,29 +15,18 @@ from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.labelled.sources import TRAIN, find_labelled
 from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
-from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
-from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
-from trainer.pretrained.finding import find_model
-from trainer.pretrained.weights import check_weights
+from trainer.preflight.tuning import Known, Size, conclude, look_at_start
 from trainer.records.results import FinetunePreflight
 from trainer.runs.chat import identify
-from trainer.runs.run import check_origin
-from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
 def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
-    store, training = Store(job.store), job.training
-    store.check_writable()
-    store.sweep()
-    check_origin(store, job)
-    ranks = check_optimization(job)
-    source = find_model(store, job.model.pretrained, hub=True).folder
-    check_weights(source)
-    check_stop()
+    start, training = look_at_start(job), job.training
+    store, ranks, source = start
     encoder = load_chat_encoder(source, job.data)
     config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
@@ -52,30 +41,8 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
     kept = guess_activations(config, training)
     memory = estimate_memory(training, encoder.context, config, ranks, parameters, kept, library_bytes(), units, trained)
-    epochs = plan.total_steps // plan.steps_per_epoch if plan else training.epochs or 0
-    require_room(
-        store,
-        {"runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters))},
-        lambda _: _present(store, job, encoded),
-    )
-    require_checkpoint_room(store, checkpoint_bytes(trained))
-    return FinetunePreflight(
-        model=job.model.pretrained,
-        parameters=parameters,
-        trained=trained,
-        ranks=ranks,
-        metrics=list(CHAT_FIGURES),
-        looked_at=told,
-        splits=splits,
-        plan=plan,
-        about_memory_bytes=memory.device,
-        about_host_bytes=memory.host,
-    )
-
-
-def _present(store: Store, job: ChatJob, encoded: ArtifactRef | None) -> int:
-    """What an earlier start of this job has left of its run."""
-    return store.used_bytes(identify(job, encoded).key) if encoded else 0
+    run = identify(job, encoded).key if encoded else None
+    return conclude(job, start, Size(trained, parameters, memory), Known(splits, told, plan), list(CHAT_FIGURES), run)
 
 
 def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> tuple[dict[str, int] | None, str]:

@@ -1,6 +1,6 @@
 """What curation would drop, guessed from a sample of documents, before any long work."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
@@ -9,14 +9,18 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import Document, ignore, read_documents, refuse
+from trainer.corpus.readers import Document, ignore
 from trainer.corpus.shards import batches
 from trainer.corpus.tokenizer_making import spread
+from trainer.curation.characters import Hashes
+from trainer.curation.contamination import look_for
 from trainer.curation.measures import Batch, DocumentError, unique
+from trainer.curation.overlaps import count_shared
 from trainer.curation.places import PlaceError, with_address
-from trainer.curation.plan import Plan, make_plan
+from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
 from trainer.curation.rules import Test, columns_of, of_corpus
-from trainer.records.results import RuleShare
+from trainer.curation.texts import said_words
+from trainer.records.results import CurationPreview, RuleShare
 from trainer.store.storage import Store
 
 SAMPLED_DOCUMENTS = 1000
@@ -24,25 +28,29 @@ FROM_A_PIECE = 8
 BATCH_BYTES = 2**20
 
 
-def preview_curation(store: Store, data: DataConfig) -> list[RuleShare]:
-    """How many documents of a sample each bound would drop, by corpus; the first that a document breaks counts.
+def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
+    """How many documents of a sample go for each reason, by corpus; the first reason that applies to a document counts.
 
-    Raises `CorpusError` and `ConfigError` for raw text, evaluation sets and functions that cannot be used.
+    Of duplicates it tells nothing: those of a document are hardly ever in one sample with it. Raises `CorpusError` and
+    `ConfigError` for raw text, evaluation sets and functions that cannot be used.
     """
+    options = data.curation
+    assert options is not None
     plan = make_plan(store, data)
-    for evaluated, pieces in plan.evaluation:  # whether it can be read
-        next((text for piece in pieces for text in read_documents(piece, evaluated, refuse)), None)
+    wanted = options.decontaminate
+    looked_for = look_for(wanted, options.transform, plan.evaluation).hashes if wanted else {}
     shares = []
     for corpus in data.corpora:
         tests = of_corpus(plan.tests, corpus.name)
-        dropped, total = dict.fromkeys((test.reason for test in tests), 0), 0
-        if tests:
+        dropped = dict.fromkeys([*(test.reason for test in tests), *([CONTAMINATED] if wanted else [])], 0)
+        total = 0
+        if dropped:
             places: list[tuple[Piece, int]] = []
             for documents in batches(_sample(plan, data, corpus.name, places), BATCH_BYTES):
                 check_stop()
                 total += len(documents)
                 try:
-                    found = _try(Batch(documents), tests)
+                    found = _try(Batch(documents), tests, looked_for)
                 except DocumentError as error:
                     found_at = PlaceError(corpus.name, *places[error.number], str(error))
                     raise with_address(found_at, plan.corpora) from error
@@ -50,10 +58,11 @@ def preview_curation(store: Store, data: DataConfig) -> list[RuleShare]:
                 for reason, count in found.items():
                     dropped[reason] += count
         shares += [RuleShare(corpus=corpus.name, reason=reason, dropped=count, of=total) for reason, count in dropped.items()]
-    return shares
+    duplicates = [reason for reason in reasons_of(options, []) if reason != CONTAMINATED]
+    return CurationPreview(shares=shares, unestimated=duplicates)
 
 
-def _try(batch: Batch, tests: list[Test]) -> dict[str, int]:
+def _try(batch: Batch, tests: list[Test], looked_for: Mapping[int, Hashes]) -> dict[str, int]:
     rows = {measure: measure(batch) for measure in unique([test.measure for test in tests])}
     left = np.ones(len(batch.documents), bool)
     counts = {}
@@ -61,6 +70,9 @@ def _try(batch: Batch, tests: list[Test]) -> dict[str, int]:
         broken = left & test.breaks(rows[test.measure][test.bound.field])
         counts[test.reason] = int(broken.sum())
         left &= ~broken
+    if looked_for:
+        shared = batch.composed(lambda texts: count_shared(looked_for, *said_words(texts)))
+        counts[CONTAMINATED] = int((left & (shared > 0)).sum())
     return counts
 
 

@@ -16,14 +16,10 @@ from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.order.plan import make_finetune_plan
-from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
-from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
-from trainer.pretrained.finding import find_model
-from trainer.pretrained.weights import check_weights
+from trainer.preflight.tuning import Known, Size, conclude, look_at_start
 from trainer.records.results import FinetunePreflight
 from trainer.runs.finetuning import identify
-from trainer.runs.run import check_origin
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus
@@ -31,14 +27,8 @@ from trainer.training.runtime import count_gpus
 
 def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePreflight:
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
-    store = Store(job.store)
-    store.check_writable()
-    store.sweep()
-    check_origin(store, job)
-    ranks = check_optimization(job)
-    source = find_model(store, job.model.pretrained, hub=True).folder
-    check_weights(source)
-    check_stop()
+    start = look_at_start(job)
+    store, ranks, source = start
     encoded = find_encoded(store, job, source)
     details, splits, told = _look(store, job, encoded, progress)
     check_stop()
@@ -48,25 +38,8 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     classes: list[str] | None = details["classes"]
     check_best_by(job if splits else _without_class(job), classes)
     plan = make_finetune_plan(job.training, splits, ranks) if splits else None
-    epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
-
-    def present(folder: str) -> int:
-        return store.used_bytes(identify(job, encoded).key) if encoded else 0
-
-    require_room(store, {"runs": run_bytes(job.training, trained, epochs, final_parameters(job, trained, parameters))}, present)
-    require_checkpoint_room(store, checkpoint_bytes(trained))
-    return FinetunePreflight(
-        model=job.model.pretrained,
-        parameters=parameters,
-        trained=trained,
-        ranks=ranks,
-        metrics=metric_names(job, classes),
-        looked_at=told,
-        splits=splits,
-        plan=plan,
-        about_memory_bytes=memory.device,
-        about_host_bytes=memory.host,
-    )
+    run = identify(job, encoded).key if encoded else None
+    return conclude(job, start, Size(trained, parameters, memory), Known(splits, told, plan), metric_names(job, classes), run)
 
 
 def _longest(job: FinetuneJob, details: dict[str, Any], source: str) -> int:

@@ -32,7 +32,7 @@ from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
-from trainer.records.results import CorpusPreview, Preflight, RuleShare
+from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.runs.pretraining import identify
 from trainer.runs.run import TrainingJob, check_origin
 from trainer.store.manifest import Manifest
@@ -104,7 +104,8 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         about_host_bytes=memory.host,
         about_disk_bytes=sum(needs.values()),
         free_disk_bytes=store.free_bytes(),
-        curation=curation,
+        curation=curation.shares,
+        unestimated=curation.unestimated,
     )
 
 
@@ -123,10 +124,10 @@ def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
     return mask_tokens(tokenizer, masks.mask_token).mask_id
 
 
-def _preview_curation(store: Store, job: PipelineJob) -> list[RuleShare]:
-    """What the rules would drop of a sample, unless that is decided already."""
+def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
+    """What would go of a sample, unless that is decided already."""
     if job.data.curation is None or find_decided(store, job.data) is not None:
-        return []
+        return CurationPreview()
     from trainer.preflight.curation import preview_curation
 
     return preview_curation(store, job.data)

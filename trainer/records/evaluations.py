@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
 from trainer.records.basis import ExamplesBasis, TextBasis
@@ -27,20 +27,24 @@ class KeptOutFile(Result):
 class CleanOf(Result):
     """Evaluation sets that no text shares an n-gram of words with that a model was trained on, and the decisions for that.
 
-    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for.
+    Examples of fewer words than `ngram` count as a whole; those of fewer than `least_words` were not looked for: so many,
+    `too_short`, of all `texts`. Of older decisions it is not known how many.
     """
 
     ngram: Count
     least_words: Count
     files: list[KeptOutFile]
     decisions: list[str]
+    texts: Count | None = Field(default=None, exclude_if=lambda value: value is None)
+    too_short: Count | None = Field(default=None, exclude_if=lambda value: value is None)
 
     def describe(self) -> str:
         """In one sentence."""
         paths = list(dict.fromkeys(file.path for file in self.files))
+        many = "" if self.texts is None else f": {self.too_short:,} of {self.texts:,}"
         return (
             f"The text that the model was trained on shares no {self.ngram}-gram of words with {', '.join(paths)} (by "
-            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for)."
+            f"{', '.join(self.decisions)}; examples of fewer than {self.least_words} words were not looked for{many})."
         )
 
 

@@ -19,7 +19,7 @@ class CorpusPreview(Result):
 
 
 class RuleShare(Result):
-    """How many of some sampled documents of a corpus one bound of a rule drops."""
+    """How many of some sampled documents of a corpus go for one reason."""
 
     corpus: str
     reason: str
@@ -27,10 +27,18 @@ class RuleShare(Result):
     of: int
 
 
+class CurationPreview(Result):
+    """What a sample of documents tells of curation, and the reasons to go of which it tells nothing."""
+
+    shares: list[RuleShare] = Field(default=[])
+    unestimated: list[str] = Field(default=[])
+
+
 class Preflight(Result):
     """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
-    The memory is a rank's: of its device, and of the host, which is the same without a GPU.
+    The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the reasons of
+    curation of which a sample tells nothing.
     """
 
     corpora: list[CorpusPreview]
@@ -46,6 +54,7 @@ class Preflight(Result):
     about_disk_bytes: int
     free_disk_bytes: int | None
     curation: list[RuleShare] = Field(default=[])
+    unestimated: list[str] = Field(default=[])
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
@@ -69,6 +78,9 @@ class Preflight(Result):
             if share.dropped:
                 told = f"{share.dropped:,} of {share.of:,} sampled documents go: {share.reason}"
                 lines.append(f"{'curation':<16}{share.corpus}: {told}")
+        if self.unestimated:
+            told = f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
+            lines.append(f"{'curation':<16}{told}")
         if not self.plan:
             lines.append("Token counts are known once the text is tokenized; until then windows and steps are estimates.")
         return lines
@@ -87,7 +99,10 @@ def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
 
 
 class PredictedTexts(Result):
-    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number."""
+    """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number.
+
+    Where words are labelled, it is they that fell to classes: all `words` but those that the model did not see.
+    """
 
     key: str
     fingerprint: str
@@ -97,6 +112,8 @@ class PredictedTexts(Result):
     bad_records: int
     truncated: int
     predicted: dict[str, float]
+    words: int = 0
+    unseen_words: int = 0
     reused: bool = False
 
 

@@ -14,7 +14,7 @@ from trainer.records.plans import FinetunePlan
 from trainer.report.account import Account, Block, Section, Tile
 from trainer.report.curves import standard_curves
 from trainer.report.finetuning_card import make_card
-from trainer.report.finetuning_data import describe_data, in_order
+from trainer.report.finetuning_data import describe_data, in_order, tell_measured
 from trainer.report.finetuning_tables import MOST_CLASSES, change_table, class_table, confusion_table, split_table
 from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
@@ -48,9 +48,7 @@ def describe_finetuning(facts: RunFacts, plan: FinetunePlan) -> Account:
         curves=standard_curves(unit, [figure for figure in figures if figure != "loss"], labels.__getitem__),
         results=[
             Section("Results by split", _results(facts, evaluation, labels, unit, details)),
-            *_classes(
-                evaluation, bool(details["classes"]) and details["task"] == "tokens" and marks_entities(details["classes"])
-            ),
+            *_classes(evaluation, details),
         ],
         samples=[],
         data=describe_data(facts, details),
@@ -104,7 +102,7 @@ def _describe_evaluation(evaluation: FinetuneEvaluation | None, figures: list[st
     if evaluation is None:
         return "The finished model has not been evaluated: there is no evaluation in the store."
     measured = [
-        f"{count(details['splits'][split]['examples'])} {split} examples: "
+        f"{tell_measured(details['splits'][split])} {split} examples: "
         + ", ".join(f"{evaluation.label(figure)} {score(scores.get(figure))}" for figure in figures)
         for split, scores in evaluation.scores.items()
     ]
@@ -144,7 +142,7 @@ def _results(
     blocks = [Block("There is no evaluation of the finished model in the store.")]
     if evaluation is not None:
         files = " and ".join(evaluation.predictions)
-        examples = {split: each["examples"] for split, each in details["splits"].items() if split != "train"}
+        examples = {split: tell_measured(each) for split, each in details["splits"].items() if split != "train"}
         note = f"The finished model on what it was not trained on. Each example's prediction is in {files}."
         blocks = [Block(note, split_table(evaluation, list(labels), unit, examples))]
     if compared := find_comparison(facts):
@@ -154,19 +152,20 @@ def _results(
     return blocks
 
 
-def _classes(evaluation: FinetuneEvaluation | None, of_entities: bool) -> list[Section]:
+def _classes(evaluation: FinetuneEvaluation | None, details: dict[str, Any]) -> list[Section]:
     """Which class was taken for which, and how well each is told, or each type of entity: a section a labelled split."""
-    sections = []
+    sections, by_words = [], details["task"] == "tokens"
+    things = "Words" if by_words else "Examples"
     for split, found in (evaluation.classification if evaluation else {}).items():
-        few = len(found.classes) <= MOST_CLASSES
-        note = "Labels by row, predictions by column." if few else "The most frequent mistakes."
-        if of_entities:
+        if by_words and marks_entities(details["classes"]):
             told = "How well the entities of each type are found: all words of one, with its type."
             sections.append(Section(f"Entities: {split}", [Block(told, class_table(found, "Type"))]))
             continue
         blocks = [Block("How well each class is told.", class_table(found))]
         if found.confusion:  # one class an example, so that one is taken for another
-            blocks.insert(0, Block(note, confusion_table(found)))
+            few = len(found.classes) <= MOST_CLASSES
+            note = f"{things} by their label (rows) and prediction (columns)." if few else "The most frequent mistakes."
+            blocks.insert(0, Block(note, confusion_table(found, things)))
         sections.append(Section(f"Classes: {split}", blocks))
     return sections
 

@@ -27,10 +27,10 @@ print({answer})"""
 
 USE_OF_WORDS = """\
 import torch
-from transformers import AutoModelForTokenClassification, AutoTokenizer
+from transformers import AutoModelForTokenClassification, {tokenizer}
 
 folder = "{folder}"  # the folder that holds this card
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = {tokenizer}.from_pretrained(folder)
 model = AutoModelForTokenClassification.from_pretrained(folder)
 
 words = ["The", "words", "of", "the", "text", "."]
@@ -64,6 +64,7 @@ def make_card(
         **({"metrics": metrics} if metrics else {}),
     }
     use = (USE_OF_WORDS if by_words else USE).format(
+        tokenizer=details.get("tokenizer_class", "AutoTokenizer"),
         folder=f"{facts.key}/{FINAL}",
         texts='"The text."' if len(details["text_columns"]) == 1 else '"The first text.", "The second."',
         length=details["max_length"],

@@ -23,12 +23,20 @@ def in_order(splits: Mapping[str, Value]) -> dict[str, Value]:
     return {split: splits[split] for split in (TRAIN, VALIDATION, TEST) if split in splits}
 
 
+def tell_measured(split: Mapping[str, Any]) -> str:
+    """How many examples of a split figures are of: those that are labelled. Of a split without labels, how many it has."""
+    examples, labelled = count(split["examples"]), count(split["labelled"])
+    return examples if split["labelled"] in (0, split["examples"]) else f"{labelled} of {examples}"
+
+
 def describe_data(facts: RunFacts, details: dict[str, Any]) -> Section:
     """The section on an encoded set, whose manifest has these details."""
     blocks = [Block(_note(facts, details), _split_table(details))]
     if details["classes"]:
-        things = "Words" if details["task"] == "tokens" else "Examples"
-        blocks.append(Block(f"{things} of each class, and their share of those that are labelled.", _balance_table(details)))
+        things, seen = ("Words", " and seen") if details["task"] == "tokens" else ("Examples", "")
+        blocks.append(
+            Block(f"{things} of each class, and their share of those that are labelled{seen}.", _balance_table(details))
+        )
     return Section("Data", [*blocks, Block("What became of the columns.", pairs=_columns(facts, details))])
 
 

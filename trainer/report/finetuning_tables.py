@@ -11,12 +11,12 @@ MOST_CLASSES = 24
 """A confusion matrix of more classes is not read; what is shown instead are the most frequent mistakes."""
 
 
-def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, int]) -> Table:
-    """The finished model's figures by split; a split that is predicted but not labelled has none."""
+def split_table(evaluation: FinetuneEvaluation, figures: Sequence[str], unit: str, examples: dict[str, str]) -> Table:
+    """The finished model's figures by split, each with how many `examples` they are of; an unlabelled split has none."""
     rows = []
-    for split, number_of_examples in examples.items():
+    for split, measured in examples.items():
         scores = evaluation.scores.get(split, {})
-        rows.append([split, count(number_of_examples), *(score(scores.get(figure)) for figure in figures)])
+        rows.append([split, measured, *(score(scores.get(figure)) for figure in figures)])
     columns = (f"loss ({unit})" if each == "loss" else evaluation.label(each) for each in figures)
     return Table(["Split", "Examples", *columns], rows)
 
@@ -30,17 +30,17 @@ def change_table(compared: Comparison, figures: Mapping[str, str]) -> Table:
     return Table(["Figure", "Before", "After", "Change"], rows)
 
 
-def confusion_table(found: Classification) -> Table:
-    """Labels by rows, predictions by columns; of many classes only the most frequent mistakes."""
+def confusion_table(found: Classification, things: str) -> Table:
+    """Labels by rows, predictions by columns; of many classes only the most frequent mistakes, which are so many `things`."""
     names = [each.name for each in found.classes]
     if len(names) > MOST_CLASSES:
-        return _mistake_table(found, names)
+        return _mistake_table(found, names, things)
     rows = [[name, *map(count, row), count(sum(row))] for name, row in zip(names, found.confusion, strict=True)]
     sums = [sum(column) for column in zip(*found.confusion, strict=True)]
     return Table(["Label", *names, "All"], rows, ["All", *map(count, sums), count(sum(sums))], diagonal=True)
 
 
-def _mistake_table(found: Classification, names: list[str]) -> Table:
+def _mistake_table(found: Classification, names: list[str], things: str) -> Table:
     mistakes = [
         (times, label, predicted)
         for label, row in enumerate(found.confusion)
@@ -52,7 +52,7 @@ def _mistake_table(found: Classification, names: list[str]) -> Table:
         [names[label], names[predicted], count(times), percent(times / found.classes[label].support)]
         for times, label, predicted in ranked
     ]
-    return Table(["Label", "Predicted", "Examples", "Share of the label"], rows, words=2)
+    return Table(["Label", "Predicted", things, "Share of the label"], rows, words=2)
 
 
 def class_table(found: Classification, of: str = "Class") -> Table:

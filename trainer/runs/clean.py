@@ -1,6 +1,6 @@
 """Which evaluation sets the text is clean of that a model was trained on: that of its run, and of the runs before it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,21 +23,26 @@ class KeptOut(NamedTuple):
     least_words: int | None = None
 
 
-def clean_of(store: Store, run: str) -> CleanOf | None:
+def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None = None) -> CleanOf | None:
     """What was kept out of all text that a run's model was trained on; None if there is nothing, or it is not known of some.
 
-    Raises `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
+    `asked` are SHA-256 and fields of files: then it is told of these alone, and None if not all of them were kept out. Raises
+    `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
     """
     kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
-    files = [file for file in kept_out[0] if all(file in each for each in kept_out)] if kept_out else []
-    if not files:
+    everywhere = [file for file in kept_out[0] if all(file in each for each in kept_out)] if kept_out else []
+    files = [file for file in everywhere if asked is None or (file.sha256, file.field) in asked]
+    if not files or (asked is not None and {(file.sha256, file.field) for file in files} != asked):
         return None
     said = {key: each for found in kept_out for file in files for key, each in found[file].items()}
+    texts, too_short = _count_texts(files, list(said.values()))
     return CleanOf(
         ngram=max(each["ngram"] for each in said.values()),  # what shares no shorter n-gram shares no longer one
         least_words=max(each["least_words"] for each in said.values()),
         files=sorted(files, key=lambda file: (file.path, file.field)),
         decisions=sorted(said),
+        texts=texts,
+        too_short=too_short,
     )
 
 
@@ -61,22 +66,19 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
     return KeptOut(True, least_words)
 
 
-def clean_of_labelled(store: Store, run: str, details: Mapping[str, Any]) -> CleanOf | None:
-    """The labelled files that a fine-tuned run is measured on, if they were kept out of all text that its model began with.
+def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: Sequence[str]) -> CleanOf | None:
+    """The files that a tuned run is measured on, if these fields were kept out of all text that its model began with.
 
     `details` are those of the encoded set. None if there are others, or it is not known.
     """
     config = read_sealed(store, f"{run}/{CONFIG}")
     base = _base_of(store, config) if config else None
-    found = clean_of(store, base) if base else None
     source = details["source"]
-    if found is None or not isinstance(source["identity"], dict):
+    if base is None or not isinstance(source["identity"], dict):
         return None
     splits = {TRAIN if source["validation_cut"] else VALIDATION, TEST} & source["identity"].keys()
     digests = [sha256 for split in splits for sha256, *_ in source["identity"][split]]
-    wanted = {(sha256, column) for sha256 in digests for column in details["text_columns"]}
-    files = [file for file in found.files if (file.sha256, file.field) in wanted]
-    return found.model_copy(update={"files": files}) if {(each.sha256, each.field) for each in files} == wanted else None
+    return clean_of(store, base, {(sha256, column) for sha256 in digests for column in fields})
 
 
 def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any]]:
@@ -88,6 +90,18 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
             for file in kept_out["files"] if kept_out else ():
                 found.setdefault(KeptOutFile(**file), {})[key] = kept_out
     return found
+
+
+def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]) -> tuple[int | None, int | None]:
+    """How many texts files have, each content once, and how many were too short at most; None if not all decisions tell it."""
+    if not all(kept_out.get("texts") for kept_out in said):
+        return None, None
+    counts: dict[tuple[str, str], tuple[int, int]] = {}
+    for each in (each for kept_out in said for each in kept_out["texts"]):
+        place = (each["sha256"], each["field"])
+        counts[place] = max(counts.get(place, (0, 0)), (each["texts"], each["too_short"]))
+    found = [counts[place] for place in {(file.sha256, file.field) for file in files}]
+    return sum(texts for texts, _ in found), sum(too_short for _, too_short in found)
 
 
 def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:

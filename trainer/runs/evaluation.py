@@ -28,9 +28,9 @@ def encoded_of(store: Store, run: str) -> str:
     return key
 
 
-def check_asked(store: Store, run: str, encoded: str) -> None:
-    """Raise `RunError` if a run was asked for with another test split since a job prepared an encoded set for it."""
-    if (now := encoded_of(store, run)) != encoded:
+def check_asked(store: Store, run: str, encoded: str | None) -> None:
+    """Raise `RunError` if a run was asked for with another test split since a job prepared the set `encoded`, if any."""
+    if encoded is not None and (now := encoded_of(store, run)) != encoded:
         raise RunError(
             f"{store.path(run)} was asked for with another test split ({now}) while this job measures it on {encoded}; start "
             "the command again to have this one's figures in its place"

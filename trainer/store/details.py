@@ -117,13 +117,27 @@ class KeptOutFile(Details):
     sha256: str
 
 
+class KeptOutTexts(Details):
+    """How many texts a field of a file of an evaluation set holds, and how many of these are too short to be looked for."""
+
+    sha256: str
+    field: str
+    texts: Count
+    too_short: Count
+
+
 class KeptOutDetails(Details):
-    """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these."""
+    """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these.
+
+    `examples` is the key of what tells the example that each hash is of; older decisions have neither it nor `texts`.
+    """
 
     ngram: Count
     least_words: Count
     key: Key
     files: list[KeptOutFile]
+    examples: Key | None = None
+    texts: list[KeptOutTexts] | None = None
 
 
 class ReasonDetails(Details):

@@ -47,12 +47,13 @@ def remove_measures(store: Store, unneeded: Folder) -> bool:
 
 
 def _made_from(store: Store, decisions: str) -> list[str]:
-    """The folders of measures, and the hashes of evaluation sets, that decisions were made from."""
+    """The folders of measures, and what is looked for of evaluation sets, that decisions were made from."""
     manifest = read_manifest(store, decisions, DECISIONS)
     if manifest is None:
         return []
     kept_out = manifest.details["kept_out"]
-    return [*manifest.details["measures"], *([kept_out["key"]] if kept_out else [])]
+    looked_for = [kept_out["key"], kept_out.get("examples")] if kept_out else []
+    return [*manifest.details["measures"], *filter(None, looked_for)]
 
 
 def _newest_of_units(files: Iterable[Stored]) -> set[str]:

@@ -13,7 +13,8 @@ from transformers import PreTrainedModel
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
 from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoded import EncodedSplit, open_encoded, split_sizes
+from trainer.labelled.encoded import open_encoded, split_sizes
+from trainer.labelled.encoded_splits import EncodedSplit
 from trainer.labelled.words import IGNORED
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
@@ -110,7 +111,6 @@ class Finetuning(TuningWorkload):
         rows = self._train.rows(examples)
         if self._class_weights is None:
             return len(rows)
-        assert self._train.labels is not None
         return float(np.array(self._class_weights)[self._train.labels[rows]].sum())
 
     def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:

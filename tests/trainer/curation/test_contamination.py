@@ -84,7 +84,11 @@ def test_words_that_begin_in_one_part_of_a_file_and_end_in_the_next_are_looked_f
     reasons = reasons_of(job, decide(job).key, "one")
     assert [number for number, reason in enumerate(reasons) if reason == "contaminated"] == [1, 2]
     told = [shown.why for shown in Decided(Store(job.store), None).examples("contaminated", None, 9)]
-    assert told == ["it shares words with an evaluation set that begin in one part of its file and end in the next"] * 2
+    shared = " ".join([*parts[1][-7:], *parts[2][:6]])
+    assert [" ".join(each.replace("\\n", " ").split()) for each in told] == [
+        f"with the {where} part of its file it shares {shared!r} with {tmp_path}/test.txt#1 (text)"
+        for where in ("next", "previous")
+    ]
 
 
 def test_a_file_in_parts_goes_if_the_whole_of_it_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +166,8 @@ def test_the_labelled_text_of_a_job_is_kept_out(tmp_path: Path, raw: Path) -> No
 def test_n_grams_may_be_shorter_than_the_examples_that_count(tmp_path: Path, raw: Path) -> None:
     texts = Texts([b"one two three four five six", b"seven eight nine"])
     found = hashes_of(texts, DecontaminateConfig(ngram=3, least_words=5, files=[EvaluationText(paths=["any"])]))
-    assert {length: len(hashes) for length, hashes in found.items()} == {3: 4}
+    assert {length: len(hashes) for length, (hashes, _) in found.hashes.items()} == {3: 4}
+    assert found.too_short.tolist() == [False, True]
 
 
 def test_a_missing_evaluation_file_is_an_error_before_anything_is_measured(tmp_path: Path, raw: Path) -> None:

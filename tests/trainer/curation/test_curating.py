@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.depth import once
@@ -360,8 +362,26 @@ def test_a_score_beside_the_text_is_compared(tmp_path: Path) -> None:
     job = curated_job(
         tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "score", "least_score": 2}]}
     )
-    low = "score score: score too low"
-    assert reasons_of(job, decide(job).key, "one") == [low, "kept", "kept", low, low, low]
+    assert reasons_of(job, decide(job).key, "one") == [
+        "score score: score too low", "kept", "kept", *["score score: no number"] * 3,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ending", "has"), [("jsonl", "has the columns text, score"), ("csv", "has the columns text, score"),
+                        ("parquet", "has the columns text, score"), ("lines", "is of the format lines, which has no columns")]
+)  # fmt: skip
+def test_a_column_of_which_no_document_has_a_number_is_an_error(tmp_path: Path, ending: str, has: str) -> None:
+    records = [{"text": text(number), "score": number} for number in range(3)]
+    path = write_documents(tmp_path / "a.jsonl", ["", *records])
+    if ending == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif ending == "csv":
+        path.write_text("text,score\n" + "".join(f"{each['text']},{each['score']}\n" for each in records))
+    filters = [{"kind": "length", "least_bytes": 1}, {"kind": "score", "column": "quality", "least_score": 2}]
+    corpora = [{"name": "one", "paths": [str(path)], "format": ending}]
+    with pytest.raises(CorpusError, match=rf"corpus 'one': no document has a number in the column 'quality'.*a.jsonl {has}; c"):
+        decide(curated_job(tmp_path / "store", {}, {"filters": filters}, corpora=corpora))
 
 
 def test_a_pattern_drops_what_matches_or_what_does_not(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from trainer.corpus.readers import Document
 from trainer.curation.duplicates import Clusters
 from trainer.curation.keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
+from trainer.curation.showing import Decided
 from trainer.curation.texts import Texts, shingles
+from trainer.store.storage import Store
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +123,25 @@ def test_of_a_chain_the_first_stays(tmp_path: Path) -> None:
     assert set(originals_of(job, made.key, "one").values()) == {0}
 
 
-def test_clusters_are_those_of_a_walk_through_the_pairs_in_any_order() -> None:
+def test_an_exact_copy_names_the_first_copy_also_where_that_goes_as_a_near_duplicate(tmp_path: Path) -> None:
+    words = prose(1, 200)
+    texts = [" ".join(words), " ".join([*words[:100], "otherwise", *words[101:]]), " ".join(prose(2, 200))]
+    path = write_documents(tmp_path / "a.jsonl", [texts[0], texts[1], texts[2], f"{texts[1]} ", texts[0], f" {texts[1]}"])
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {}})
+    made = decide(job)
+    exact, near = "exact duplicate", "near duplicate"
+    assert reasons_of(job, made.key, "one") == ["kept", near, "kept", exact, exact, exact]
+    assert originals_of(job, made.key, "one") == {1: 0, 3: 1, 4: 0, 5: 1}
+    (shown,) = Decided(Store(job.store), made.key).document(str(path), 4)
+    assert shown.why == (
+        f"it is a copy of {path}#2, they share 100% of their n-grams; that one goes as near duplicate: {path}#1 stays in its "
+        "place; they share 95% of their n-grams"
+    )
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 2**22])
+def test_clusters_are_those_of_a_walk_through_the_pairs_in_any_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.curation.duplicates.SETTLED_AT_ONCE", at_once)
     draw = random.Random(5)
     for _ in range(50):
         size = draw.randrange(2, 60)
@@ -133,7 +153,7 @@ def test_clusters_are_those_of_a_walk_through_the_pairs_in_any_order() -> None:
         clusters = Clusters(size)
         for pair in draw.sample(pairs, len(pairs)):
             clusters.link(np.array([pair if draw.random() < 0.5 else pair[::-1]], np.int64))
-        assert clusters.firsts().tolist() == expected
+        assert clusters.settle(np.ones(len(expected), bool)).tolist() == expected
 
 
 def test_texts_without_words_resemble_nothing(tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
 """The files that a user's function comes from: a change in one of them names its verdicts anew."""
 
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from trainer.common.errors import ConfigError
+from trainer.corpus.readers import Document
+from trainer.curation import functions
 from trainer.curation.function_sources import source_files
+from trainer.curation.measures import Batch
 from trainer.curation.text_measures import Function
 
 JUDGE = "def judge(text):\n    return True\n"
+LONG = "def judge(text):\n    return len(text) * 2 > words.MOST"
+TEXT = Batch([Document(b"a text", ends=True)])
 
 
 @pytest.fixture
@@ -98,3 +105,45 @@ def test_installed_packages_are_of_their_own_files(folder: Path, monkeypatch: py
     monkeypatch.syspath_prepend(str(installed))
     assert Function("bought:judge").source
     assert source_files("bought") == [installed / "bought" / "__init__.py", installed / "bought" / "words.py"]
+
+
+@pytest.mark.parametrize("changed", ["rules", "words"])
+def test_a_process_that_goes_on_uses_a_changed_function_under_its_new_name_alone(folder: Path, changed: str) -> None:
+    """As one does that several curations are done in."""
+    package = f"lasting_{changed}"
+    texts = {"init": "", "words": "MOST = 9\n", "rules": f"from . import words\n{LONG}\n"}
+    write(folder, **{f"{package}__{name}": text for name, text in texts.items()})
+    before = Function(f"{package}.rules:judge")
+    assert before.source and before(TEXT)["value"].tolist() == [1.0]
+    others = {"words": "MOST = 109\n", "rules": f"from . import words\n{LONG} + 100\n"}
+    write(folder, **{f"{package}__{changed}": others[changed]})
+    after = Function(f"{package}.rules:judge")
+    assert after.source != before.source
+    assert after(TEXT)["value"].tolist() == [0.0]
+    assert before(TEXT)["value"].tolist() == [1.0], "what was begun with it goes on with it"
+
+
+@pytest.mark.parametrize("changed", ["begun", "words_begun"])
+def test_a_process_that_loads_a_function_later_does_not_use_a_changed_one(
+    folder: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker is sent the digest of the files that its verdicts are kept under, and loads them when it is started."""
+    write(folder, begun=f"from words_begun import MOST\n{JUDGE}", words_begun="MOST = 1\n")
+    begun = Function("begun:judge")
+    assert begun.source
+    sent = pickle.dumps(begun)
+    forget("begun", "words_begun", monkeypatch=monkeypatch)
+    assert pickle.loads(sent)(TEXT)["value"].tolist() == [1.0]
+    with open(folder / f"{changed}.py", "a") as file:
+        file.write("# changed\n")
+    forget("begun", "words_begun", monkeypatch=monkeypatch)
+    with pytest.raises(ConfigError, match=r"the files of 'begun:judge' are not those .*: one has changed meanwhile"):
+        pickle.loads(sent)(TEXT)
+
+
+def forget(*modules: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process know no more of functions and modules than a new one."""
+    for name in modules:
+        sys.modules.pop(name, None)
+    monkeypatch.setattr(functions, "_loaded", {})
+    functions.load_function.cache_clear()

@@ -76,4 +76,4 @@ def test_a_number_that_is_too_large_is_none(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"text": text(number), "q": 10 ** (number * 200)}) + "\n" for number in range(3)))
     job = curated_job(tmp_path / "store", {"one": str(path)}, {"filters": [{"kind": "score", "column": "q", "least_score": 0}]})
-    assert reasons_of(job, decide(job).key, "one") == ["kept", "kept", "score q: score too low"]
+    assert reasons_of(job, decide(job).key, "one") == ["kept", "kept", "score q: no number"]

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT
-from trainer.curation import text_measures
+from trainer.curation import functions, sharing
 from trainer.curation.report import tell
 
 
@@ -63,7 +64,56 @@ def test_an_example_says_what_it_was_compared_with(store: str, tmp_path: Path, c
     assert "bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
     assert "matches 30, at most 3 stays" in shown(store, capsys, reason="secrets: matches too high")
     said = shown(store, capsys, reason="contaminated")
-    assert f"it shares '{' '.join(prose(99, 20)[:13])}' with an evaluation set" in said
+    assert f"it shares '{' '.join(prose(99, 20)[:13])}' with {tmp_path}/test.txt#1 (text)\n" in said
+
+
+def test_what_a_document_shares_is_told_with_the_example_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    said = [" ".join(prose(number, 20)) for number in range(6)]
+    write_documents(tmp_path / "raw.jsonl", [f"{each} {' '.join(prose(50 + n, 9))}" for n, each in enumerate(said)])
+    write_documents(tmp_path / "test.jsonl", [{"question": said[0], "answer": "none"}, {"question": "none", "answer": said[1]}])
+    (tmp_path / "other.txt").write_text(f"{' '.join(prose(99, 20))}\n{said[2]}\n{said[0]}\n")
+    chats = [{"prompt": " ".join(prose(77, 9)), "completion": "none"}, {"prompt": "none", "completion": said[4]}]
+    write_documents(tmp_path / "chats.jsonl", chats)
+    values = {
+        "store": "s", "model": {"pretrained": "x"}, "training": {"max_steps": 1, "global_batch": 1},
+        "data": {"task": "chat", "source": "jsonl", "train": [str(tmp_path / "chats.jsonl")]},
+    }  # fmt: skip
+    files = [
+        {"paths": [str(tmp_path / "test.jsonl")], "format": "jsonl", "fields": ["question", "answer"]},
+        {"paths": [str(tmp_path / "other.txt")]},
+    ]
+    kept_out = {"files": files, "jobs": [str(write_config(tmp_path / "chat.yaml", values))]}
+    job = curated_job(tmp_path / "store", {"one": str(tmp_path / "raw.jsonl")}, {"decontaminate": kept_out})
+    decide(job)
+    told = {
+        number: shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#{number + 1}").splitlines()[1] for number in range(6)
+    }
+    origins = {0: "test.jsonl#1 (question)", 1: "test.jsonl#2 (answer)", 2: "other.txt#2 (text)", 4: "chats.jsonl#2 (messages)"}
+    for number, origin in origins.items():
+        assert told[number] == f"  it shares {' '.join(said[number].split()[:13])!r} with {tmp_path}/{origin}"
+    assert told[3] == told[5] == "  no rule speaks against it"
+    (hashes,) = (tmp_path / "store" / "measures" / "overlaps").glob("*-examples.npz")
+    hashes.unlink()
+    sharing._origins.cache_clear()
+    assert "' with an evaluation set\n" in shown(job.store, capsys, document=f"{tmp_path}/raw.jsonl#1")
+
+
+def test_a_document_without_a_number_to_compare_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    records = [{"text": " ".join(prose(number, 20)), "score": number} for number in range(3)]
+    write_documents(tmp_path / "raw.jsonl", [*records, " ".join(prose(9, 20))])
+    rule = {"kind": "score", "column": "score", "least_score": 1}
+    job = curated_job(tmp_path / "store", {"one": str(tmp_path / "raw.jsonl")}, {"filters": [rule]})
+    decide(job)
+    said = shown(job.store, capsys, reason="score score: no number")
+    assert "raw.jsonl#4 of one: score score: no number\n" in said
+    assert "  it has no column 'score', or no number in it; documents without one are dropped\n" in said
+    assert "score 0, at least 1 stays" in shown(job.store, capsys, reason="score score: score too low")
 
 
 def test_everything_about_one_document_is_told(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +189,7 @@ def test_the_table_is_told_without_the_functions(
     decide(job)
     (tmp_path / "removed.py").unlink()
     monkeypatch.delitem(sys.modules, "removed")
-    text_measures._load.cache_clear()
+    functions.load_function.cache_clear()
     assert "removed:judge: value too low" in shown(job.store, capsys)
     assert f"{raw}#1 of one: kept" in shown(job.store, capsys, document=f"{raw}#1")
     given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}

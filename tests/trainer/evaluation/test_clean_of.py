@@ -19,13 +19,14 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.decisions import read_decisions
 from trainer.curation.preparing import prepare
+from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.labelled.encoding import encode
 from trainer.records.seals import read_sealed
 from trainer.runs.clean import KeptOut, clean_of, find_kept_out
-from trainer.store.manifest import digest_file
+from trainer.store.manifest import MANIFEST, digest_file, seal
 from trainer.store.storage import Store
 
 
@@ -48,7 +49,10 @@ def test_the_record_names_the_files_the_n_gram_and_the_decisions(curated: Finish
     kept_out = read_decisions(store, f"decisions/{name}").details["kept_out"]
     record = read_sealed(store, f"{curated.run}/eval.json")
     assert record is not None
-    told = {"ngram": 13, "least_words": 5, "files": kept_out["files"], "decisions": [f"decisions/{name}"]}
+    told = {
+        "ngram": 13, "least_words": 5, "files": kept_out["files"], "decisions": [f"decisions/{name}"],
+        "texts": 1, "too_short": 0,
+    }  # fmt: skip
     assert record["clean_of"] == told
     lineage = read_sealed(store, f"{curated.run}/lineage.json")
     assert lineage is not None and lineage["evaluation"]["clean_of"] == told
@@ -62,7 +66,7 @@ def test_an_evaluation_of_a_checkpoint_tells_it_as_well(store: Store, curated: F
     assert made.clean_of is not None and made.clean_of.ngram == 13
     assert made.lines()[-1] == (
         f"The text that the model was trained on shares no 13-gram of words with {curated.store.parent / KEPT_OUT} (by "
-        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for)."
+        f"{made.clean_of.decisions[0]}; examples of fewer than 5 words were not looked for: 0 of 1)."
     )
 
 
@@ -70,6 +74,30 @@ def test_a_run_on_text_that_was_not_decontaminated_tells_nothing(finished: Finis
     assert clean_of(Store(str(finished.store)), finished.run) is None
     record = read_sealed(Store(str(finished.store)), f"{finished.run}/eval.json")
     assert record is None or "clean_of" not in record
+
+
+@pytest.mark.deep
+def test_it_is_told_how_many_examples_were_too_short_to_be_looked_for_if_all_decisions_tell(
+    raw: Path, store: Store, curated: Finished, tmp_path: Path
+) -> None:
+    other, kept = write_other(tmp_path), curated.store.parent / KEPT_OUT
+    other.write_text(other.read_text() + "too short\nthis too\nand these four words\n")
+    prepare(curated_run(raw, Path(store.url), decontaminated(other, kept)).preparation(), silent())
+    found = clean_of(store, curated.run)
+    assert found is not None and (found.texts, found.too_short) == (5, 3)
+    assert found.describe().endswith("examples of fewer than 5 words were not looked for: 3 of 5).")
+    alone = clean_of(store, curated.run, {(digest_file(kept).sha256, "text")})
+    assert alone is not None and [file.path for file in alone.files] == [str(kept)] and (alone.texts, alone.too_short) == (1, 0)
+    assert clean_of(store, curated.run, {(digest_file(kept).sha256, "text"), ("0" * 64, "text")}) is None
+    for key in found.decisions:
+        manifest = read_decisions(store, key)
+        if len(manifest.details["kept_out"]["files"]) == 1:
+            del manifest.details["kept_out"]["texts"]
+            store.write_json(f"{key}/{MANIFEST}", seal(manifest.model_dump(mode="json")))
+    older = clean_of(store, curated.run)
+    assert older is not None and older.texts is None and older.too_short is None
+    assert older.describe().endswith("examples of fewer than 5 words were not looked for).")
+    assert older.model_dump() == found.model_dump(exclude={"texts", "too_short"}), "as it was told before there were counts"
 
 
 def decontaminated(*files: Path, **options: Any) -> dict[str, Any]:
@@ -184,3 +212,23 @@ def test_of_conversations_that_a_model_was_tuned_on_nothing_was_kept_out(
     with cores(1):
         run = train(job, silent(), encode_conversations(job, silent())).key
     assert find_kept_out(store, run, {(digest, "text")}) is None
+
+
+@pytest.mark.deep
+def test_a_model_that_answers_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path) -> None:
+    for split, first in LABELLED.items():
+        rows = [
+            {"prompt": f"what is the text of {n} in all of it", "completion": f"it is {n}"} for n in range(first, first + 6)
+        ]
+        write_documents(tmp_path / f"{split}.jsonl", rows)
+    changes = {"data__context": 32, "data__chat_template": TEMPLATE, "training__epochs": 1}
+    job = chat_job(tmp_path, tmp_path / "store", "base", **changes)
+    named = {"jobs": [str(write_config(tmp_path / "chat.yaml", job.model_dump(mode="json")))]}
+    run_through(curated_run(raw, tmp_path / "store", {"decontaminate": named}, run="base"))
+    with cores(1):
+        encoded = encode_conversations(job, silent())
+        evaluation = evaluate_answers(job, train(job, silent(), encoded).key, silent(), encoded=encoded.key)
+    assert evaluation.clean_of is not None
+    assert [Path(file.path).stem for file in evaluation.clean_of.files] == ["test", "validation"]
+    assert {file.field for file in evaluation.clean_of.files} == {"messages"}
+    assert evaluation.clean_of.describe() in evaluation.lines()

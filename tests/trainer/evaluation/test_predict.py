@@ -218,6 +218,17 @@ def test_what_cannot_be_predicted_is_refused_with_one_message(
     assert not (tmp_path / "store" / "predictions").exists()
 
 
+def test_a_file_without_a_header_is_told_from_one_without_the_column(
+    classifier: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    path = written(tmp_path / "new.csv", "One text\nAnother\n")
+    job = job_of(tmp_path / "store", classifier, path, data={"source": "csv", "text_columns": ["a"]})
+    with pytest.raises(
+        CorpusError, match="no column 'a'; it has One text; if its first line is no header, name its columns in"
+    ):
+        predict_texts(job, silent())
+
+
 def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_path: Path, runtime: Runtime) -> None:
     rows: list[dict[str, Any]] = [*flat_records(5), {"id": "x", "a": None}, {"id": "y", "a": " "}, *flat_records(3)]
     path = written(tmp_path / "new.jsonl", as_jsonl(rows))

@@ -60,7 +60,7 @@ def test_texts_of_many_scripts_are_encoded_in_blocks(gpt2: Path, tmp_path: Path,
         for number, row in enumerate(rows):
             assert split.read([number])["input_ids"][0].tolist() == backend.encode(row["b"]).ids[:64]
         assert split.ids == [row["id"] for row in rows]
-        assert split.labels is not None
+        assert split.labelled.all()
         assert split.labels.tolist() == [row["label"] for row in rows]
 
 
@@ -93,7 +93,6 @@ def test_numbers_are_kept_as_they_are(tmp_path: Path, bert: Path) -> None:
     rows = records(12, [0.5, 2.25, -1])
     found = encoded_rows(tmp_path, rows, bert, task="regression")
     labels = found.splits["train"].labels
-    assert labels is not None
     assert labels.dtype == np.float64
     assert labels.tolist() == [row["label"] for row in rows]
     assert found.details["classes"] is None
@@ -106,16 +105,18 @@ def test_a_split_without_labels_is_predicted_only(
 ) -> None:
     written(Path(files["test"][0]), as_jsonl(records(10, [-1])))
     found = opened(job_of(tmp_path / "store", source="jsonl", **files, task=task), bert)
-    assert found.splits["test"].labels is None
-    assert found.splits["train"].labels is not None
+    assert not found.splits["test"].labelled.any()
+    assert found.splits["train"].labelled.all()
     assert found.details["splits"]["test"]["labelled"] == 0
     assert not caplog.messages
     written(Path(files["test"][0]), as_jsonl(records(10, [None, 1])))
     found = opened(job_of(tmp_path / "store", source="jsonl", **files, task=task), bert)
-    assert found.splits["test"].labels is None
+    assert found.splits["test"].labelled.tolist() == [False, True] * 5
+    assert found.splits["test"].labels[1::2].tolist() == [1] * 5
     assert found.details["splits"]["test"]["labelled"] == 5
     assert caplog.messages == [
-        "data set small: only 5 of 10 examples of the test split are labelled, so it is predicted but not scored"
+        "data set small: 5 of 10 examples of the test split have no label: all are predicted, and the figures are of the "
+        "5 others"
     ]
 
 

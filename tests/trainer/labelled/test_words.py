@@ -15,6 +15,7 @@ from tests.trainer.labelled_data import as_jsonl, as_parquet, bert_folder, gpt2_
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
+from trainer.labelled.encoded_splits import EncodedWords
 from trainer.labelled.encoding import EncodedSet, tokenizer_paths
 from trainer.labelled.words import IGNORED
 from trainer.records.basis import split_content
@@ -85,18 +86,22 @@ def test_words_before_which_the_tokenizer_puts_no_space_get_one(tmp_path: Path) 
     assert split.read(np.array([0]))["input_ids"][0].tolist() == text
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet", "disk", "ids"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "described", "disk", "ids"])
 def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
     rows, options = word_rows(20), {**OPTIONS, "id_column": "id"}
     numbered = [{**row, "ner_tags": [CLASSES.index(tag) for tag in row["ner_tags"]]} for row in rows]
-    if kind == "disk":
+    if kind in ("disk", "described"):
         features = datasets.Features({
             "id": datasets.Value("string"), "tokens": datasets.List(datasets.Value("string")),
             "ner_tags": datasets.List(datasets.ClassLabel(names=CLASSES)),
         })  # fmt: skip
         saved = datasets.Dataset.from_list(numbered, features=features)
-        datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
-        found = read(source="disk", path=str(tmp_path / "saved"), **options)
+        if kind == "disk":
+            datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
+            found = read(source="disk", path=str(tmp_path / "saved"), **options)
+        else:
+            saved.to_parquet(path := str(tmp_path / "saved.parquet"))
+            found = read(source="parquet", train=[path], validation=[path], **options)
     else:
         source = "parquet" if kind == "parquet" else "jsonl"
         pack = as_parquet if kind == "parquet" else as_jsonl
@@ -148,6 +153,8 @@ def test_bad_words_and_labels_name_their_line(tmp_path: Path) -> None:
         CorpusError, match=r"make that 4 classes, and 2 has no example. 3 stands first at .*train.jsonl: line 2"
     ):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 3]))
+    with pytest.raises(CorpusError, match=r"holds integers \(0\) and other texts \('B-X'\): correct them, or name all classes"):
+        labels_of(tmp_path, (["a", "b"], [0, "B-X"]))
     with pytest.raises(CorpusError, match="integers up to 70 in 4 examples"):
         labels_of(tmp_path, (["a", "b"], [0, 1]), (["a", "b"], [0, 70]))
 
@@ -167,7 +174,7 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
         {"tokens": ["a", "", "b"], "ner_tags": ["O"] * 3},
     ]
     split = encoded(tmp_path, rows, bert_folder(tmp_path / "model")).splits["train"]
-    assert split.words is not None
+    assert isinstance(split, EncodedWords)
     assert [each.tolist() for each in split.words.by_example()] == [[True] * 10 + [False] * 3, [True, False, True]]
     assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
     assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text

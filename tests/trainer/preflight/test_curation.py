@@ -45,6 +45,25 @@ def test_it_tells_what_share_of_a_sample_each_bound_drops(raw: Path, tmp_path: P
     assert not (tmp_path / "store" / "measures").exists()
 
 
+def test_it_tells_what_share_shares_words_with_an_evaluation_set_and_guesses_no_duplicates(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curation, "FROM_A_PIECE", 1000)
+    lines = [" ".join(prose(number, 70)) for number in range(0, 60, 4)]
+    (tmp_path / "test.txt").write_text("\n".join([*lines, "number 3", "the same line again the same line again"]) + "\n")
+    kept_out = {"files": [{"paths": [str(tmp_path / "test.txt")]}]}
+    found = preflight(job_of(raw, tmp_path / "store", decontaminate=kept_out, near={}), silent())
+    dropped = {share.reason: (share.dropped, share.of) for share in found.curation if share.dropped}
+    assert dropped["length: bytes too low"] == (20, 100) and dropped["contaminated"] == (15, 100)
+    assert found.unestimated == ["exact duplicate", "near duplicate"]
+    told = "\n".join(found.lines())
+    assert "docs: 15 of 100 sampled documents go: contaminated" in told
+    assert "how many documents go as exact duplicate or near duplicate is not estimated: a sample does not show it" in told
+    assert not (tmp_path / "store" / "measures").exists()
+    without = preflight(job_of(raw, tmp_path / "store", exact=None), silent())
+    assert without.unestimated == [] and "not estimated" not in "\n".join(without.lines())
+
+
 def test_of_many_documents_a_thousand_are_looked_at(raw: Path, tmp_path: Path) -> None:
     for number in range(150):
         write_documents(raw / f"more-{number}.jsonl", [f"document {number} {each}" for each in range(20)])
@@ -64,7 +83,7 @@ def test_what_is_decided_already_is_not_guessed(raw: Path, tmp_path: Path) -> No
     job = job_of(raw, tmp_path / "store")
     prepare(job.preparation(), silent())
     found = preflight(job, silent())
-    assert found.curation == [] and found.plan is not None
+    assert found.curation == found.unestimated == [] and found.plan is not None
 
 
 def test_what_cannot_be_used_is_refused_before_long_work(raw: Path, tmp_path: Path) -> None:

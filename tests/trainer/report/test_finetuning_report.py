@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 import yaml
 
@@ -24,10 +25,12 @@ from tests.trainer.report_runs import (
 )
 from trainer.common.errors import ArtifactError
 from trainer.config.finetuning import FinetuneJob
+from trainer.evaluation.class_figures import classify
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.order.plan import make_finetune_plan
 from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.finetuning_tables import confusion_table
 from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
@@ -274,6 +277,14 @@ def test_many_classes_show_the_most_frequent_mistakes(store: Store) -> None:
     assert "The most frequent mistakes." in text
     assert 'class="hit"' not in text
     assert "class-23 and 16 more" in text
+
+
+@pytest.mark.parametrize("things", ["Examples", "Words"])
+def test_mistakes_are_counted_in_what_is_classified(things: str) -> None:
+    labels = np.arange(60) % 30
+    table = confusion_table(classify((labels + labels % 2) % 30, labels, [f"class-{number}" for number in range(30)]), things)
+    assert table.columns == ["Label", "Predicted", things, "Share of the label"]
+    assert table.rows[0] == ["class-1", "class-2", "2", "100 %"]
 
 
 def test_run_without_evaluation_or_metrics_is_reported(store: Store) -> None:

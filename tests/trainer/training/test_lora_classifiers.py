@@ -1,23 +1,27 @@
 """Classifiers with low-rank adapters: their head is trained whole, and all that follows training takes both forms."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, BertConfig, BertForMaskedLM
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, BertConfig, BertForMaskedLM
 
 from tests.support import cpu_runtime, only_run
 from tests.trainer.labelled_data import bert_folder
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.labelled_words import CLASSES, word_job, write_words
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
+from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.measuring import evaluate_any
 from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
 from trainer.store.storage import Store
@@ -34,9 +38,11 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def tune(pairs: Path, store: Path, bert: Path, lora: dict[str, Any], **changes: Any) -> str:
+def tune(
+    pairs: Path, store: Path, bert: Path, lora: dict[str, Any], make: Callable[..., FinetuneJob] = finetune_job, **changes: Any
+) -> str:
     cpu_runtime()
-    job = finetune_job(
+    job = make(
         pairs, store, bert, model__lora=lora, training__max_steps=6, training__epochs=None, training__save_every=3, **changes
     )
     kind = kind_of(job)
@@ -79,6 +85,39 @@ def test_an_adapter_is_measured_and_predicts_as_the_merged_model_does(
         made = predict_texts(validate_job(PredictJob, values, "test"), silent())
         told.append((each / made.key / "predictions.jsonl").read_text())
     assert told[0] == told[1]
+
+
+@pytest.mark.deep
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own, in the card
+def test_an_adapter_that_labels_words_is_measured_and_predicts_as_the_merged_model_does(bert: Path, tmp_path: Path) -> None:
+    words = write_words(tmp_path / "words", 60)
+    stores = {"adapter": tmp_path / "adapter", "merged": tmp_path / "merged"}
+    runs = {
+        publish: store / tune(words, store, bert, {**LORA, "publish": publish}, word_job, training__learning_rate=5e-3)
+        for publish, store in stores.items()
+    }
+    one, other = (json.loads((run / "eval.json").read_text()) for run in runs.values())
+    assert one["scores"] == other["scores"]
+    saved = load_file(runs["adapter"] / "final" / "adapter_model.safetensors")
+    names = {name.removeprefix("base_model.model.") for name in saved}
+    assert {"classifier.weight", "classifier.bias"} <= names
+    assert not any("pooler" in name for name in names), "a model that labels words has none"
+    assert AutoModelForTokenClassification.from_pretrained(runs["merged"] / "final").config.num_labels == len(CLASSES)
+    told = []
+    for store in stores.values():
+        values = {
+            "store": str(store), "model": only_run(store).removeprefix("runs/"), "name": "new", "device": "cpu",
+            "data": {"source": "jsonl", "paths": [f"{words}/validation.jsonl"], "id_column": "id"},
+        }  # fmt: skip
+        made = predict_texts(validate_job(PredictJob, values, "test"), silent())
+        told.append((store / made.key / "predictions.jsonl").read_text())
+    assert told[0] == told[1] == (runs["merged"] / "predictions" / "validation.jsonl").read_text()
+    make_report(Store(str(stores["adapter"])), only_run(stores["adapter"]))
+    card = (runs["adapter"] / "final" / "README.md").read_text()
+    program = card.split("```python\n")[1].split("```")[0].replace('"runs/', f'"{stores["adapter"]}/runs/')
+    said: list[list[tuple[str, str]]] = []
+    exec(compile(program, "card", "exec"), {"print": said.append})
+    assert [word for word, _ in said[0]] == ["The", "words", "of", "the", "text", "."]
 
 
 def test_an_adapter_becomes_champion_and_is_measured_under_that_name(adapted: tuple[Path, str]) -> None:

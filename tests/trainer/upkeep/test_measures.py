@@ -129,7 +129,7 @@ def test_decisions_are_made_again_and_shown_after_the_store_was_tidied(tmp_path:
     told = keys(found(store, remove=True))
     assert {key.rpartition("/")[0] for key in told} == {"measures/pairs"}
     (shown,) = Decided(store, decisions).examples("contaminated", None, 1)
-    assert "with an evaluation set" in shown.why
+    assert shown.why.endswith("eval.txt#1 (text)"), "what tells the example was kept with the hashes"
     kept = {key: Path(store.path(key)).stat().st_mtime_ns for key in measures(store)}
     shutil.rmtree(store.path(decisions))
     assert decide(job).key == decisions

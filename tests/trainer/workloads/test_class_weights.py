@@ -65,7 +65,7 @@ def test_a_class_that_is_not_named_counts_one_and_what_is_none_is_refused() -> N
         ConfigError, match="class_weights names 'goood', but the classes are 'bad', 'good'; did you mean 'good'"
     ):
         find_class_weights({"goood": 2.0}, ["bad", "good"], None)
-    with pytest.raises(ConfigError, match="class_weights is balanced, but no example of train has the class 'b'"):
+    with pytest.raises(ConfigError, match="class_weights is balanced, but nothing that is trained on has the class 'b'"):
         find_class_weights("balanced", ["a", "b"], {"a": 3, "b": 0})
 
 

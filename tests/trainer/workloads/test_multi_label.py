@@ -76,6 +76,22 @@ def test_every_source_gives_the_same_labels(kind: str, tmp_path: Path) -> None:
     assert found.texts["train"] == found.texts["test"] == [(row["a"],) for row in rows]
 
 
+def test_a_test_file_without_header_and_labels_has_as_many_columns_as_are_left(tmp_path: Path) -> None:
+    train = [written(tmp_path / "train.csv", "0,x,1,0\n1,y,0,1\n")]
+    options: dict[str, Any] = {
+        "source": "csv", "train": train, "validation": train, **OPTIONS, "columns": ["number", "a", "p", "q"],
+        "label_columns": ["p", "q"],
+    }  # fmt: skip
+    found = read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v\n")])
+    assert (found.labels["train"], found.labels["test"]) == ([[1, 0], [0, 1]], [[-1, -1]] * 2)
+    assert read(**options, test=[written(tmp_path / "test.csv", "0,u,-1,-1\n1,v,1,0\n")]).labels["test"] == [[-1, -1], [1, 0]]
+    assert read(**options, test=[written(tmp_path / "test.csv", "a,q,p\nu,1,0\n")]).labels["test"] == [[0, 1]]
+    with pytest.raises(RecordError, match="line 2: 4 columns, `columns` without the labels names 2"):
+        read(**options, test=[written(tmp_path / "test.csv", "0,u\n1,v,0,1\n")])
+    with pytest.raises(RecordError, match="line 1: 3 columns, `columns` names 4"):
+        read(**options, test=[written(tmp_path / "test.csv", "0,u,1\n")])
+
+
 def test_a_class_that_never_applies_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = [written(tmp_path / "a.jsonl", as_jsonl([{"a": "x", "label": row} for row in (["a"], ["a", "c"], [])]))]
     assert read(source="jsonl", train=path, validation=path, **OPTIONS, classes=["a", "b", "c"]).classes == ["a", "b", "c"]
@@ -108,6 +124,10 @@ def test_integers_are_ids_and_bad_labels_name_their_line(tmp_path: Path) -> None
         labels(["a"], ["c"], classes=["a", "b"])
     with pytest.raises(CorpusError, match=r"make that 5 classes, and 1, 3 have no example. 4 stands first at .* line 2"):
         labels([0], [2, 4], [4], [], [])
+    with pytest.raises(CorpusError, match=r"holds integers \(-1\) and other texts \('a', 'b'\): correct them, or name all"):
+        labels(["a"], ["b"], -1)
+    with pytest.raises(RecordError, match=r"line 3: column 'label': -1 is no class; the classes are 0 \('a'\), 1 \('b'\)"):
+        labels([0], [1], -1, classes=["a", "b"])
     with pytest.raises(RecordError, match=r"line 1: column 'label' holds list, .* set task to multi-label"):
         labels(["a"], ["c"], task="classification")
     path = [written(tmp_path / "a.csv", "a,p,q\nx,1,0\ny,1,2\n")]
@@ -152,12 +172,15 @@ def test_columns_say_yes_no_or_nothing(tmp_path: Path) -> None:
         labels("a\nu\n", train="a,p,q\nx,-1,-1\ny,1,0\n")
 
 
-def test_lists_of_a_saved_data_set_name_its_classes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["disk", "parquet"])
+def test_lists_of_a_saved_data_set_name_its_classes(kind: str, tmp_path: Path) -> None:
     rows = [{"a": "x", "label": [2, 0]}, {"a": "y", "label": []}]
-    kind = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
-    saved = datasets.Dataset.from_list(rows, features=kind)
+    features = datasets.Features({"a": datasets.Value("string"), "label": datasets.List(datasets.ClassLabel(names=CLASSES))})
+    saved = datasets.Dataset.from_list(rows, features=features)
     datasets.DatasetDict({"train": saved, "validation": saved}).save_to_disk(str(tmp_path / "saved"))
-    found = read(source="disk", path=str(tmp_path / "saved"), **OPTIONS)
+    saved.to_parquet(path := str(tmp_path / "saved.parquet"))
+    place = {"path": str(tmp_path / "saved")} if kind == "disk" else {"train": [path], "validation": [path]}
+    found = read(source=kind, **place, **OPTIONS)
     assert (found.classes, found.labels["train"]) == (CLASSES, [[1, 0, 1], [0, 0, 0]])
 
 
@@ -250,7 +273,7 @@ def test_a_run_is_trained_measured_told_and_predicts(job: FinetuneJob, runtime: 
 
     make_report(Store(job.store), run.key)
     page, card = ((folder / name).read_text() for name in ("report.html", "final/README.md"))
-    assert "which classes apply" in page and "Labels by row" not in page and "How well each class is told" in page
+    assert "which classes apply" in page and "by their label" not in page and "How well each class is told" in page
     assert "metrics:\n- f1\n- accuracy\n" in card and "multi-label text classification" in card
     assert "logits.sigmoid().tolist()" in card
 

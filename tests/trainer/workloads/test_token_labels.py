@@ -5,9 +5,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from seqeval.metrics import accuracy_score, classification_report, f1_score, precision_score, recall_score
+from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
 from transformers import (
     AutoModelForTokenClassification,
@@ -31,6 +33,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_any
+from trainer.evaluation.predicted import describe
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
@@ -135,6 +138,37 @@ def test_the_loss_of_a_global_batch_is_the_mean_over_its_words_however_it_is_div
     assert float(ours.detach()) == pytest.approx(theirs.item(), rel=1e-5)
 
 
+def test_balanced_weights_are_those_of_the_words_that_are_trained_on(words: Path, bert: Path, tmp_path: Path) -> None:
+    job = tagging_job(words, tmp_path / "store", bert, training__class_weights="balanced")
+    finetune_preflight(job, silent())
+    work = Finetuning(job, Store(job.store), encode(job, silent()).key, 1)
+    seen = work._train.labels
+    assert 0 < len(seen) < sum(len(row["tokens"]) for row in rows_of(words, "train"))
+    expected = compute_class_weight("balanced", classes=np.arange(len(CLASSES)), y=seen)
+    weights = work.make_objective(work.load_model(None)).class_weights
+    assert weights is not None and weights.tolist() == pytest.approx(expected.tolist())
+    batch = work.read_batch(0, 0)
+    chosen = seen[work._train.rows(work.order.examples(0))]
+    assert batch.targets == pytest.approx(float(expected[chosen].sum()))
+
+
+def test_a_class_of_no_word_that_is_seen_cannot_be_balanced(bert: Path, tmp_path: Path) -> None:
+    rows = [
+        {"tokens": ["return", "the", "end"], "ner_tags": ["O", "B-CODE", "O"]},
+        {"tokens": ["a", "b"], "ner_tags": ["O", "O"]},
+    ]
+    path = [written(tmp_path / "rows.jsonl", as_jsonl(rows))]
+    changes = {"data__train": path, "data__validation": path, "data__test": None, "data__id_column": None}
+    job = tagging_job(
+        tmp_path, tmp_path / "store", bert, **changes, data__classes=["O", "B-CODE"], data__max_length=3,
+        training__class_weights="balanced",
+    )  # fmt: skip
+    data = encode(job, silent())
+    for work in (lambda: Finetuning(job, Store(job.store), data.key, 1), lambda: finetune_preflight(job, silent())):
+        with pytest.raises(ConfigError, match="is balanced, but nothing that is trained on has the class 'B-CODE'"):
+            work()
+
+
 def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tmp_path: Path, runtime: Runtime) -> None:
     job = tagging_job(words, tmp_path / "store", bert, run="tagger", evaluation__best_by="f1", training__final="best",
                       training__epochs=6, training__learning_rate=5e-3, evaluation__batch=7)  # fmt: skip
@@ -184,7 +218,7 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
 
     make_report(Store(job.store), run.key)
     page, card = ((folder / name).read_text() for name in ("report.html", "final/README.md"))
-    assert "Entities: validation" in page and "Labels by row" not in page
+    assert "Entities: validation" in page and "by their label" not in page
     assert all(told in page for told in ("Words of each class", "Words not seen", "nats a word"))
     assert "pipeline_tag: token-classification" in card and "AutoModelForTokenClassification" in card
     program = card.split("```python\n")[1].split("```")[0].replace(f"{run.key}/final", str(folder / "final"))
@@ -204,9 +238,17 @@ def test_a_run_is_trained_measured_told_and_predicts(words: Path, bert: Path, tm
     again = (Path(job.store) / made.key / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line)["prediction"] for line in again] == [line["prediction"] for line in lines]
     assert made.predicted == {name: sum(each.count(name) for each in told) for name in CLASSES}
+    everything, unseen = (sum(map(len, each)) for each in ([row["tokens"] for row in rows], told))
+    assert (made.words, made.words - made.unseen_words) == (everything, unseen)
+    assert f"; {everything - unseen} words of {everything} got no label" in describe(Store(job.store), made)
     values = {"source": "jsonl", "paths": [str(tmp_path / "texts.jsonl")]}
     (tmp_path / "texts.jsonl").write_text(json.dumps({"tokens": "not in words"}) + "\n")
     with pytest.raises(RecordError, match="line 1: column 'tokens' holds str, not a list of words"):
+        predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
+    values = {"source": "csv", "paths": [written(tmp_path / "texts.csv", "tokens\nwords\n")]}
+    with pytest.raises(
+        ConfigError, match=r"tagger labels words, .* data.source is csv, which holds none: give files of jsonl or"
+    ):
         predict_texts(PredictJob.model_validate({"store": job.store, "model": "tagger", "data": values}), silent())
     assert evaluate_any(EvaluateJob(store=job.store, checkpoint="tagger"), silent()).reused
     another = evaluate_any(EvaluateJob(store=job.store, checkpoint=f"{run.key}/checkpoint-last"), silent())
@@ -240,13 +282,19 @@ def test_labels_that_mark_no_entities_are_measured_by_words(
         ConfigError, match=r"metric 'seqeval' is of entities .*, but the labels are CODE, NAME, O; take word_acc"
     ):
         finetune_preflight(tagging_job(words, tmp_path / "store", bert, **changes, evaluation__metrics=["seqeval"]), silent())
+    with pytest.raises(
+        ConfigError, match=r"best_by is the metric 'word_accuracy', not one of its figures, .* are loss, accuracy"
+    ):
+        finetune_preflight(
+            tagging_job(words, tmp_path / "store", bert, **changes, evaluation__best_by="word_accuracy"), silent()
+        )
     run = train(job, silent())
     found = evaluate_run(job, run.key, silent())
     assert set(found.scores["validation"]) == {"loss", "accuracy"}
     confusion = torch.tensor(found.classification["validation"].confusion)
     assert found.scores["validation"]["accuracy"] == pytest.approx(float(confusion.trace() / confusion.sum()))
     make_report(Store(job.store), run.key)
-    assert "Labels by row, predictions by column." in (Path(job.store) / run.key / "report.html").read_text()
+    assert "Words by their label (rows) and prediction (columns)." in (Path(job.store) / run.key / "report.html").read_text()
 
 
 def test_labels_of_words_follow_their_form() -> None:

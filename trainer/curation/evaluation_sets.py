@@ -1,0 +1,182 @@
+"""Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with them.
+
+Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused here.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from trainer.chat.messages import MESSAGES
+from trainer.chat.records import Counts, read_records
+from trainer.common.errors import ConfigError, CorpusError, RecordError
+from trainer.config.chat import ChatDataConfig, ChatJob
+from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
+from trainer.config.files import read_values, validate_job
+from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import LabelledDataConfig
+from trainer.corpus.curated import read_curated, transformed
+from trainer.corpus.pieces import Piece
+from trainer.corpus.raw_bytes import RawFile
+from trainer.corpus.readers import Document, refuse
+from trainer.corpus.sources import find_pieces
+from trainer.curation.task_texts import of_task
+from trainer.labelled.rows import Part
+from trainer.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
+from trainer.labelled.texts import read_texts
+from trainer.records.kinds import CHAT, task_of
+from trainer.store.storage import Store
+
+PLACES = {"name", "path", "subset", "train", "validation", "test"}
+"""Of a job's data what says where it is, not how it is read."""
+
+MADE = {"max_length", "validation_fraction", "chat_template", "context", "packing"}
+"""What says what is made of its texts."""
+
+
+@dataclass(frozen=True)
+class OfJob:
+    """Files of a job that tunes a model: by split, of the data that it reads them as, which the configuration `path` holds."""
+
+    path: str
+    data: LabelledDataConfig | ChatDataConfig
+    splits: dict[str, list[Piece]]
+
+    def reading(self) -> dict[str, Any]:
+        """How records are read besides what every reader of such files does; nothing where each must have a text."""
+        data = self.data
+        plain = isinstance(data, LabelledDataConfig) and data.task != "tokens" and data.columns is None
+        return {} if plain and not data.max_bad_records else data.model_dump(mode="json", exclude=PLACES | MADE)
+
+
+class EvaluationSet(NamedTuple):
+    """Files of an evaluation set and one field of them that holds text."""
+
+    corpus: CorpusConfig
+    pieces: list[Piece]
+    job: OfJob | None = None
+
+
+class Example(NamedTuple):
+    """A text of an evaluation set, in UTF-8, and its record: of which of the set's files, and its number there, from 0."""
+
+    text: bytes
+    file: int
+    number: int
+
+
+def find_evaluation(store: Store, options: DecontaminateConfig) -> list[EvaluationSet]:
+    """The files of the evaluation sets, once for each field that holds text.
+
+    Raises `ConfigError` for data in no file, and `CorpusError` if files are missing.
+    """
+    found: list[EvaluationSet] = []
+    try:
+        for text in options.files:
+            found += _of_files(store, text, f"evaluation-{len(found)}")
+        for path in options.jobs:
+            found += _of_job(store, path, f"evaluation-{len(found)}")
+        for text in (text for path in options.tasks for text in of_task(path)):
+            found += _of_files(store, text, f"evaluation-{len(found)}")
+    except CorpusError as error:
+        raise CorpusError(f"data.curation.decontaminate: {error}") from error
+    return found
+
+
+def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> Iterator[Example]:
+    """The texts of a set, transformed as documents are; empty ones are left out. Raises as readers, or the job's own, do."""
+    if found.job is None:
+        for file, piece in enumerate(found.pieces):
+            for number, document in enumerate(_whole(read_curated(piece, found.corpus, refuse, transform))):
+                yield Example(document.text, file, number)
+        return
+    files = {piece.path: file for file, piece in enumerate(found.pieces)}
+    for text, path, number in _read_job(found.job, found.corpus.text_field):
+        if text:
+            document = Document(text.encode(), ends=True)
+            yield Example((transformed(transform, document) if transform else document).text, files[path], number)
+
+
+def _of_files(store: Store, text: EvaluationText, name: str) -> Iterator[EvaluationSet]:
+    for field in text.fields:
+        corpus = _corpus(name, text, field)
+        yield EvaluationSet(corpus, find_pieces(store, corpus, sys.maxsize))
+
+
+def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
+    """What a job measures its model on: validation and test; all of train if validation is cut from it."""
+    data = _data_of(path)
+    where = f"data.curation.decontaminate.jobs: {path}"
+    if data.source in ("hub", "disk"):
+        raise ConfigError(f"{where}: its data is of source {data.source}; name files of it in decontaminate.files")
+    of_split = {VALIDATION if data.validation else TRAIN: data.validation or data.train, TEST: data.test or []}
+    options: dict[str, Any] = {"format": data.source, "fields": [MESSAGES]}
+    if isinstance(data, LabelledDataConfig):
+        options = {**options, "fields": data.text_columns, "delimiter": data.delimiter, "quoting": data.quoting}
+    splits: dict[str, list[Piece]] = {}
+    for split, paths in of_split.items():
+        if paths:
+            corpus = _corpus(f"{name}-{split}", EvaluationText(paths=paths, **options), options["fields"][0])
+            splits[split] = find_pieces(store, corpus, sys.maxsize)
+    text = EvaluationText(paths=[each for paths in of_split.values() for each in paths], **options)
+    pieces = [piece for each in splits.values() for piece in each]
+    for field in text.fields:
+        yield EvaluationSet(_corpus(name, text, field), pieces, OfJob(path, data, splits))
+
+
+def _data_of(path: str) -> LabelledDataConfig | ChatDataConfig:
+    values = read_values(path, (), (FinetuneJob, ChatJob))
+    if task_of(values) == CHAT.task:
+        return validate_job(ChatJob, values, path).data
+    return validate_job(FinetuneJob, values, path).data
+
+
+def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
+    return CorpusConfig(
+        name=name, paths=text.paths, format=text.format, text_field=field, delimiter=text.delimiter, quoting=text.quoting
+    )
+
+
+def _read_job(job: OfJob, field: str) -> Iterator[tuple[str, str, int]]:
+    """The texts of a field, each with its file's path and its record's number there."""
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        try:
+            for split, pieces in job.splits.items():
+                parts = [fetch_part(_part(piece), Path(folder)) for piece in pieces]
+                for part, number, text in _read_split(job.data, split, parts, field):
+                    yield text, parts[part].name, number
+        except RecordError as error:
+            raise RecordError(f"data.curation.decontaminate.jobs: {job.path}: {error}") from error
+
+
+def _read_split(
+    data: LabelledDataConfig | ChatDataConfig, split: str, parts: list[Part], field: str
+) -> Iterator[tuple[int, int, str]]:
+    """The texts of a field, each with the numbers of its part and of its record there."""
+    if isinstance(data, LabelledDataConfig):
+        column = data.text_columns.index(field)
+        yield from ((row.part, row.number, row.texts[column]) for row in read_texts(data, split, parts))
+        return
+    counts = Counts()
+    for place, part in enumerate(parts):
+        for number, conversation, _ in read_records(data, split, [part], counts, lambda conversation: None):
+            yield from ((place, number, message.content) for message in conversation)
+
+
+def _part(piece: Piece) -> Part:
+    """A whole file, as the data of jobs is read; of Parquet, its digest stands before the numbers of its row groups."""
+    return Part(piece.path, piece.path, files=(RawFile(piece.path, piece.path, piece.sha256.partition(":")[0]),))
+
+
+def _whole(documents: Iterable[Document]) -> Iterator[Document]:
+    """Documents whose parts are put together again."""
+    parts: list[bytes] = []
+    for document in documents:
+        parts.append(document.text)
+        if document.ends:
+            yield document._replace(text=b"".join(parts))
+            parts.clear()

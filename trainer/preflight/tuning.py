@@ -1,0 +1,74 @@
+"""What the looks at jobs that tune a model have in common: how they begin, and what they tell in the end."""
+
+from typing import NamedTuple
+
+from trainer.common.stopping import check_stop
+from trainer.config.chat import TunedJob
+from trainer.preflight.disks import require_checkpoint_room, require_room
+from trainer.preflight.memory import Memory
+from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
+from trainer.pretrained.finding import find_model
+from trainer.pretrained.weights import check_weights
+from trainer.records.plans import ChatPlan, FinetunePlan
+from trainer.records.results import FinetunePreflight
+from trainer.runs.run import check_origin
+from trainer.store.storage import Store
+
+
+class Start(NamedTuple):
+    """What a job starts with: its store, its ranks, and the folder of the pretrained model."""
+
+    store: Store
+    ranks: int
+    source: str
+
+
+class Size(NamedTuple):
+    """The parameters that are trained, those of the whole model, and what a rank takes of memory."""
+
+    trained: int
+    parameters: int
+    memory: Memory
+
+
+class Known(NamedTuple):
+    """What is known of the data: the sizes of its splits, what was looked at, and the plan, if all of it was."""
+
+    splits: dict[str, int] | None
+    told: str
+    plan: ChatPlan | FinetunePlan | None
+
+
+def look_at_start(job: TunedJob) -> Start:
+    """Check store, devices, batches and the pretrained model. Raises the `PipelineError` of whatever is wrong."""
+    store = Store(job.store)
+    store.check_writable()
+    store.sweep()
+    check_origin(store, job)
+    ranks = check_optimization(job)
+    source = str(find_model(store, job.model.pretrained, hub=True).folder)
+    check_weights(source)
+    check_stop()
+    return Start(store, ranks, source)
+
+
+def conclude(job: TunedJob, start: Start, size: Size, data: Known, metrics: list[str], run: str | None) -> FinetunePreflight:
+    """Check that there is room for the run, and tell what the job will do; `run` is its key, if that is known by now."""
+    plan, store = data.plan, start.store
+    epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
+    final = final_parameters(job, size.trained, size.parameters)
+    needed = {"runs": run_bytes(job.training, size.trained, epochs, final)}
+    require_room(store, needed, lambda _: store.used_bytes(run) if run else 0)
+    require_checkpoint_room(store, checkpoint_bytes(size.trained))
+    return FinetunePreflight(
+        model=job.model.pretrained,
+        parameters=size.parameters,
+        trained=size.trained,
+        ranks=start.ranks,
+        metrics=metrics,
+        looked_at=data.told,
+        splits=data.splits,
+        plan=plan,
+        about_memory_bytes=size.memory.device,
+        about_host_bytes=size.memory.host,
+    )
