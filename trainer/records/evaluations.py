@@ -264,7 +264,7 @@ class ChatEvaluation(SplitEvaluation, BesideHarness):
     answer_tokens: dict[str, Count]
     """The tokens that were predicted, by split."""
     answer_bytes: dict[str, Count] = {}
-    """The bytes of text that they stand for."""
+    """The bytes of the text of the answers, by split."""
     samples: list[Answer]
 
     def figures(self) -> dict[str, float]:
