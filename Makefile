@@ -4,12 +4,13 @@ BIN := .venv/bin
 N ?= 200
 CONFIG ?= configs/quickstart.yaml
 STAMP := .venv/installed
+PEERS := build/peers
 
 # Prefect keeps its database here, and tells nobody.
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
 
-.PHONY: run up down corpora finetune pairs chat chats harness tasks test test-deep test-machines test-cluster test-long soak outages stops check bench docs screenshots reference clean
+.PHONY: run up down corpora finetune pairs chat chats harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
 run: $(STAMP) corpora
@@ -61,11 +62,16 @@ test-machines: $(STAMP)
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long
 	$(MAKE) test-cluster
+	$(MAKE) test-peers
 
 # A cluster of two nodes on this machine; installs Ray.
 test-cluster: $(STAMP)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -m cluster tests/cluster
+
+# Against other projects, which are installed in an environment of their own.
+test-peers: $(STAMP) $(PEERS)/installed
+	$(BIN)/python -m pytest -m peers tests/peers
 
 soak: $(STAMP)
 	$(BIN)/python -m tests.soak $(N)
@@ -108,4 +114,10 @@ clean:
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(PEERS)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt pip
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --group peers
 	touch $@

@@ -2,7 +2,7 @@
 
     python -m benchmarks.curation [PYTHON]
 
-PYTHON is that of an environment of its own with `datatrove[io,processing]`, spaCy and orjson; without it that comparison is
+PYTHON is that of an environment with datatrove, which `make test-peers` installs in build/peers; without it that comparison is
 left out.
 """
 

@@ -20,6 +20,16 @@ MADE = [
     "We use cookies here.\nPlease enable JavaScript now.\nA { bracket is here.", "Wait for it...\nAnd this one…\nDone it is.",
 ]  # fmt: skip
 
+SPOKEN = {
+    "en": "The mill stands where the river is narrow, and its wheel turns day and night.",
+    "de": "Die Mühle steht dort, wo der Fluss schmal ist, und ihr Rad dreht sich Tag und Nacht.",
+    "fr": "Le moulin se trouve là où la rivière est étroite, et sa roue tourne jour et nuit.",
+    "es": "El molino está donde el río es estrecho, y su rueda gira de día y de noche.",
+    "ru": "Мельница стоит там, где река узкая, и её колесо вращается день и ночь.",
+    "ja": "水車小屋は川の狭いところにあり、車輪は昼も夜も回り続けている。",
+    "hi": "चक्की वहाँ है जहाँ नदी संकरी है, और उसका पहिया दिन-रात घूमता है।",
+}
+
 
 @cache
 def texts() -> list[str]:

@@ -35,8 +35,9 @@ def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
     np.savez(packed, allow_pickle=False, **arrays)
     with zipfile.ZipFile(packed, "a") as archive:
         archive.comment = bytes(CHECKSUM_BYTES)
-    raw = packed.getvalue()[:-CHECKSUM_BYTES]
-    store.write_bytes(key, raw + _checksum(key, raw))
+    raw = packed.getbuffer()  # of which no copy is made: a unit's arrays may be as large as its text
+    raw[-CHECKSUM_BYTES:] = _checksum(key, raw[:-CHECKSUM_BYTES])
+    store.write_bytes(key, raw)
 
 
 def is_intact(store: Store, key: str) -> bool:
@@ -57,14 +58,14 @@ def _intact(store: Store, key: str) -> bytes | None:
         raw = store.read_bytes(key)
     except FileNotFoundError:
         return None
-    if raw[-CHECKSUM_BYTES:] == _checksum(key, raw[:-CHECKSUM_BYTES]):
+    if raw[-CHECKSUM_BYTES:] == _checksum(key, memoryview(raw)[:-CHECKSUM_BYTES]):
         return raw
     log.warning("%s does not match its checksum: it is made anew", store.path(key))
     store.delete(key)  # a copy that was fetched of it counts no more either
     return None
 
 
-def _checksum(key: str, raw: bytes) -> bytes:
+def _checksum(key: str, raw: memoryview) -> bytes:
     place = hashlib.sha256(key.encode()).digest()
     return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES, key=place).digest()
 

@@ -7,7 +7,7 @@ have no word of more than a thousand characters. Marks of citations such as [1] 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import OTHER
+from trainer.curation.characters import OTHER, Points, lower_case
 from trainer.curation.compiled import compiled
 from trainer.curation.texts import Lines, Texts
 
@@ -19,7 +19,7 @@ C4 = np.dtype([
     ("policy_lines", np.int32),
 ])  # fmt: skip
 
-Points = NDArray[np.uint32]
+Phrase = NDArray[np.uint32]
 Flags = NDArray[np.bool_]
 
 FEWEST_WORDS, LONGEST_WORD = 3, 1000
@@ -38,18 +38,18 @@ def c4(texts: Texts) -> NDArray[np.void]:
     """The fields of `C4` for each text."""
     measured = np.zeros(len(texts), C4)
     phrases = _points("lorem ipsum"), _points("javascript"), tuple(map(_points, POLICIES)), tuple(map(_points, CITATIONS))
-    _count_lines(texts.lowered, texts.kinds < OTHER, texts.lines, *phrases, measured)
+    _count_lines(texts.points, lower_case(), texts.kinds < OTHER, texts.lines, *phrases, measured)
     return measured
 
 
-def _points(phrase: str) -> Points:
+def _points(phrase: str) -> Phrase:
     return np.array(list(map(ord, phrase)), np.uint32)
 
 
 @compiled
 def _count_lines(
-    points: Points, is_space: Flags, lines: Lines,
-    lorem_ipsum: Points, javascript: Points, policies: tuple[Points, ...], citations: tuple[Points, ...],
+    points: Points, lower: Phrase, is_space: Flags, lines: Lines,
+    lorem_ipsum: Phrase, javascript: Phrase, policies: tuple[Phrase, ...], citations: tuple[Phrase, ...],
     measured: NDArray[np.void],
 ) -> None:  # fmt: skip
     for text in range(len(measured)):
@@ -58,15 +58,17 @@ def _count_lines(
             first, end = _strip(is_space, lines.first[line], lines.end[line])
             if not _has_good_words(is_space, first, end):
                 continue
-            end = _without_citations(points, first, end, citations)
+            lowered = lower[points[first:end]]  # a line at a time, as all of them are four times as large as ASCII is
+            end = first + _without_citations(lowered, 0, end - first, citations)
             if end == first or not _ends_well(points, first, end):
                 continue
-            row.lorem_ipsum_lines += _contains(points, first, end, lorem_ipsum)
-            if _contains(points, first, end, javascript):
+            said = lowered[: end - first]
+            row.lorem_ipsum_lines += _contains(said, lorem_ipsum)
+            if _contains(said, javascript):
                 row.javascript_lines += 1
                 continue
-            row.curly_bracket_lines += (points[first:end] == CURLY_BRACKET).any()
-            if _contains_any(points, first, end, policies):
+            row.curly_bracket_lines += (said == CURLY_BRACKET).any()
+            if _contains_any(said, policies):
                 row.policy_lines += 1
                 continue
             row.sentences += _sentences(points, is_space, first, end)
@@ -94,7 +96,7 @@ def _has_good_words(is_space: Flags, first: int, end: int) -> bool:
 
 
 @compiled
-def _without_citations(points: Points, first: int, end: int, citations: tuple[Points, ...]) -> int:
+def _without_citations(points: Phrase, first: int, end: int, citations: tuple[Phrase, ...]) -> int:
     """Where the line ends, but for marks such as [1], [] and [edit]."""
     while end > first and points[end - 1] == CLOSING:
         before = end
@@ -119,7 +121,7 @@ def _ends_well(points: Points, first: int, end: int) -> bool:
 
 
 @compiled
-def _stands_at(points: Points, at: int, phrase: Points) -> bool:
+def _stands_at(points: Phrase, at: int, phrase: Phrase) -> bool:
     for number in range(len(phrase)):  # noqa: SIM110 - compiled code has no generators
         if points[at + number] != phrase[number]:
             return False
@@ -127,17 +129,17 @@ def _stands_at(points: Points, at: int, phrase: Points) -> bool:
 
 
 @compiled
-def _contains(points: Points, first: int, end: int, phrase: Points) -> bool:
-    for at in range(first, end - len(phrase) + 1):  # noqa: SIM110
-        if points[at] == phrase[0] and _stands_at(points, at, phrase):
+def _contains(said: Phrase, phrase: Phrase) -> bool:
+    for at in range(len(said) - len(phrase) + 1):  # noqa: SIM110
+        if said[at] == phrase[0] and _stands_at(said, at, phrase):
             return True
     return False
 
 
 @compiled
-def _contains_any(points: Points, first: int, end: int, phrases: tuple[Points, ...]) -> bool:
+def _contains_any(said: Phrase, phrases: tuple[Phrase, ...]) -> bool:
     for phrase in phrases:  # noqa: SIM110
-        if _contains(points, first, end, phrase):
+        if _contains(said, phrase):
             return True
     return False
 

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+Points = NDArray[np.uint8] | NDArray[np.uint32]
 Positions = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 

@@ -35,7 +35,8 @@ def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
         decided.measure()
         decided.filter()
         decided.drop_duplicates()
-        manifest = publish(decided)
+        if (manifest := find_decisions(store, plan.key)) is None:  # else another process, which may be reading them already
+            manifest = publish(decided)
     return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import LINE_END, NUMBER, Hashes, Positions
+from trainer.curation.characters import LINE_END, NUMBER, Hashes, Points, Positions
 from trainer.curation.compiled import compiled
 
 START, FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
@@ -19,15 +19,15 @@ def _mix(value: np.uint64) -> np.uint64:
 
 @compiled
 def read_words(
-    points: NDArray[np.uint32], lowered: NDArray[np.uint32], kinds: NDArray[np.uint8], first: Positions, end: Positions
+    points: Points, lower: NDArray[np.uint32], kinds: NDArray[np.uint8], first: Positions, end: Positions
 ) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """The hash of each word as it is and in lower case, and whether it is a symbol."""
+    """The hash of each word as it is and in lower case, which `lower` has of each code point, and whether it is a symbol."""
     hashes, folded, symbol = np.empty(len(first), np.uint64), np.empty(len(first), np.uint64), np.empty(len(first), np.bool_)
     for word in range(len(first)):
         own, low, says = START, START, False
         for at in range(first[word], end[word]):
             own = (own ^ np.uint64(points[at])) * FACTOR
-            low = (low ^ np.uint64(lowered[at])) * FACTOR
+            low = (low ^ np.uint64(lower[points[at]])) * FACTOR
             says |= kinds[at] >= NUMBER
         hashes[word], folded[word], symbol[word] = _mix(own), _mix(low), not says
     return hashes, folded, symbol
@@ -42,7 +42,7 @@ def _end_of_line(kinds: NDArray[np.uint8], at: int, stop: int) -> int:
 
 
 @compiled
-def _behind_line_end(points: NDArray[np.uint32], at: int, stop: int) -> int:
+def _behind_line_end(points: Points, at: int, stop: int) -> int:
     """Where the next line starts, or the text's end."""
     if at + 1 < stop and points[at] == 13 and points[at + 1] == 10:  # the two characters of Windows end one line
         return at + 2
@@ -50,7 +50,7 @@ def _behind_line_end(points: NDArray[np.uint32], at: int, stop: int) -> int:
 
 
 @compiled
-def count_lines(points: NDArray[np.uint32], starts: Positions, kinds: NDArray[np.uint8]) -> Positions:
+def count_lines(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> Positions:
     counts = np.zeros(len(starts) - 1, np.int64)
     for text in range(len(counts)):
         at, stop = starts[text], starts[text + 1]
@@ -62,7 +62,7 @@ def count_lines(points: NDArray[np.uint32], starts: Positions, kinds: NDArray[np
 
 @compiled
 def find_lines(
-    points: NDArray[np.uint32], starts: Positions, kinds: NDArray[np.uint8],
+    points: Points, starts: Positions, kinds: NDArray[np.uint8],
     first: Positions, end: Positions, hashes: Hashes, line_starts: Positions,
 ) -> None:  # fmt: skip
     for text in range(len(starts) - 1):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import LETTER, OTHER, Hashes
+from trainer.curation.characters import LETTER, OTHER, Hashes, Points
 from trainer.curation.compiled import compiled
 from trainer.curation.texts import Lines, Texts, Words, share
 
@@ -55,7 +55,7 @@ def quality(texts: Texts, stop_words: Sequence[str] = STOP_WORDS) -> NDArray[np.
 
 @compiled
 def _count_words(
-    points: NDArray[np.uint32], is_letter: NDArray[np.bool_], words: Words, stop_words: Hashes, counts: NDArray[np.void]
+    points: Points, is_letter: NDArray[np.bool_], words: Words, stop_words: Hashes, counts: NDArray[np.void]
 ) -> None:
     for text in range(len(counts)):
         count = counts[text]
@@ -92,7 +92,7 @@ def _any(flags: NDArray[np.bool_], first: int, end: int) -> bool:
 
 
 @compiled
-def _count_lines(points: NDArray[np.uint32], is_space: NDArray[np.bool_], lines: Lines, counts: NDArray[np.void]) -> None:
+def _count_lines(points: Points, is_space: NDArray[np.bool_], lines: Lines, counts: NDArray[np.void]) -> None:
     for text in range(len(counts)):
         count = counts[text]
         for line in range(lines.starts[text], lines.starts[text + 1]):
@@ -107,7 +107,7 @@ def _count_lines(points: NDArray[np.uint32], is_space: NDArray[np.bool_], lines:
 
 
 @compiled
-def _ends_with_ellipsis(points: NDArray[np.uint32], first: int, end: int) -> bool:
+def _ends_with_ellipsis(points: Points, first: int, end: int) -> bool:
     if points[end - 1] == ELLIPSIS:
         return True
     return end - first >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT

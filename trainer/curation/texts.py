@@ -17,6 +17,7 @@ from trainer.curation.characters import (
     OTHER,
     UNDERSCORE,
     Hashes,
+    Points,
     Positions,
     kinds_of_characters,
     lower_case,
@@ -63,8 +64,10 @@ class Texts:
         return [document.decode() for document in self.documents]
 
     @cached_property
-    def points(self) -> NDArray[np.uint32]:
-        """The code points of all texts, one text after the other."""
+    def points(self) -> Points:
+        """The code points of all texts, one text after the other; of ASCII alone they take a byte each."""
+        if all(document.isascii() for document in self.documents):
+            return np.frombuffer(b"".join(self.documents), np.uint8)
         return np.frombuffer("".join(self.strings).encode("utf-32-le"), np.dtype("<u4"))
 
     @cached_property
@@ -78,18 +81,15 @@ class Texts:
         return kinds_of_characters()[self.points]
 
     @cached_property
-    def lowered(self) -> NDArray[np.uint32]:
-        """The code points in lower case, each by itself."""
-        return lower_case()[self.points]
-
-    @cached_property
     def words(self) -> Words:
         """The words of all texts."""
         from trainer.curation.loops import read_words
 
-        visible, joined = self.kinds >= OTHER, self._joined()
-        first, end = np.flatnonzero(visible & ~joined[:-1]), np.flatnonzero(visible & ~joined[1:]) + 1
-        hashes, folded, symbol = read_words(self.points, self.lowered, self.kinds, first, end)
+        visible, apart = self.kinds >= OTHER, ~self._joined()
+        first, last = np.flatnonzero(visible & apart[:-1]), np.flatnonzero(visible & apart[1:])
+        del visible, apart  # of a document of any size they take as much as its text, each
+        end = np.add(last, 1, out=last)
+        hashes, folded, symbol = read_words(self.points, lower_case(), self.kinds, first, end)
         return Words(first, end, hashes, folded, symbol, np.searchsorted(first, self.starts))
 
     def _joined(self) -> NDArray[np.bool_]:

@@ -11,6 +11,15 @@ from trainer.store.places import FINAL
 
 def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
     """How a pipeline's own final model is measured."""
+    return _of_run(job, run_key, job.evaluation)
+
+
+def harness_measurement(job: ChatJob, run_key: str) -> EvaluateJob:
+    """How lm-eval measures the final model of a run on conversations, or of one that is compared with it."""
+    return _of_run(job, run_key, EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness))
+
+
+def _of_run(job: PipelineJob | ChatJob, run_key: str, evaluation: EvaluationConfig) -> EvaluateJob:
     return EvaluateJob(
         store=job.store,
         checkpoint=f"{run_key}/{FINAL}",
@@ -18,19 +27,7 @@ def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
         device=job.training.device,
         sharding=job.training.sharding,
         cpu_offload=job.training.cpu_offload,
-        evaluation=job.evaluation,
-        engine=job.engine,
-    )
-
-
-def harness_measurement(job: ChatJob, run_key: str) -> EvaluateJob:
-    """How lm-eval measures the final model of a run on conversations, or of one that is compared with it."""
-    return EvaluateJob(
-        store=job.store,
-        checkpoint=f"{run_key}/{FINAL}",
-        precision=job.training.precision,
-        device=job.training.device,
-        evaluation=EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness),
+        evaluation=evaluation,
         engine=job.engine,
     )
 

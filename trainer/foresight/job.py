@@ -15,7 +15,7 @@ from trainer.store.storage import Store
 class LookedAt(Store):
     """A store that is only looked at: what would be remembered in it is dropped."""
 
-    def write_bytes(self, key: str, data: bytes) -> None:
+    def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Nothing is written."""
 
 

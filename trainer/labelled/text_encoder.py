@@ -6,6 +6,7 @@ Whole texts are encoded without special tokens, cut, and then framed as the toke
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -52,8 +53,7 @@ class TextEncoder:
     `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
     `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
     token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of which is
-    tokenized by itself. `plain`: its files name the class that takes tokenizer.json as it is, as its own would not;
-    `other_class` is the one that `AutoTokenizer` makes of them all the same beside such a model, and which reads otherwise.
+    tokenized by itself; `spaced`: with a space before it, of which only tokenizer.json says so. `model_type` is the model's.
     """
 
     tokenizer: Any
@@ -65,8 +65,13 @@ class TextEncoder:
     has_types: bool
     digest: str
     by_words: bool
-    plain: bool
-    other_class: str | None
+    spaced: bool
+    model_type: str
+
+    @cached_property
+    def other_class(self) -> str | None:
+        """The class that `AutoTokenizer` makes of the saved files beside such a model, if it puts no space before words."""
+        return find_other_class(self.tokenizer.backend_tokenizer.to_str(), self.model_type) if self.spaced else None
 
     @property
     def pad_token(self) -> str:
@@ -78,7 +83,7 @@ class TextEncoder:
 
     def save(self, folder: Path) -> None:
         """Write the files that `AutoTokenizer.from_pretrained` reads, to give the same ids as `encode`."""
-        _save(self.tokenizer, self.plain, folder)
+        _save(self.tokenizer, self.spaced or self.divider is not None, folder)
 
     def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
         """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
@@ -138,13 +143,12 @@ def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: boo
     for key, value in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
         setattr(tokenizer, key, value)
         tokenizer.init_kwargs[key] = value
-    vocab_size, plain = max(backend.get_vocab(True).values()) + 1, spaced or divider is not None
+    vocab_size = max(backend.get_vocab(True).values()) + 1
     with TemporaryDirectory(prefix="headrace-") as folder:
-        _save(tokenizer, plain, Path(folder))
+        _save(tokenizer, spaced or divider is not None, Path(folder))
         digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
-    other = find_other_class(backend.to_str(), config.model_type) if spaced else None
     return TextEncoder(
-        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, plain, other
+        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced, config.model_type
     )  # fmt: skip
 
 

@@ -88,7 +88,7 @@ def _kept_out(store: Store, shards: Manifest) -> dict[KeptOutFile, dict[str, Any
         for key in decisions_alike(store, named, shards.details["corpus"]):
             kept_out = read_decisions(store, key).details["kept_out"]
             for file in kept_out["files"] if kept_out else ():
-                found.setdefault(KeptOutFile(**file), {})[key] = kept_out
+                found.setdefault(KeptOutFile(**{**file, "sha256": _of_file(file["sha256"])}), {})[key] = kept_out
     return found
 
 
@@ -98,10 +98,15 @@ def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]
         return None, None
     counts: dict[tuple[str, str], tuple[int, int]] = {}
     for each in (each for kept_out in said for each in kept_out["texts"]):
-        place = (each["sha256"], each["field"])
+        place = (_of_file(each["sha256"]), each["field"])
         counts[place] = max(counts.get(place, (0, 0)), (each["texts"], each["too_short"]))
     found = [counts[place] for place in {(file.sha256, file.field) for file in files}]
     return sum(texts for texts, _ in found), sum(too_short for _, too_short in found)
+
+
+def _of_file(sha256: str) -> str:
+    """The digest of a file, which of Parquet the numbers of its row groups follow."""
+    return sha256.partition(":")[0]
 
 
 def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest] | None:

@@ -56,12 +56,13 @@ class LocalFiles:
 
     def put_folder(self, folder: Path, key: str, last: str) -> None:
         """Move a folder into the place of an older one, which loses its file named `last` first."""
-        self.delete(key, first=last)
         target = self._place(key)
         for path in folder.iterdir():
             sync_file(path)
         sync_folder(folder)
-        os.rename(folder, target)
+        with alone(target):  # another process may be publishing the same, whose folder would be in the way
+            self.delete(key, first=last)
+            os.rename(folder, target)
         sync_folder(target.parent)
 
     def copy(self, source: str, key: str) -> None:

@@ -31,6 +31,9 @@ from trainer.store.stored import Stored
 REFUSALS = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 """How a file system says no."""
 
+PUBLISHERS = 8
+"""So many processes at most may publish the same folder at once."""
+
 UPLOADS = 8
 """Files that are sent at the same time; s3fs sends the parts of a large one at the same time as well."""
 
@@ -86,12 +89,23 @@ class RemoteObjects:
             raise OSError(errno.EREMOTEIO, f"{path.stat().st_size} bytes were sent, {size} have arrived")
 
     def put_folder(self, folder: Path, key: str, last: str) -> None:
-        """Send the files at the same time, and the one named `last` when the others have arrived."""
-        self.delete(key, first=last)
+        """Send the files at the same time, and the one named `last` when the others have arrived.
+
+        Older ones are written over, as another process may be publishing the same: it would miss what is removed, and so
+        an older `last`, which must go first, may be missed by one that has just sent it, and sends it again.
+        """
+        self._remove_object(f"{key}/{last}")
         paths = sorted(path for path in folder.iterdir() if path.name != last)
         with ThreadPoolExecutor(UPLOADS) as pool:
             list(pool.map(lambda path: self.put(path, f"{key}/{path.name}"), paths))
-        self.put(folder / last, f"{key}/{last}")
+        for name in set(self.names(key)) - {path.name for path in folder.iterdir()}:
+            self.delete(f"{key}/{name}")
+        for tries_left in reversed(range(PUBLISHERS)):
+            try:
+                return self.put(folder / last, f"{key}/{last}")
+            except FileNotFoundError:
+                if not tries_left:
+                    raise
 
     def copy(self, source: str, key: str) -> None:
         self.fs.cp_file(self._full(source), self._full(key))
@@ -126,10 +140,15 @@ class RemoteObjects:
 
     def delete(self, key: str, first: str | None = None) -> None:
         full = self._full(key)
-        if first is not None and self.exists(f"{key}/{first}"):
-            self.fs.rm_file(f"{full}/{first}")
+        if first is not None:
+            self._remove_object(f"{key}/{first}")
         if self.fs.exists(full):
             self.fs.rm(full, recursive=True)
+
+    def _remove_object(self, key: str) -> None:
+        if self.exists(key):
+            with suppress(FileNotFoundError):  # another process has
+                self.fs.rm_file(self._full(key))
 
     def fetch(self, key: str, sha256: str | None, check: bool = False, beyond: bool = False) -> Path:
         """A local copy for this process: of one that all processes of this machine share, if the digest is known.

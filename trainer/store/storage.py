@@ -117,7 +117,7 @@ class Store:
         except ValueError as error:
             raise StorageError(f"{self.path(key)} is not valid JSON ({error}): it was not written by headrace") from error
 
-    def write_bytes(self, key: str, data: bytes) -> None:
+    def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         with self.writing(key, len(data)) as path:
             path.write_bytes(data)
 

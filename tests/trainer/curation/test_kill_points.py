@@ -3,6 +3,7 @@
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import NamedTuple
 
 import fsspec
@@ -16,7 +17,6 @@ from trainer.store.private_folders import STAGING, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-CURATION = {"near": {}, "filters": [{"kind": "length", "least_bytes": 50}, {"kind": "gopher_repetition"}]}
 KINDS = [pytest.param("local", marks=pytest.mark.deep), pytest.param("s3", marks=pytest.mark.long)]
 KEY_POINTS = {
     "local": [
@@ -28,6 +28,11 @@ KEY_POINTS = {
 }  # fmt: skip
 """Killed at in the deeper tests; at all of them in the long ones."""
 
+STRICTER = 620
+"""Bytes that some of the documents have not."""
+
+PAIRED = {"local": "replace measures/pairs/#/pairs-#-#.npz", "s3": "put_object measures/pairs/#/pairs-#-#.npz"}
+
 
 class Place(NamedTuple):
     """A folder for one curation's files, its store, and the environment that reaches it."""
@@ -36,15 +41,17 @@ class Place(NamedTuple):
     store: str
     env: dict[str, str]
 
-    def config(self, raw: Path) -> Path:
-        job = curated_job(Path("store"), {name: f"{raw}/{name}/*.jsonl" for name in ("one", "two")}, CURATION)
-        return write_config(self.folder / "job.yaml", job.model_dump(mode="json", exclude_unset=True) | {"store": self.store})
+    def config(self, raw: Path, least_bytes: int = 50) -> Path:
+        curation = {"near": {}, "filters": [{"kind": "length", "least_bytes": least_bytes}, {"kind": "gopher_repetition"}]}
+        job = curated_job(Path("store"), {name: f"{raw}/{name}/*.jsonl" for name in ("one", "two")}, curation)
+        values = job.model_dump(mode="json", exclude_unset=True) | {"store": self.store}
+        return write_config(self.folder / f"job-{least_bytes}.yaml", values)
 
-    def run(self, raw: Path, *killed: str) -> int:
+    def run(self, raw: Path, *killed: str, least_bytes: int = 50) -> int:
         """Curate in a process that may kill itself, or whose workers may; returns its status."""
-        said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
-        armed = [self.store, self.folder / "points", *killed, "--", "tests.trainer.curate_once", self.config(raw)]
-        return start_warm(said, "tests.killing", *armed, env=self.env).wait().status
+        said, config = Path(mkdtemp(prefix="said-", dir=self.folder)), self.config(raw, least_bytes)
+        armed = [self.store, self.folder / "points", *killed, "--", "tests.trainer.curate_once", config]
+        return start_warm(said / "run", "tests.killing", *armed, env=self.env).wait().status
 
     def decisions(self) -> dict[str, str]:
         """The digests of what is decided; a manifest has a time."""
@@ -127,3 +134,18 @@ def test_two_at_once_decide_the_same(raw: Path, tmp_path: Path, kind: str, reque
     ended = [each.wait() for each in started]
     assert [each.status for each in ended] == [0, 0], ended
     assert both.decisions() == alone.decisions() and not both.leftovers()
+
+
+def test_one_is_killed_beside_another_that_differs_in_a_threshold_and_both_decide_as_alone(
+    raw: Path, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    alone = place_in(tmp_path / "alone", kind, request)
+    assert [alone.run(raw, least_bytes=least) for least in (50, STRICTER)] == [0, 0]
+    both = place_in(tmp_path / "both", kind, request, alone)
+    with ThreadPoolExecutor(2) as pool:
+        killed = pool.submit(both.run, raw, "before", PAIRED[kind])
+        other = pool.submit(both.run, raw, least_bytes=STRICTER)
+    assert killed.result() != 0 == other.result() and KILLED.format("before", PAIRED[kind]) in both.points()
+    assert both.run(raw) == 0
+    assert both.decisions() == alone.decisions() and len(alone.decisions()) == 6
+    assert not both.leftovers()

@@ -4,6 +4,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.processes import cores
@@ -161,16 +163,19 @@ LABELLED = {"train": 0, "validation": 20, "test": 30}
 
 
 @pytest.mark.deep
-@pytest.mark.parametrize("kept_out", [True, False])
-def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(raw: Path, tmp_path: Path, kept_out: bool) -> None:
+@pytest.mark.parametrize(("source", "kept_out"), [("jsonl", True), ("parquet", True), ("jsonl", False)])
+def test_a_fine_tuned_model_is_measured_on_what_its_base_was_kept_clean_of(
+    raw: Path, tmp_path: Path, source: str, kept_out: bool
+) -> None:
     for split, first in LABELLED.items():
         rows = [{"text": f"this is the text of {n} in all", "label": ("odd", "even")[n % 2]} for n in range(first, first + 6)]
         write_documents(tmp_path / f"{split}.jsonl", rows)
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     values = {
         "store": str(tmp_path / "store"), "name": "tuned", "model": {"pretrained": "base"},
         "data": {
-            "name": "labelled", "source": "jsonl", "text_columns": ["text"], "classes": ["odd", "even"], "max_length": 12,
-            **{split: [f"{tmp_path}/{split}.jsonl"] for split in LABELLED},
+            "name": "labelled", "source": source, "text_columns": ["text"], "classes": ["odd", "even"], "max_length": 12,
+            **{split: [f"{tmp_path}/{split}.{source}"] for split in LABELLED},
         },
         "training": {"max_steps": 1, "global_batch": 2, "device": "cpu"},
     }  # fmt: skip

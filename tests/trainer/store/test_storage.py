@@ -86,6 +86,13 @@ def test_a_published_folder_holds_its_files_and_no_older_ones(any_store: Store) 
     assert content(any_store, "a/set") == files
 
 
+def test_of_several_that_publish_the_same_folder_at_once_none_fails_and_it_is_whole(atomic_store: Store) -> None:
+    files = {**{f"part-{number}": bytes([number]) * 1000 for number in range(5)}, "manifest.json": b"{}"}
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda _: put_folder(atomic_store, "a/set", files), range(30)))
+    assert content(atomic_store, "a/set") == files
+
+
 def test_a_remote_folders_manifest_appears_after_its_files(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     files = remote(remote_store)
     put = files.put
@@ -117,27 +124,53 @@ def test_an_upload_that_fails_leaves_a_folder_without_a_manifest(remote_store: S
     assert not remote_store.exists("set/manifest.json")
 
 
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_folder_that_is_deleted_or_replaced_loses_its_manifest_first(
-    replaced: bool, any_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_folder(any_store, "set", {"a": b"1", "manifest.json": b"{}"})
+def removals(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the folder `set` holds each time that it is about to be removed with all that is in it."""
     seen: list[list[str]] = []
-    place, name = (shutil, "rmtree") if any_store.local else (remote(any_store).fs, "rm")
+    place, name = (shutil, "rmtree") if store.local else (remote(store).fs, "rm")
     remove = getattr(place, name)
 
     def noted(path: Any, **options: Any) -> None:
         if str(path).endswith("/set"):
-            seen.append(any_store.names("set"))
+            seen.append(store.names("set"))
         remove(path, **options)
 
     monkeypatch.setattr(place, name, noted)
-    if replaced:
-        put_folder(any_store, "set", {"b": b"2", "manifest.json": b"{}"})
-    else:
-        any_store.delete("set", first="manifest.json")
+    return seen
+
+
+def test_a_folder_that_is_deleted_loses_its_manifest_first(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_folder(any_store, "set", {"a": b"1", "manifest.json": b"{}"})
+    seen = removals(any_store, monkeypatch)
+    any_store.delete("set", first="manifest.json")
     assert seen == [["a"]]
-    assert any_store.names("set") == (["b", "manifest.json"] if replaced else [])
+    assert any_store.names("set") == []
+
+
+def test_a_local_folder_that_is_replaced_loses_its_manifest_first(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_folder(empty_store, "set", {"a": b"1", "manifest.json": b"{}"})
+    seen = removals(empty_store, monkeypatch)
+    put_folder(empty_store, "set", {"b": b"2", "manifest.json": b"{}"})
+    assert seen == [["a"]]
+    assert empty_store.names("set") == ["b", "manifest.json"]
+
+
+def test_a_remote_folder_that_is_replaced_has_no_manifest_until_its_files_are_the_new_ones(
+    remote_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_folder(remote_store, "set", {"a": b"1", "b": b"1", "manifest.json": b"{}"})
+    files = remote(remote_store)
+    put = files.put
+    seen: list[tuple[str, list[str]]] = []
+
+    def noted(path: Path, key: str) -> None:
+        seen.append((path.name, remote_store.names("set")))
+        put(path, key)
+
+    monkeypatch.setattr(files, "put", noted)
+    put_folder(remote_store, "set", {"b": b"2", "manifest.json": b"[]"})
+    assert seen == [("b", ["a", "b"]), ("manifest.json", ["b"])]
+    assert content(remote_store, "set") == {"b": b"2", "manifest.json": b"[]"}
 
 
 def test_a_copy_has_the_same_bytes_and_outlives_its_source(any_store: Store) -> None:

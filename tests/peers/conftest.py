@@ -1,0 +1,22 @@
+"""Tests that run other projects' code, in an environment of its own that `make test-peers` installs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT
+
+PYTHON = ROOT / "build" / "peers" / "bin" / "python"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """All need that environment, and take minutes."""
+    item.add_marker(pytest.mark.peers)
+    item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.fixture(scope="session")
+def peers_python() -> Path:
+    """The Python of that environment."""
+    assert PYTHON.exists(), f"there is no {PYTHON}: `make test-peers` installs it"
+    return PYTHON
