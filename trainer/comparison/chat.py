@@ -21,7 +21,7 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
 
 
 def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
-    """Figures by split, of the answers of the same conversations as the same tokens."""
+    """Figures by split, and of tasks of lm-eval, each with what it was measured on."""
     own = {
         f"{figure.replace('_', ' ')}, {split}": (value, _answers(run, figure, split))
         for split, scores in in_order(evaluation["scores"]).items()
