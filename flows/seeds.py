@@ -40,16 +40,16 @@ def run_seeds(
     if as_json:
         from trainer.common.plain_values import show_json
 
-        show_json({"outcomes": outcomes, "spreads": _by_split(outcomes)})
+        show_json({"outcomes": outcomes, "spreads": by_split(outcomes)})
     else:
         print(f"\n{_tell(jobs, outcomes)}", end="")
 
 
-def _by_split(outcomes: Sequence[FinetuneOutcome]) -> "dict[str, dict[str, Spread]]":
-    """The spread of each figure of each split that all of the runs were measured on."""
+def by_split(outcomes: Sequence[FinetuneOutcome]) -> "dict[str, dict[str, Spread]]":
+    """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
     from trainer.comparison.spread import spreads_of  # what reads runs takes a moment to load
 
-    scores = [outcome.evaluation.scores for outcome in outcomes]
+    scores = [outcome.evaluation.all_figures() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]
     return {split: spreads_of([each[split] for each in scores]) for split in splits}
 
@@ -59,7 +59,7 @@ def _tell(jobs: Sequence[Any], outcomes: Sequence[FinetuneOutcome]) -> str:
     columns = ["", *(f"seed {job.training.seed}" for job in jobs), "mean", "deviation"]
     rows = [
         [f"{split} {outcomes[0].evaluation.label(name)}", *map(score, [*found.values, found.mean, found.deviation])]
-        for split, figures in _by_split(outcomes).items()
+        for split, figures in by_split(outcomes).items()
         for name, found in figures.items()
     ]
     return text_table(Table(columns, rows))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flows.seeds import with_seeds
+from flows.seeds import by_split, with_seeds
 from tests.flows.conftest import Done
 from tests.processes import start_module
 from tests.support import write_config
@@ -15,6 +15,9 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pa
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.compare import compare_for_programs
+from trainer.records.evaluations import ChatEvaluation
+from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
+from trainer.records.results import FinetuneOutcome
 from trainer.store.storage import Store
 
 
@@ -41,6 +44,28 @@ def test_seeds_that_no_job_can_have_and_forks_are_refused() -> None:
         with_seeds(job(), f"1,{2**32}")
     with pytest.raises(ConfigError, match="--seeds goes with resume: exact"):
         with_seeds(job(run="mine", resume="fork"), "1,2")
+
+
+def test_figures_of_lm_evals_tasks_are_taken_together_as_those_of_splits_are() -> None:
+    outcomes = [outcome_of(number) for number in (0.25, 0.75)]
+    spreads = by_split(outcomes)
+    assert spreads.keys() == {"validation", "harness"} and spreads["harness"].keys() == {"tiny/acc"}
+    assert (spreads["harness"]["tiny/acc"].mean, spreads["harness"]["tiny/acc"].values) == (0.5, [0.25, 0.75])
+    without = outcomes[0].model_copy(update={"evaluation": outcomes[0].evaluation.model_copy(update={"harness": None})})
+    assert by_split([without, outcomes[1]]).keys() == {"validation"}
+
+
+def outcome_of(value: float) -> FinetuneOutcome:
+    """What came of a run on conversations, with figures of this value."""
+    scores = HarnessScores(figures={"acc": HarnessFigure(value=value)}, examples=4, few_shot=0, version="1", identity="ab")
+    harness = HarnessResult(
+        format=1, fingerprint="f", key="runs/a/harness.json", checkpoint="runs/a/final", lm_eval="1", tasks={"tiny": scores}
+    )
+    evaluation = ChatEvaluation(
+        format=1, fingerprint="f", key="runs/a/eval.json", checkpoint="runs/a/final", encoded="encoded/a",
+        scores={"validation": {"loss": value}}, answer_tokens={"validation": 9}, samples=[],
+    ).beside(harness)  # fmt: skip
+    return FinetuneOutcome(run="runs/a", evaluation=evaluation, report="runs/a/report.html", promotion=None)
 
 
 @pytest.mark.slow

@@ -66,6 +66,8 @@ def _count(counts: Counts, tokens: ChatEncoding, question: bytes) -> bool:
     counts.examples += 1
     counts.tokens += len(tokens.input_ids)
     counts.answer_tokens += int(tokens.answered[1:].sum())
+    counts.answer_bytes += tokens.answer_bytes
+    counts.answer_token_bytes += tokens.answer_token_bytes
     counts.longest = max(counts.longest, len(tokens.input_ids))
     counts.questions.add(hashlib.blake2b(question, digest_size=8).digest())
     return True

@@ -9,18 +9,14 @@ tokenizer.json, tokenizer_config.json, chat_template.jinja …    as `AutoTokeni
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from trainer.chat.data import Encoded
-from trainer.corpus.token_bytes import byte_lengths
-from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
 from trainer.labelled.encoded import ENDING, encoded_manifest, open_rows
 from trainer.labelled.encoded_splits import Lists
 from trainer.order.packing import Packing
@@ -42,9 +38,13 @@ BLOCK = 512
 
 
 class ChatSplit:
-    """The conversations of one split: tokens of each (`lengths`), and those of them that are predicted, int64 [N]."""
+    """The conversations of one split: tokens of each (`lengths`), and those of them that are predicted, int64 [N].
 
-    def __init__(self, table: pa.Table) -> None:
+    `answer_bytes` are those of the text of all answers, 0 where that is not recorded.
+    """
+
+    def __init__(self, table: pa.Table, answer_bytes: int) -> None:
+        self.answer_bytes = answer_bytes
         self._ids, self._answered = Lists(table["input_ids"]), Lists(table["answered"])
         self._names = table["id"]
         self.lengths = self._ids.lengths
@@ -59,28 +59,12 @@ class ChatSplit:
         return self._ids.read(place, length, 0)[0], self._answered.read(place, length, 0)[0].astype(bool)
 
 
-@dataclass(frozen=True)
-class ChatSet:
-    """A published set of conversations: its manifest's details, its splits, and the file of its tokenizer."""
+class ChatSet(NamedTuple):
+    """A published set of conversations: its manifest's details, its splits, and the id that fills windows."""
 
     details: dict[str, Any]
     splits: dict[str, ChatSplit]
-    tokenizer: Path
-
-    @property
-    def pad_id(self) -> int:
-        """The id that fills windows."""
-        return int(self.details["pad_id"])
-
-    @cached_property
-    def token_bytes(self) -> NDArray[np.int64]:
-        """The bytes of text that each token id stands for, of shape [largest id + 1]."""
-        return byte_lengths(self.tokenizer.read_text(encoding="utf-8"))
-
-    @property
-    def keeps_text(self) -> bool:
-        """Whether its tokens stand for all of a text."""
-        return keeps_text(self.tokenizer.read_text(encoding="utf-8"))
+    pad_id: int
 
 
 def open_chat(store: Store, key: str) -> ChatSet:
@@ -88,8 +72,13 @@ def open_chat(store: Store, key: str) -> ChatSet:
     manifest = encoded_manifest(store, key)
     details, digests = manifest.details, manifest.digests()
     names = {split: f"{split}{ENDING}" for split in details["splits"]}
-    splits = {each: ChatSplit(open_rows(fetch_made(store, key, name, digests[name]))) for each, name in names.items()}
-    return ChatSet(details, splits, fetch_made(store, key, TOKENIZER_FILE, digests[TOKENIZER_FILE]))
+    splits = {
+        each: ChatSplit(
+            open_rows(fetch_made(store, key, name, digests[name])), details["splits"][each].get("answer_bytes") or 0
+        )
+        for each, name in names.items()
+    }
+    return ChatSet(details, splits, details["pad_id"])
 
 
 def read_windows(

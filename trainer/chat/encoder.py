@@ -6,6 +6,7 @@ answer whose beginning would share a token with what stands before it: that is r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +20,7 @@ from trainer.chat.template import ChatTemplate, load_template
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ChatDataConfig
 from trainer.corpus.taken_tokenizer import save_flat
+from trainer.corpus.token_bytes import byte_lengths
 from trainer.labelled.text_encoder import choose_padding, load_own_tokenizer
 from trainer.store.manifest import digest_file, fingerprint
 
@@ -36,13 +38,16 @@ Tokens = tuple[NDArray[np.int32], NDArray[np.int64]]
 class ChatEncoding(NamedTuple):
     """A conversation: ids and which of them the assistant says, of shape [T], and whether its end was cut off.
 
-    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt.
+    `unmarked`: answers that a template with marks does not mark, so that nothing of them is learnt. `answer_bytes` are those of
+    the text of the answers, without what ends a turn, as far as it was not cut off; its tokens stand for `answer_token_bytes`.
     """
 
     input_ids: NDArray[np.int32]
     answered: NDArray[np.bool_]
     truncated: bool
     unmarked: int
+    answer_bytes: int
+    answer_token_bytes: int
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,18 @@ class ChatEncoder:
         for start, end in written.answers:
             answered |= (offsets[:, 1] > start) & (offsets[:, 0] < end)
         unmarked = max(0, sum(message.role == ASSISTANT for message in conversation) - len(written.answers))
-        return ChatEncoding(ids[: self.context], answered[: self.context], len(ids) > self.context, unmarked)
+        truncated, ids, answered = len(ids) > self.context, ids[: self.context], answered[: self.context]
+        end = int(offsets[: self.context, 1].max()) if truncated else len(written.text)
+        said = [
+            written.text[start:stop].removesuffix(self.template.end)[: max(0, end - start)] for start, stop in written.answers
+        ]
+        text_bytes, token_bytes = len("".join(said).encode()), int(self._lengths[ids[answered & (ids != self.end_id)]].sum())
+        return ChatEncoding(ids, answered, truncated, unmarked, text_bytes, token_bytes)
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        """The bytes of text that each token id stands for."""
+        return byte_lengths(self.tokenizer.backend_tokenizer.to_str())
 
     def _tokens(self, text: str, starts: Sequence[int]) -> Tokens:
         """The ids of a text, and from where to where in it each stands; none stands on both sides of an answer's start.

@@ -12,7 +12,7 @@ from trainer.chat.records import Counts
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.corpus.sources import forgetting_changed
-from trainer.corpus.tokenizer import TOKENIZER_FILE
+from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
 from trainer.labelled.encoded import KIND
 from trainer.labelled.encoding import Recipe, find_made
 from trainer.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
@@ -23,7 +23,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 
 
 def encode_conversations(job: ChatJob, progress: Progress) -> ArtifactRef:
@@ -138,6 +138,7 @@ def _describe(job: ChatJob, encoder: ChatEncoder, counts: dict[str, Counts]) -> 
         "end_of_turn": encoder.template.end,
         "pad_id": encoder.pad_id,
         "vocab_size": encoder.vocab_size,
+        "keeps_text": keeps_text(encoder.tokenizer.backend_tokenizer.to_str()),
         "duplicates_across": duplicates_across(counts),
         "splits": {split: found.told() for split, found in counts.items()},
     }

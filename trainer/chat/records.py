@@ -25,6 +25,8 @@ class Counts:
     examples: int = 0
     tokens: int = 0
     answer_tokens: int = 0
+    answer_bytes: int = 0
+    answer_token_bytes: int = 0
     longest: int = 0
     truncated: int = 0
     unanswered: int = 0

@@ -21,23 +21,20 @@ def _tokenizer(run: ComparedRun) -> dict[str, str]:
 
 
 def _measure(run: ComparedRun, evaluation: dict[str, Any]) -> Measured:
-    """Figures by split, of the answers of the same conversations as the same tokens."""
+    """Figures by split, and of tasks of lm-eval, each with what it was measured on."""
     own = {
-        f"{figure.replace('_', ' ')}, {split}": (value, _answers(run, evaluation, figure, split))
+        f"{figure.replace('_', ' ')}, {split}": (value, _answers(run, figure, split))
         for split, scores in in_order(evaluation["scores"]).items()
         for figure, value in scores.items()
     }
     return {**own, **measured_by_harness(evaluation)}
 
 
-def _answers(run: ComparedRun, evaluation: dict[str, Any], figure: str, split: str) -> Any:
+def _answers(run: ComparedRun, figure: str, split: str) -> Any:
     """What a figure of a split was measured on; of a set that is gone, its name."""
     if run.encoded is None:
         return run.config["data"]["key"]
-    keeps_text = "answers" in (evaluation.get("measured_on") or {})
-    text_bytes = evaluation["answer_bytes"][split] if keeps_text else None
-    basis = answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"], text_bytes)
-    return facts_of(figure, basis)
+    return facts_of(figure, answers_basis(run.encoded.details, run.job["data"], split, run.job["training"]["precision"]))
 
 
 CHAT = ComparedKind(

@@ -10,13 +10,13 @@ from transformers import PreTrainedModel
 from trainer.chat.encoded import ChatSet, ChatSplit, read_windows
 from trainer.chat.windows import pack_split
 from trainer.config.chat import ChatJob
-from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
+from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded
 
 
 class AnswerLoss(NamedTuple):
-    """The mean loss in nats a token of the answers, how many tokens those are, and the bytes of text that they stand for."""
+    """The mean loss in nats a token of the answers, how many tokens those are, and the bytes of their text."""
 
     loss: float
     tokens: int
@@ -46,7 +46,7 @@ def answer_losses(
     was_training, batch = model.training, job.evaluation.batch
     model.eval()
     windows = pack_split(job.data, split, data.details["context"])
-    sums = torch.zeros(len(windows), 2, dtype=torch.float64)  # of each window, the loss and the bytes of text
+    sums = torch.zeros(len(windows), dtype=torch.float64)
     for round_ in range(0, len(windows), runtime.ranks * batch):
         runtime.check_stop()
         first = round_ + runtime.rank * batch
@@ -63,12 +63,8 @@ def answer_losses(
                 next_tokens(read["labels"]).to(runtime.device),
                 read["position_ids"].to(runtime.device) if job.data.packing else None,
             )
-        sums[first : first + len(own), 0] = each.view(shape)[: len(own)].double().sum(dim=1).cpu()
-        for row in range(len(own)):
-            told = read["labels"][row]
-            sums[first + row, 1] = float(data.token_bytes[told[told != IGNORED]].sum())
+        sums[first : first + len(own)] = each.view(shape)[: len(own)].double().sum(dim=1).cpu()
         advance(len(own) * runtime.ranks)
     model.train(was_training)
     tokens = int(split.answer_tokens.sum())
-    losses, text_bytes = runtime.sum(sums).T.tolist()
-    return AnswerLoss(math.fsum(losses) / tokens, tokens, int(math.fsum(text_bytes)))
+    return AnswerLoss(math.fsum(runtime.sum(sums).tolist()) / tokens, tokens, split.answer_bytes)

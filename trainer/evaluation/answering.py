@@ -79,10 +79,7 @@ def evaluate_answers(
         encoded=wanted.encoded, scores={split: each.figures() for split, each in measured.items()},
         answer_tokens={split: each.tokens for split, each in measured.items()},
         answer_bytes={split: each.text_bytes for split, each in measured.items()}, samples=samples,
-        measured_on=answers_basis(
-            data.details, job.data.model_dump(), VALIDATION, training.precision,
-            measured[VALIDATION].text_bytes if data.keeps_text else None,
-        ),
+        measured_on=answers_basis(data.details, job.data.model_dump(), VALIDATION, training.precision),
         clean_of=runtime.on_first(lambda: clean_of_splits(store, other or run_key, data.details, [MESSAGES])),
         model=wanted.model.key if other else None,
     )  # fmt: skip

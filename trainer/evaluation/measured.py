@@ -17,6 +17,7 @@ from trainer.config.masking import MaskingConfig
 from trainer.config.training import masks_documents
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.pretrained.heads import MASKED
 from trainer.pretrained.model_files import read_object
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
 from trainer.records.kinds import CHAT, run_kind
@@ -30,9 +31,6 @@ log = logging.getLogger(__name__)
 
 FORMAT = 3
 ENCODED = "encoded"
-MASKED = "ForMaskedLM"
-"""How `transformers` ends the names of architectures that tell hidden tokens."""
-
 PREDICTED = ("validation", "test")
 """The splits that are predicted, where there are some."""
 

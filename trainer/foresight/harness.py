@@ -24,7 +24,7 @@ def foresee_harness(store: Store, measuring: EvaluateJob) -> Foreseen | None:
     before = HarnessResult(**values).identities()
     changed = [f"{name}: not measured yet" for name in wanted.tasks if name not in before]
     changed += [
-        f"{name}: its files or data, limit, few_shot or lm-eval's version are others"
+        f"{name}: its files or data, limit, few_shot, chat_template or lm-eval's version are others"
         for name, identity in wanted.tasks.items()
         if before.get(name, name_of(identity)) != name_of(identity)
     ]

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import torch
@@ -22,6 +23,8 @@ from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find
 from trainer.harness.tasks import identify, name_of, questions_of
 from trainer.harness.warned import hearing
 from trainer.models.causal import load_model
+from trainer.pretrained.heads import continues_text
+from trainer.pretrained.model_files import read_object
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.seals import write_sealed
 from trainer.runs.clean import find_kept_out
@@ -112,8 +115,14 @@ class _Model(HFLM):  # type: ignore[misc]
 def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[int], None]) -> _Model:
     """The model as `lm_eval --model hf --model_args pretrained=FOLDER` loads it, on one device; an adapter is merged.
 
-    Raises `ConfigError` if it has no chat template, but is to be asked by one.
+    Raises `ConfigError` if it continues no text, or has no chat template, but is to be asked by one.
     """
+    architectures: list[str] = read_object(Path(folder, "config.json")).get("architectures") or []
+    if not continues_text(architectures):
+        raise ConfigError(
+            f"evaluation.harness: lm-eval asks models that continue text, which {', '.join(architectures)} of {folder} does "
+            "not; leave it out"
+        )
     tokenizer, options = AutoTokenizer.from_pretrained(folder), asked_for(job)
     if options.chat_template and not tokenizer.chat_template:
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any
 
 from lm_eval import evaluator
 from lm_eval.api.model import LM
+from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from transformers import PretrainedConfig
 
@@ -63,18 +64,12 @@ class _NoModel(LM):  # type: ignore[misc]
     """Gives every request the same answer, if a model of so many positions could give one."""
 
     tokenizer_name = ""  # for a cache of requests, which is not used
+    apply_chat_template = HFLM.apply_chat_template  # it leaves out a task's description where a template takes none
 
     def __init__(self, positions: int, tokenizer: Any) -> None:
         super().__init__()
-        self._positions, self._tokenizer = positions, tokenizer
-
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                chat_history, tokenize=False, add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
-        )  # fmt: skip
+        self._positions = positions
+        self.tokenizer, self.chat_template_args = tokenizer, dict[str, Any]()
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         return [(-1.0, False)] * len(requests)

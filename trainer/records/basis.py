@@ -117,19 +117,19 @@ def examples_basis(
     return ExamplesBasis(examples=fingerprint(split_content(details, data, split)), metrics=metrics, precision=precision)
 
 
-def answers_basis(
-    details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str, text_bytes: int | None
-) -> ExamplesBasis:
+def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: str, precision: str) -> ExamplesBasis:
     """What is measured on a split of conversations: their answers, as tokens of one tokenizer with one chat template.
 
-    `text_bytes` are those of the answers that are measured, which are fewer where conversations are cut; None if the tokenizer
-    does not keep all of a text. The other arguments are those of `split_content`.
+    Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut. The
+    arguments are those of `split_content`.
     """
     found, recipe, content = details["splits"][split], details["source"]["recipe"], _raw_content(details, data, split)
+    text_bytes = found.get("answer_bytes")
+    keeps_text = text_bytes and details["keeps_text"] and found["answer_token_bytes"] >= KEPT * text_bytes
     told = [details["task"], recipe["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
     return ExamplesBasis(
         examples=fingerprint([*told, *content]), metrics=[], precision=precision,
-        answers=fingerprint([found["examples"], text_bytes, *content]) if text_bytes else None,
+        answers=fingerprint([found["examples"], text_bytes, *content]) if keeps_text else None,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
+from trainer.config.harness import PREFIX
 from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.harness import HarnessResult
 from trainer.store.plain_names import Count, Figure, Share
@@ -214,6 +215,10 @@ class SplitEvaluation(Result):
         """The figures of the validation split, as a gate's `metric` names them."""
         return self.scores["validation"]
 
+    def all_figures(self) -> dict[str, dict[str, float]]:
+        """The figures by split."""
+        return self.scores
+
     def describe(self) -> str:
         """The figures of the validation split in one line."""
         return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
@@ -259,12 +264,17 @@ class ChatEvaluation(SplitEvaluation, BesideHarness):
     answer_tokens: dict[str, Count]
     """The tokens that were predicted, by split."""
     answer_bytes: dict[str, Count] = {}
-    """The bytes of text that they stand for."""
+    """The bytes of the text of the answers, by split."""
     samples: list[Answer]
 
     def figures(self) -> dict[str, float]:
         """The figures of the validation split and of lm-eval's tasks, as a gate's `metric` names them."""
         return {**super().figures(), **self.harness_figures()}
+
+    def all_figures(self) -> dict[str, dict[str, float]]:
+        """The figures by split, and those of lm-eval's tasks under `harness`."""
+        harness = {name.removeprefix(PREFIX): value for name, value in self.harness_figures().items()}
+        return {**self.scores, **({PREFIX.rstrip("/"): harness} if harness else {})}
 
     def lines(self) -> list[str]:
         """The figures by split and of lm-eval's tasks, for a terminal."""

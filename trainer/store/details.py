@@ -74,11 +74,13 @@ class EncodedDetails(Details):
 
 
 class ChatSplitDetails(Details):
-    """A split of a set of conversations."""
+    """A split of a set of conversations; older ones tell no bytes."""
 
     examples: Count
     tokens: Count
     answer_tokens: Count
+    answer_bytes: Count | None = None
+    answer_token_bytes: Count | None = None
     longest: Count
     truncated: Count
     unanswered: Count
@@ -94,6 +96,7 @@ class ChatDetails(Details):
     end_id: Count
     pad_id: Count
     vocab_size: Count
+    keeps_text: bool = False
     tokenizer_sha256: Digest
     splits: dict[str, ChatSplitDetails]
     source: dict[str, Any]

@@ -1,13 +1,16 @@
 """What the assistant says, found in what a chat template writes, and decoded back."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model
-from tests.trainer.small_tokenizers import unigram
+from tests.trainer.small_tokenizers import byte_level_bpe, unigram, word_piece
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.messages import Message, read_conversation
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
@@ -95,6 +98,24 @@ def test_a_tokenizer_that_reads_an_answer_otherwise_by_itself_is_told(tmp_path: 
     encoder = encoder_of(folder, begins + "{% if add_generation_prompt %}" + ends + "{% endif %}")
     with pytest.raises(ValueError, match="an answer begins within a token of what the chat template writes before it"):
         encoder.encode(ASKED)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "special", "keeps"), [(byte_level_bpe, True, True), (byte_level_bpe, False, True), (word_piece, True, False)]
+)
+def test_the_bytes_of_answers_are_those_of_their_text_whatever_the_tokenizer_and_what_ends_them(
+    tmp_path: Path, tokenizer: Callable[[], Tokenizer], special: bool, keeps: bool
+) -> None:
+    """Also where what ends a turn is no special token; of a tokenizer that leaves text out, it is seen that it does."""
+    folder = chat_model(tmp_path / "llama")
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token="[SEP]")
+    made.add_tokens([AddedToken(each, special=special) for each in (START, END)], special_tokens=special)
+    made.save_pretrained(folder)
+    expected = sum(len(message.content.encode()) for message in ASKED if message.role == "assistant")
+    found = encoder_of(folder, CHATML).encode(ASKED)
+    assert found.answer_bytes == expected and (found.answer_token_bytes == expected) is keeps
+    cut = encoder_of(folder, CHATML, context=int(np.flatnonzero(found.answered)[0]) + 2).encode(ASKED)
+    assert 0 < cut.answer_bytes < expected
 
 
 def test_prefixes_and_marks_find_the_same(model: Path) -> None:

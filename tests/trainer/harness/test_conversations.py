@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from tests.processes import cores, start_warm
 from tests.support import only_run, write_config
-from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
+from tests.trainer.chats import LLAMA2, chat_job, chat_model, chat_tokenizer, chat_values, write_chats
 from tests.trainer.conftest import Finished
 from tests.trainer.harness.making import write_task
 from trainer.common.errors import ConfigError
@@ -112,6 +113,17 @@ def test_it_is_tried_before_training(tuned: Finished, chats: Path, model: Path, 
     assert chat_preflight(job, silent()).plan is not None
 
 
+def test_a_template_that_takes_no_system_messages_is_asked_without_the_tasks_description(chats: Path, tmp_path: Path) -> None:
+    """In the trial before training too, as lm-eval does it."""
+    strict = chat_model(tmp_path / "strict", template=LLAMA2)
+    options = write_task(tmp_path / "tasks", description="Answer by code.\n").model_copy(update={"chat_template": True})
+    job = chat_job(chats, tmp_path / "store", strict, **asking(options))
+    assert chat_preflight(job, silent()).splits is not None
+    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(strict)})
+    result = measure_harness(measuring, False, silent())
+    assert result.figures().keys() == {FIGURE} and "removing the system role" in result.doubts[0]
+
+
 def test_a_model_without_a_template_is_not_asked_by_one(
     tuned: Finished, model: Path, asked: HarnessConfig, chats: Path
 ) -> None:
@@ -119,6 +131,19 @@ def test_a_model_without_a_template_is_not_asked_by_one(
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
     measuring = harness_measurement(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
+        measure_harness(measuring, False, silent())
+
+
+@pytest.mark.parametrize("kind", [AutoModelForSequenceClassification, AutoModelForMaskedLM])
+def test_a_model_that_continues_no_text_is_not_asked(kind: Any, asked: HarnessConfig, chats: Path, tmp_path: Path) -> None:
+    """Else it would be loaded with a head of chance weights, and have figures."""
+    settings = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    folder = tmp_path / "other"
+    kind.from_config(AutoConfig.for_model("bert", vocab_size=600, **settings)).save_pretrained(folder)
+    chat_tokenizer().save_pretrained(folder)
+    job = chat_job(chats, tmp_path / "store", folder, **asking(asked))
+    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    with pytest.raises(ConfigError, match=r"lm-eval asks models that continue text, which BertFor\w+ of .*other does not"):
         measure_harness(measuring, False, silent())
 
 

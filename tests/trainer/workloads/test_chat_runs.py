@@ -1,5 +1,6 @@
 """Runs on conversations as the commands see them, and conversations from files of other forms."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -11,13 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.depth import once
 from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, write_config
-from tests.trainer.chats import MARKED, chat_job, chat_model, chat_values, write_chats, written
+from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
+from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
 from trainer import compare, lineage
 from trainer.chat.encoded import open_chat
 from trainer.chat.encoding import encode_conversations
@@ -31,6 +34,7 @@ from trainer.kinds.table import KINDS, kind_of, load_training_job
 from trainer.kinds.training import train
 from trainer.models.plain_attention import WITH_MASKS, WITHOUT_MASKS
 from trainer.preflight.chat import chat_preflight
+from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.seals import read_sealed
@@ -83,6 +87,26 @@ def test_a_champion_whose_windows_may_not_be_shared_is_measured_as_it_would_meas
         own = evaluate_answers(alone, champion, silent(), encoded=encoded.key)
         found = evaluate_answers(packed, tuned.run, silent(), other=champion)
     assert found.scores["validation"]["loss"] == pytest.approx(own.scores["validation"]["loss"], abs=1e-5)
+
+
+def test_bits_a_byte_of_answers_are_compared_between_tokenizers_that_keep_their_text(
+    chats: Path, model: Path, tmp_path: Path
+) -> None:
+    def basis(tokenizer: Tokenizer, **settings: Any) -> ExamplesBasis:
+        folder = Path(shutil.copytree(model, tmp_path / "models" / str(next(numbers))))
+        made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="[SEP]", additional_special_tokens=[START, END])
+        made.chat_template = CHATML
+        made.save_pretrained(folder)
+        job = chat_job(chats, tmp_path / "store", folder, **settings)
+        details = Store(job.store).read_bytes(f"{encode_conversations(job, silent()).key}/manifest.json")
+        return answers_basis(json.loads(details)["details"], job.data.model_dump(), "validation", "fp32")
+
+    numbers = itertools.count()
+    one, other = basis(byte_level_bpe()), basis(byte_level_bpe(400))
+    cut, lossy = basis(byte_level_bpe(), data__context=100), basis(word_piece())
+    assert not why_incomparable("bits_per_byte", one, other) and why_incomparable("loss", one, other)
+    for each in (cut, lossy):
+        assert why_incomparable("bits_per_byte", one, each) and not why_incomparable("bits_per_byte", each, each)
 
 
 def test_directly_after_a_run_everything_is_reused_and_another_test_file_has_it_measured_anew(
