@@ -16,6 +16,7 @@ from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.records.evaluations import Evaluation, RunEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.results import Outcome
 
 
@@ -42,12 +43,15 @@ def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A0
     assert isinstance(evaluation, Evaluation)  # what is pretrained is a language model
     whole = evaluation if harness is None else evaluation.beside(harness)
 
-    def measure(champion: str) -> RunEvaluation:
-        alike = measurement_alike(measuring, champion, whole)
-        its: RunEvaluation = evaluate(alike, plan.ranks, return_state=True).result()
-        if not isinstance(its, Evaluation) or not gates_on_harness(job.promotion):
-            return its
-        return its.beside(measure_harness(alike, own=False, return_state=True).result())
+    def measure(champion: str) -> RunEvaluation | HarnessResult:
+        alike, by_harness = measurement_alike(measuring, champion, whole), gates_on_harness(job.promotion)
+        state = (
+            measure_harness(alike, own=False, return_state=True)
+            if by_harness
+            else evaluate(alike, plan.ranks, return_state=True)
+        )
+        measured: RunEvaluation | HarnessResult = state.result()
+        return measured
 
     verdict = consider(job.promotion, job.store, run.key, whole, measure)
     return Outcome(run=run.key, evaluation=whole, report=made.key, promotion=verdict)

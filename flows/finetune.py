@@ -38,10 +38,15 @@ def finetune(job: TunedJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A0
     made = report(job.store, run.key, return_state=True, wait_for=[harness or evaluation]).result()
     whole = _beside(evaluation, harness)
 
-    def measure(champion: str) -> TunedEvaluation:
-        its: TunedEvaluation = evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True).result()
+    def measure(champion: str) -> TunedEvaluation | HarnessResult:
         alike = tuning_of(job).harness(job, champion) if gates_on_harness(job.promotion) else None
-        return _beside(its, measure_harness(alike, own=False, return_state=True).result() if alike else None)
+        state = (
+            evaluate_run(job, data, run.key, checked.ranks, champion, return_state=True)
+            if alike is None
+            else measure_harness(alike, own=False, return_state=True)
+        )
+        measured: TunedEvaluation | HarnessResult = state.result()
+        return measured
 
     verdict = consider(job.promotion, job.store, run.key, whole, measure)
     return FinetuneOutcome(run=run.key, evaluation=whole, report=made.key, promotion=verdict)

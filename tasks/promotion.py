@@ -13,6 +13,7 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import RunEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.storage import Store
@@ -26,12 +27,16 @@ APPROVAL_SECONDS = 7 * 24 * 3600
 
 
 def consider(
-    gate: PromotionConfig | None, store: str, run: str, evaluation: RunEvaluation, measure: Callable[[str], RunEvaluation]
+    gate: PromotionConfig | None,
+    store: str,
+    run: str,
+    evaluation: RunEvaluation,
+    measure: Callable[[str], RunEvaluation | HarnessResult],
 ) -> Verdict | None:
     """Judge a run's model and make it the champion if it passes and, where that is asked for, a person approves.
 
-    `measure` measures another run's model on what this one was measured on: the champion's, where its own scores are of
-    something else. Called in a flow, which pauses for the approval. None if the job has no gate.
+    `measure` measures another run's model on what this one was measured on, as far as the gate asks for it: the champion's,
+    where its own scores are of something else. Called in a flow, which pauses for the approval. None if the job has no gate.
     """
     if gate is None:
         return None

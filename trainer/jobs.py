@@ -19,6 +19,7 @@ from trainer.config.files import validate_job
 from trainer.config.runs import PromotionConfig
 from trainer.kinds.table import kind_of, load_training_job
 from trainer.records.evaluations import RunEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.results import Remeasured
 from trainer.runs.logs import for_terminals, start_logging
 from trainer.runs.run import TrainingJob
@@ -118,7 +119,7 @@ def measure_rival(
     if rival is None:
         return None
 
-    def measure() -> RunEvaluation:
+    def measure() -> RunEvaluation | HarnessResult:
         return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
 
     return remeasure(rival, measure)

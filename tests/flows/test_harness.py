@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from flows.data_to_model import data_to_model
 from flows.finetune import finetune
@@ -39,14 +40,20 @@ def test_lm_eval_measures_after_the_evaluation_and_a_second_run_finds_all_done(r
     assert "harness" in {artifact.key for artifact in artifacts(flow_run_of(state))}
 
 
-def test_a_model_that_answers_is_asked_too_and_a_champion_by_the_same_tasks(tmp_path: Path) -> None:
+def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_by_the_same_tasks(tmp_path: Path) -> None:
     options = write_task(tmp_path / "tasks").model_copy(update={"chat_template": True})
-    chats, model = write_chats(tmp_path / "chats"), chat_model(tmp_path / "model")
+    chats, models = (
+        write_chats(tmp_path / "chats"),
+        [chat_model(tmp_path / "one"), chat_model(tmp_path / "other", vocab_size=600)],
+    )
+    tokenizer = AutoTokenizer.from_pretrained(models[1])
+    tokenizer.add_tokens(["docstring"])
+    tokenizer.save_pretrained(models[1])
     gate = {"name": "answers", "metric": "harness/tiny/acc", "threshold": 0.0, "better_by": 0.0}
     outcomes = []
-    for seed, limit in ((0, 3), (1, 2)):
+    for model, limit in zip(models, (3, 2), strict=True):
         job = chat_job(
-            chats, tmp_path / "store", model, training__epochs=1, training__seed=seed, promotion=gate,
+            chats, tmp_path / "store", model, training__epochs=1, promotion=gate,
             evaluation__harness={**options.model_dump(), "limit": limit},
         )  # fmt: skip
         with cores(1):
@@ -58,6 +65,7 @@ def test_a_model_that_answers_is_asked_too_and_a_champion_by_the_same_tasks(tmp_
         assert outcome.evaluation.figures().keys() >= {"bits_per_byte", "harness/tiny/acc"}
     first, second = (outcome.promotion for outcome in outcomes)
     assert first is not None and second is not None and first.passed
+    assert "measured anew" in second.reason and "tokenizer" not in second.reason
     assert list((tmp_path / "store/evaluations").glob("final-harness-*.json")), "the champion was asked other questions before"
     names = list(task_runs(flow_run_of(state), "judge"))
     assert [name for name in names if name in ("train", "evaluate", "harness", "report")][:4] == [

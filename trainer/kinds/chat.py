@@ -10,11 +10,12 @@ from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.requests import gates_on_harness, harness_measurement
 from trainer.foresight.encoded import foresee_conversations
 from trainer.foresight.foreseen import Foreseen
-from trainer.kinds.harness import beside_harness
+from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
 from trainer.records import kinds
 from trainer.records.evaluations import ChatEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
 from trainer.runs.chat import identify
@@ -46,15 +47,19 @@ def evaluate(job: ChatJob, run_key: str, data: ArtifactRef, progress: Progress) 
     from trainer.evaluation.answering import evaluate_answers
 
     found = evaluate_answers(job, run_key, progress, encoded=data.key)
-    return beside_harness(harness_measurement(job, run_key), found, True, progress) if job.evaluation.harness else found
+    if job.evaluation.harness is None:
+        return found
+    return found.beside(ask_harness(harness_measurement(job, run_key), True, progress))
 
 
-def evaluate_alike(job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress) -> ChatEvaluation:
+def evaluate_alike(
+    job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress
+) -> ChatEvaluation | HarnessResult:
     from trainer.evaluation.answering import evaluate_answers
 
-    found = evaluate_answers(job, run_key, progress, other, evaluation.encoded)
-    alike = harness_measurement(job, other)
-    return beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
+    if gates_on_harness(job.promotion):
+        return ask_harness(harness_measurement(job, other), False, progress)
+    return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
 
 
 def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: str) -> Foreseen:

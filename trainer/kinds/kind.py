@@ -8,6 +8,7 @@ from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.tuning import Tuning
 from trainer.records.evaluations import RunEvaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.kinds import RunKind
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts
@@ -37,7 +38,7 @@ class Kind:
     """The `Workload` of a job and its data for so many ranks."""
     evaluate: Callable[[Any, str, Any, Progress], RunEvaluation | None]
     """The figures of a run's final model; None if nothing is held out. Called by every rank."""
-    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
+    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation | HarnessResult]
     """The figures of another run's model, measured as the first one's evaluation was."""
     foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]]
     """The stages before training, and references to what they give, as far as its names are known."""

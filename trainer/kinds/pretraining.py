@@ -10,10 +10,11 @@ from trainer.curation.preparing import prepare
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
-from trainer.kinds.harness import beside_harness
+from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
 from trainer.records import kinds
 from trainer.records.evaluations import Evaluation
+from trainer.records.harness import HarnessResult
 from trainer.records.plans import StepPlan
 from trainer.records.results import Preflight
 from trainer.records.seals import require_sealed
@@ -51,15 +52,16 @@ def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progr
         return None
     measuring = measurement(job, run_key)
     found = evaluate_checkpoint(measuring, progress)
-    return beside_harness(measuring, found, True, progress) if job.evaluation.harness else found
+    return found.beside(ask_harness(measuring, True, progress)) if job.evaluation.harness else found
 
 
-def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
+def evaluate_alike(
+    job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress
+) -> Evaluation | HarnessResult:
     from trainer.evaluation.measuring import evaluate_checkpoint
 
     alike = measurement_alike(measurement(job, run_key), other, evaluation)
-    found = evaluate_checkpoint(alike, progress)
-    return beside_harness(alike, found, False, progress) if gates_on_harness(job.promotion) else found
+    return ask_harness(alike, False, progress) if gates_on_harness(job.promotion) else evaluate_checkpoint(alike, progress)
 
 
 def foresee_harness(store: Store, job: PipelineJob, run_key: str) -> Foreseen | None:

@@ -25,6 +25,10 @@ class Basis(BaseModel):
     """What each task of lm-eval is, where figures of such tasks stand beside the others."""
 
 
+class HarnessBasis(Basis):
+    """Of figures of lm-eval's tasks, where nothing else was measured."""
+
+
 class TextBasis(Basis):
     """Of a language model's figures: the held-out text, a digest by corpus, and how the model read it.
 
@@ -133,7 +137,10 @@ def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: st
     )  # fmt: skip
 
 
-def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
+AnyBasis = TextBasis | ExamplesBasis | HarnessBasis
+
+
+def facts_of(figure: str, basis: AnyBasis) -> dict[str, Any]:
     """What must be the same, by name, for a figure to be compared with another.
 
     The bits a byte of a whole text are comparable between tokenizers: how a model reads a text is then part of what it is, and
@@ -142,6 +149,8 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     """
     if task := task_of(figure):
         return {f"lm-eval's task {task}": (basis.harness or {}).get(task)}
+    if isinstance(basis, HarnessBasis):
+        return {}
     if isinstance(basis, ExamplesBasis):
         if figure == BITS_PER_BYTE and basis.answers is not None:
             return {"validation answers": basis.answers}
@@ -158,7 +167,7 @@ def facts_of(figure: str, basis: TextBasis | ExamplesBasis) -> dict[str, Any]:
     return {**text, "choice": chosen, **read, **hidden}
 
 
-def why_incomparable(figure: str, one: TextBasis | ExamplesBasis | None, other: TextBasis | ExamplesBasis | None) -> list[str]:
+def why_incomparable(figure: str, one: AnyBasis | None, other: AnyBasis | None) -> list[str]:
     """Why a figure cannot be compared with another, as `context: 32 here, 64 there`; nothing if it can."""
     if one is None or other is None:
         return ["what it was measured on is not recorded"]

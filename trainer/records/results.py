@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from trainer.common.formats import plural, size
-from trainer.records.basis import ExamplesBasis, TextBasis
+from trainer.records.basis import AnyBasis
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, Result
 from trainer.records.plans import ChatPlan, FinetunePlan, StepPlan
 
@@ -163,7 +163,7 @@ class Remeasured(Result):
     run: str
     fingerprint: str
     scores: dict[str, float] = Field(default_factory=dict)
-    measured_on: TextBasis | ExamplesBasis | None = None
+    measured_on: AnyBasis | None = None
     problem: str = ""
 
 

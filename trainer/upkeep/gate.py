@@ -9,15 +9,16 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
-from trainer.records.basis import BITS_PER_BYTE, ExamplesBasis, TextBasis, why_incomparable
+from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, HarnessBasis, TextBasis, why_incomparable
 from trainer.records.evaluations import RunEvaluation
+from trainer.records.harness import HarnessResult, task_of
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.plain_names import RunKey
 
 ALREADY = "it is the champion already"
 
 
-Basis = TextBasis | ExamplesBasis | None
+Basis = AnyBasis | None
 """What scores were measured on, if that is known."""
 
 
@@ -83,14 +84,15 @@ def judge(
     return Verdict(passed=passed, reason=said if passed else f"{said}: not {gate.better_by:g} better")
 
 
-def remeasure(champion: Move, measure: Callable[[], RunEvaluation]) -> Remeasured:
+def remeasure(champion: Move, measure: Callable[[], RunEvaluation | HarnessResult]) -> Remeasured:
     """The champion's scores of now, or why they cannot be had: its model is gone, or does not read this data."""
     named = {"run": champion.run, "fingerprint": champion.fingerprint}
     try:
         found = measure()
     except (ArtifactError, ConfigError, TokenizerError) as error:
         return Remeasured(**named, problem=str(error))
-    return Remeasured(**named, scores=figures(found), measured_on=found.measured_on)
+    basis = HarnessBasis(harness=found.identities()) if isinstance(found, HarnessResult) else found.measured_on
+    return Remeasured(**named, scores=found.figures(), measured_on=basis)
 
 
 def figures(evaluation: RunEvaluation | None) -> dict[str, float]:
@@ -127,7 +129,8 @@ def _explain(metric: str, measured_on: Basis, champion: Move, anew: Remeasured |
     if anew is None or not _is_of(anew, champion):
         return f"{why}; run it again, which measures the champion anew"
     problem = anew.problem or "; ".join(_differences(metric, measured_on, anew))
-    other = isinstance(measured_on, TextBasis) and metric != BITS_PER_BYTE
+    has_bytes = isinstance(measured_on, TextBasis) or (isinstance(measured_on, ExamplesBasis) and measured_on.answers)
+    other = has_bytes and metric != BITS_PER_BYTE and task_of(metric) is None
     advice = f"take promotion.metric: {BITS_PER_BYTE}, which tokenizers have in common, or " if other else ""
     return f"{why}, nor can that model be measured on the same: {problem}; {advice}promote by hand"
 
