@@ -141,7 +141,7 @@ def changed_file(folder: Path) -> None:
     """One changed file of 10,000, small ones and larger ones, against the first pass."""
     from benchmarks.measure import run_timed, say
 
-    for size in (600_000_000, 3_000_000_000):
+    for size in (600_000_000, 3_000_000_000, 10_000_000_000):
         raw = folder / f"raw-{size}"
         written = write_raw(raw, size, 10_000)
         command = [*OWN, "curate", str(write_job(folder, raw, f"store-{size}", True))]
