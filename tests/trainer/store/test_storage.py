@@ -93,9 +93,7 @@ def test_of_several_that_publish_the_same_folder_at_once_none_fails_and_it_is_wh
     assert content(atomic_store, "a/set") == files
 
 
-def test_what_another_process_removes_at_the_same_time_is_removed(
-    remote_store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_another_process_removes_at_the_same_time_is_removed(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("older", "sub/older", "manifest.json"):
         remote_store.write_bytes(f"set/{name}", b"old")
     remove = remote(remote_store).fs.rm
