@@ -56,8 +56,11 @@ def refuse(error: RecordError) -> None:
     raise error
 
 
-def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = ()) -> Iterator[Document]:
-    """The documents of a piece, in the file's order; empty ones are left out. Of records, numbers in `columns` are read too.
+def read_documents(
+    piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns = (), with_empty: bool = False
+) -> Iterator[Document]:
+    """The documents of a piece, in the file's order; empty ones are left out, unless `with_empty`. Of records, numbers in
+    `columns` are read too.
 
     Raises `CorpusError` for a damaged file, and `ChangedFile`, after the last document, if the bytes that were read are not
     those that the piece stands for.
@@ -65,7 +68,7 @@ def read_documents(piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: C
     with reading(piece.path), open_piece(piece, corpus) as file:
         for document in READERS[corpus.format](file, piece, corpus, on_bad, columns):
             check_stop()
-            if document.text:
+            if document.text or with_empty:
                 yield document
 
 

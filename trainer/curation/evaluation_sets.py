@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 
 from trainer.chat.messages import MESSAGES
 from trainer.chat.records import Counts, read_records
-from trainer.common.errors import ConfigError, CorpusError, RecordError
+from trainer.common.errors import ChangedFile, ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
-from trainer.corpus.curated import read_curated, transformed
+from trainer.corpus.curated import transformed
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_bytes import RawFile
-from trainer.corpus.readers import Document, refuse
+from trainer.corpus.readers import Document, read_documents, refuse
 from trainer.corpus.sources import find_pieces
 from trainer.curation.task_texts import of_task
 from trainer.labelled.rows import Part
@@ -89,16 +89,9 @@ def find_evaluation(store: Store, options: DecontaminateConfig) -> list[Evaluati
 
 def read_examples(found: EvaluationSet, transform: TransformConfig | None) -> Iterator[Example]:
     """The texts of a set, transformed as documents are; empty ones are left out. Raises as readers, or the job's own, do."""
-    if found.job is None:
-        for file, piece in enumerate(found.pieces):
-            for number, document in enumerate(_whole(read_curated(piece, found.corpus, refuse, transform))):
-                yield Example(document.text, file, number)
-        return
-    files = {piece.path: file for file, piece in enumerate(found.pieces)}
-    for text, path, number in _read_job(found.job, found.corpus.text_field):
-        if text:
-            document = Document(text.encode(), ends=True)
-            yield Example((transformed(transform, document) if transform else document).text, files[path], number)
+    for file, number, document in _read_files(found) if found.job is None else _read_job(found, found.job):
+        if document.text:
+            yield Example((transformed(transform, document) if transform else document).text, file, number)
 
 
 def _of_files(store: Store, text: EvaluationText, name: str) -> Iterator[EvaluationSet]:
@@ -123,7 +116,7 @@ def _of_job(store: Store, path: str, name: str) -> Iterator[EvaluationSet]:
             corpus = _corpus(f"{name}-{split}", EvaluationText(paths=paths, **options), options["fields"][0])
             splits[split] = find_pieces(store, corpus, sys.maxsize)
     text = EvaluationText(paths=[each for paths in of_split.values() for each in paths], **options)
-    pieces = [piece for each in splits.values() for piece in each]
+    pieces = list({piece.path: piece for each in splits.values() for piece in each}.values())
     for field in text.fields:
         yield EvaluationSet(_corpus(name, text, field), pieces, OfJob(path, data, splits))
 
@@ -141,16 +134,29 @@ def _corpus(name: str, text: EvaluationText, field: str) -> CorpusConfig:
     )
 
 
-def _read_job(job: OfJob, field: str) -> Iterator[tuple[str, str, int]]:
-    """The texts of a field, each with its file's path and its record's number there."""
+def _read_files(found: EvaluationSet) -> Iterator[tuple[int, int, Document]]:
+    """The texts of a set, each with the numbers of its file and of its record there, of which empty ones are some too."""
+    for file, piece in enumerate(found.pieces):
+        for number, document in enumerate(_whole(read_documents(piece, found.corpus, refuse, with_empty=True))):
+            yield file, number, document
+
+
+def _read_job(found: EvaluationSet, job: OfJob) -> Iterator[tuple[int, int, Document]]:
+    """The same of a job's set; those of a file that is of several splits once."""
+    files = {piece.path: file for file, piece in enumerate(found.pieces)}
+    known: set[str] = set()
     with TemporaryDirectory(prefix="headrace-") as folder:
         try:
             for split, pieces in job.splits.items():
                 parts = [fetch_part(_part(piece), Path(folder)) for piece in pieces]
-                for part, number, text in _read_split(job.data, split, parts, field):
-                    yield text, parts[part].name, number
-        except RecordError as error:
-            raise RecordError(f"data.curation.decontaminate.jobs: {job.path}: {error}") from error
+                for part, number, text in _read_split(job.data, split, parts, found.corpus.text_field):
+                    if (path := parts[part].name) not in known:
+                        yield files[path], number, Document(text.encode(), ends=True)
+                known |= {part.name for part in parts}
+        except ChangedFile:
+            raise
+        except CorpusError as error:
+            raise type(error)(f"data.curation.decontaminate.jobs: {job.path}: {error}", error.passes) from error
 
 
 def _read_split(

@@ -30,11 +30,14 @@ def clean_of(store: Store, run: str, asked: AbstractSet[tuple[str, str]] | None 
     `ArtifactError` if what says so is damaged, or decisions that shards name are gone.
     """
     kept_out = [_kept_out(store, shards) for shards in _sets(store, run) or ()]
-    everywhere = [file for file in kept_out[0] if all(file in each for each in kept_out)] if kept_out else []
-    files = [file for file in everywhere if asked is None or (file.sha256, file.field) in asked]
-    if not files or (asked is not None and {(file.sha256, file.field) for file in files} != asked):
+    everywhere = set.intersection(*(set(map(_content, found)) for found in kept_out)) if kept_out else set()
+    wanted = everywhere if asked is None else everywhere & asked
+    if not wanted or (asked is not None and wanted != asked):
         return None
-    said = {key: each for found in kept_out for file in files for key, each in found[file].items()}
+    files = [file for file in kept_out[0] if _content(file) in wanted]
+    said = {
+        key: each for found in kept_out for file, by in found.items() if _content(file) in wanted for key, each in by.items()
+    }
     texts, too_short = _count_texts(files, list(said.values()))
     return CleanOf(
         ngram=max(each["ngram"] for each in said.values()),  # what shares no shorter n-gram shares no longer one
@@ -59,7 +62,7 @@ def find_kept_out(store: Store, run: str, asked: AbstractSet[tuple[str, str]]) -
         looked_for: dict[tuple[str, str], int] = {}  # each with the words from which on it was looked for
         for file, said in _kept_out(store, shards).items():
             least = min(each["least_words"] for each in said.values())
-            looked_for[file.sha256, file.field] = min(least, looked_for.get((file.sha256, file.field), least))
+            looked_for[_content(file)] = min(least, looked_for.get(_content(file), least))
         if not asked <= looked_for.keys():
             return KeptOut(False)
         least_words = max([least_words, *(looked_for[each] for each in asked)])
@@ -100,8 +103,13 @@ def _count_texts(files: Sequence[KeptOutFile], said: Sequence[Mapping[str, Any]]
     for each in (each for kept_out in said for each in kept_out["texts"]):
         place = (_of_file(each["sha256"]), each["field"])
         counts[place] = max(counts.get(place, (0, 0)), (each["texts"], each["too_short"]))
-    found = [counts[place] for place in {(file.sha256, file.field) for file in files}]
+    found = [counts[place] for place in set(map(_content, files))]
     return sum(texts for texts, _ in found), sum(too_short for _, too_short in found)
+
+
+def _content(file: KeptOutFile) -> tuple[str, str]:
+    """What tells a file's texts from others, wherever it is."""
+    return file.sha256, file.field
 
 
 def _of_file(sha256: str) -> str:

@@ -142,7 +142,7 @@ class RemoteObjects:
         full = self._full(key)
         if first is not None:
             self._remove_object(f"{key}/{first}")
-        if self.fs.exists(full):
+        with suppress(FileNotFoundError):  # there is nothing, or another process removes the same
             self.fs.rm(full, recursive=True)
 
     def _remove_object(self, key: str) -> None:

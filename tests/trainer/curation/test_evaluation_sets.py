@@ -146,8 +146,17 @@ def test_what_a_job_measures_on_must_be_there_and_in_files(tmp_path: Path) -> No
     hub = {"task": "chat", "source": "hub", "path": "a/b"}
     with pytest.raises(ConfigError, match="its data is of source hub; name files of it"):
         decide(job_of(tmp_path, {**chat_values(tmp_path, "s", "x"), "data": hub}))
-    with pytest.raises(CorpusError, match=r"validation.jsonl has no column 'tokens'"):
+    with pytest.raises(CorpusError, match=r"decontaminate.jobs: .*tuning.yaml: .*validation.jsonl has no column 'tokens'"):
         decide(job_of(tmp_path, word_values(tmp_path, "s", "x", data__test=None)))
+
+
+def test_a_file_that_is_of_two_splits_is_counted_once(tmp_path: Path) -> None:
+    write_splits(tmp_path, validation=[conversation(SENTENCES[1], "yes")])
+    values = chat_values(tmp_path, "s", "x", data__test=[str(tmp_path / "validation.jsonl")])
+    job = job_of(tmp_path, values)
+    assert kept_out(job) == [1]
+    (told,) = read_decisions(Store(job.store), decide(job).key).details["kept_out"]["texts"]
+    assert (told["texts"], told["too_short"]) == (2, 1)
 
 
 def test_files_without_a_header_are_read_by_the_columns_that_the_job_names(tmp_path: Path) -> None:

@@ -75,7 +75,8 @@ def test_what_a_document_shares_is_told_with_the_example_that_has_it(
     monkeypatch.setattr("trainer.curation.curating.Workers", Here)
     said = [" ".join(prose(number, 20)) for number in range(6)]
     write_documents(tmp_path / "raw.jsonl", [f"{each} {' '.join(prose(50 + n, 9))}" for n, each in enumerate(said)])
-    write_documents(tmp_path / "test.jsonl", [{"question": said[0], "answer": "none"}, {"question": "none", "answer": said[1]}])
+    asked = [{"question": said[0], "answer": ""}, {"question": "none", "answer": said[1]}]
+    write_documents(tmp_path / "test.jsonl", asked)
     (tmp_path / "other.txt").write_text(f"{' '.join(prose(99, 20))}\n{said[2]}\n{said[0]}\n")
     chats = [{"prompt": " ".join(prose(77, 9)), "completion": "none"}, {"prompt": "none", "completion": said[4]}]
     write_documents(tmp_path / "chats.jsonl", chats)

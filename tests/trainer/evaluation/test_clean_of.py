@@ -153,6 +153,18 @@ def test_shards_that_more_evaluation_sets_leave_as_they_are_are_clean_of_these_t
     assert clean_of(store, curated.run) == found, "these let other documents through"
 
 
+@pytest.mark.deep
+def test_the_same_texts_in_another_place_were_kept_out_as_well(
+    raw: Path, store: Store, curated: Finished, tmp_path: Path
+) -> None:
+    moved = Path(shutil.copy(curated.store.parent / KEPT_OUT, tmp_path / "moved.txt"))
+    options = {**decontaminated(moved), "filters": [{"kind": "length", "least_bytes": 1000}]}
+    run = further(raw, store, store.path(f"{curated.run}/final"), options)
+    assert paths(store, run) == [str(moved)]
+    found = clean_of(store, run)
+    assert found is not None and len(found.decisions) == 2 and (found.texts, found.too_short) == (1, 0)
+
+
 def write_other(folder: Path) -> Path:
     path = folder / "other.txt"
     path.write_text("none of these words in just this order stands anywhere else among all the raw documents here\n")

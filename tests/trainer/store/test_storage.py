@@ -93,6 +93,22 @@ def test_of_several_that_publish_the_same_folder_at_once_none_fails_and_it_is_wh
     assert content(atomic_store, "a/set") == files
 
 
+def test_what_another_process_removes_at_the_same_time_is_removed(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("older", "sub/older", "manifest.json"):
+        remote_store.write_bytes(f"set/{name}", b"old")
+    remove = remote(remote_store).fs.rm
+
+    def raced(path: str, **options: Any) -> None:
+        remove(path, **options)
+        remove(path, **options)
+
+    monkeypatch.setattr(remote(remote_store).fs, "rm", raced)
+    put_folder(remote_store, "set", {"new": b"1", "manifest.json": b"{}"})
+    assert content(remote_store, "set") == {"new": b"1", "manifest.json": b"{}"}
+    remote_store.delete("set")
+    assert remote_store.names("set") == []
+
+
 def test_a_remote_folders_manifest_appears_after_its_files(remote_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     files = remote(remote_store)
     put = files.put
