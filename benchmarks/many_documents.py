@@ -2,8 +2,9 @@
 
     python -m benchmarks.many_documents [DOCUMENTS]
 
-The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them. They
-are made up here, and each key that documents share was planted, so it is known how many must go.
+The text of 100 million documents would take hours to measure; what is bounded is the pass over the keys of all of them, and the
+comparison of those that share one. Keys and n-grams are made up here, and each key that documents share was planted, so it is
+known how many must go.
 """
 
 import sys
@@ -20,14 +21,21 @@ from trainer.corpus.shard_workers import Workers
 from trainer.curation.arrays import write_arrays
 from trainer.curation.deciding import Deciding
 from trainer.curation.keys import KEYS, Signature
-from trainer.curation.measuring import MOST_UNITS, Unit
+from trainer.curation.measuring import Unit
+from trainer.curation.near import parts_of, write_ngrams
 from trainer.curation.numbering import Numbered, Numbering
-from trainer.curation.plan import Plan
+from trainer.curation.plan import NEAR, Plan
+from trainer.curation.slices import start_pass
+from trainer.curation.texts import starts_of
 from trainer.store.storage import Store
 
 WORKERS = 2
+UNITS = 4096
 FAMILY = 64
 """Units whose planted documents resemble those of the first of them."""
+
+NGRAMS = 300
+"""Of a document."""
 
 PLANTED = 100
 """One document of so many is planted."""
@@ -45,15 +53,15 @@ def job_in(folder: str) -> PrepareJob:
 
 def numbered(job: PrepareJob, documents: int) -> Numbering:
     """Units of as many documents each, of one piece."""
-    (corpus,), each = job.data.corpora, documents // MOST_UNITS
+    (corpus,), each = job.data.corpora, documents // UNITS
     units = [
         Numbered(
-            Unit(corpus, None, (), "measures/made", number, MOST_UNITS, (Piece(f"{number}", "", 0, 0, 1, 1, True, "", 1),)),
+            Unit(corpus, None, (), "measures/made", number, UNITS, (Piece(f"{number}", "", 0, 0, 1, 1, True, "", 1),)),
             np.array([number * each]), np.array([each]),
         )
-        for number in range(MOST_UNITS)
+        for number in range(UNITS)
     ]  # fmt: skip
-    return Numbering(units, {corpus.name: 0}, {corpus.name: np.full(MOST_UNITS, each)}, each * MOST_UNITS)
+    return Numbering(units, {corpus.name: 0}, {corpus.name: np.full(UNITS, each)}, each * UNITS)
 
 
 def write_signatures(job: PrepareJob, numbering: Numbering) -> int:
@@ -79,12 +87,28 @@ def spread_out(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
+def write_made_up_ngrams(decided: Deciding) -> None:
+    """Make up the n-grams of documents that share a key: the same for all that share it."""
+    assert decided.options.near is not None
+    units, alive = decided.numbering.units, decided.reasons == 0
+    folder = start_pass(decided.store, units, Signature.of(decided.options.near), alive)
+    sharing = decided.sharing(folder, decided.options.near.bands, NEAR)
+    family = np.arange(decided.numbering.total)
+    family[sharing.documents] = np.repeat(sharing.documents[starts_of(sharing.sizes)[:-1]], sharing.sizes)
+    alive[:] = False
+    alive[sharing.documents] = True
+    for part in parts_of(folder, decided.options.near, units, alive):
+        hashes = family[part.documents].astype(np.uint64)[:, None] * np.uint64(NGRAMS) + np.arange(NGRAMS, dtype=np.uint64)
+        write_ngrams(decided.store, part, hashes)
+
+
 def decide(job: PrepareJob, documents: int) -> int:
     """Drop the near duplicates; returns how many those are."""
     with Workers(WORKERS) as workers:
         decided = Deciding(Store(job.store), job, Plan("", "", [], [], []), workers, silent())
         decided.numbering = numbered(job, documents)
         decided.reasons = np.zeros(decided.numbering.total, np.uint8)
+        write_made_up_ngrams(decided)
         decided.drop_duplicates()
     return int((decided.reasons > 0).sum())
 

@@ -9,7 +9,7 @@ from tasks.showing import worth_retrying
 from tasks.tokenization import as_result, run_publishing
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import read_decisions
-from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -20,5 +20,6 @@ def curate(job: PrepareJob) -> ArtifactRef:
     """Decide about each document of the raw text, unless that is published and intact."""
     made = run_publishing("curate", {"job": job.model_dump(mode="json")})
     details = read_decisions(Store(job.store), made.key).details
-    create_table_artifact(decision_rows(details), key="curation", description=describe_decisions(details))
+    told = "\n\n".join([describe_decisions(details), *decision_warnings(details)])
+    create_table_artifact(decision_rows(details), key="curation", description=told)
     return as_result(made)

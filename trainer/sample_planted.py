@@ -54,7 +54,7 @@ def _edited(text: str, draw: random.Random) -> str:
 
 def _chain(words: Sequence[str]) -> list[str]:
     """Documents of which each shares most with the one before it, and the last little with the first."""
-    return [" ".join(words[start : start + 200]) for start in range(0, 200, 20)]
+    return [" ".join(words[start : start + 200]) for start in range(0, 100, 10)]
 
 
 def _foreign(words: Sequence[str], draw: random.Random) -> str:

@@ -82,8 +82,8 @@ class Symbols:
 
 
 def paragraphs(text: str) -> list[str]:
-    """What stands between empty lines, however lines end."""
-    return [each for each in re.split("\n{2,}", "\n".join(text.splitlines())) if each.strip("\n")]
+    """What stands between empty lines, however lines end; of a text of empty lines, nothing once."""
+    return [each for each in re.split("\n{2,}", "\n".join(text.splitlines())) if each.strip("\n")] or [""]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from tests.trainer.small_tokenizers import random_texts
 MADE = [
     "", " ", "\n", "word", "don't", "_", "__", "___ a", "'", "a'", "'a", "a''b", "#", "...", "…", "- a\n- b\n", "•\u00a0a\n•b",
     "Größe e\u0301te\u0301's naïve l’été", "Привет, мир. ΟΔΟΣ İstanbul", "日本語のテキスト。二行目", "नमस्ते दुनिया",
+    "ABCと3月のcafé日x_日's がか\u3099", "ที่นี่ 中文mixed文字",
     "ﬁ Ǆ ① Ⅳ ½ ²", "👩‍👩‍👧 🇩🇪 👍🏽 ☂️", "\ufeffa\u200bb\u00adc", "one\r\ntwo\r\n\r\none\r\n",
     "one\rtwo\x0bthree\x0cfour\x1cfive\x85six\u2028seven\u2029",
     "\r\r\n\n\r", "a\x00b\x1fc", "same\nsame\n\nsame\nsame\n\nother\n\nsame\nsame", "word " * 5000, "x" * 5000,
@@ -74,21 +75,32 @@ def encoded(of: list[str]) -> list[bytes]:
     return [text.encode() for text in of]
 
 
-def plain_words(text: str) -> list[str]:
-    """The words of a text."""
+def plain_said(text: str) -> list[str]:
+    """The words of a text as they are compared."""
     words: list[str] = []
-    is_open = False
+    is_open = alone = False
     for at, character in enumerate(text):
         before, behind = text[at - 1 : at], text[at + 1 : at + 2]
-        is_inside = is_open and character in "'’" and _is(before, "LM") and _is(behind, "L")
-        if is_inside or _is(character, "LMN") or character == "_":
-            words[-1:] = [words[-1] + character] if is_open else [*words[-1:], character]
-            is_open = True
+        is_inside = is_open and not alone and character in "'’" and _is(before, "LM") and _is(behind, "L")
+        if (is_inside and not is_alone(behind)) or _is(character, "LMN") or character == "_":
+            goes_on = is_open and not is_alone(character) and (not alone or _is(character, "M"))
+            words[-1:] = [words[-1] + character] if goes_on else [*words[-1:], character]
+            is_open, alone = True, alone if goes_on else is_alone(character)
         else:
             is_open = False
-            if not character.isspace():
-                words.append(character)
-    return words
+    return [word for word in words if not is_symbol(word)]
+
+
+WITHOUT_SPACES = (
+    "CJK", "IDEOGRAPHIC", "HIRAGANA", "HENTAIGANA", "KATAKANA", "HALFWIDTH KATAKANA", "BOPOMOFO", "VERTICAL KANA",
+    "VERTICAL IDEOGRAPHIC", "MASU",
+    "THAI", "LAO", "KHMER", "MYANMAR",
+)  # fmt: skip
+
+
+def is_alone(character: str) -> bool:
+    """Whether this is a letter of a script that puts no spaces between words."""
+    return _is(character, "L") and unicodedata.name(character, "").startswith(WITHOUT_SPACES)
 
 
 def is_symbol(word: str) -> bool:

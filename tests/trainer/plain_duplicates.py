@@ -1,4 +1,4 @@
-"""Near duplicates without hashing: the Jaccard similarity of every pair of texts, and clusters by walking through pairs."""
+"""Near duplicates without hashing: the similarity of every pair of texts, and which texts a longer one makes superfluous."""
 
 import re
 import sys
@@ -6,28 +6,35 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, triu
 from scipy.sparse.csgraph import connected_components
 
+from tests.trainer.curation_texts import is_alone
+
 LOWER = {point: chr(point).lower()[0] for point in range(0x20000) if chr(point).lower() != chr(point)}
 
 
 @cache
 def word_pattern() -> re.Pattern[str]:
-    """Runs of letters, marks, numbers and underscores, with the apostrophes between letters."""
-    letters, marks, numbers = map(characters, "LMN")
-    return re.compile(
-        f"[{letters}{marks}{numbers}_]+(?:(?<=[{letters}{marks}])['’](?=[{letters}])[{letters}{marks}{numbers}_]+)*"
-    )
+    """Runs of letters, marks, numbers and underscores, with the apostrophes between letters.
+
+    Each letter of a script without spaces is a word by itself, with its marks.
+    """
+    points = [chr(point) for point in range(sys.maxunicode + 1)]
+    of = {kind: [point for point in points if unicodedata.category(point)[0] == kind] for kind in "LMN"}
+    alone, letters = (ranges(point for point in of["L"] if is_alone(point) is each) for each in (True, False))
+    marks, numbers = ranges(of["M"]), ranges(of["N"])
+    run = f"[{letters}{marks}{numbers}_]+"
+    return re.compile(f"[{alone}][{marks}]*|{run}(?:(?<=[{letters}{marks}])['’](?=[{letters}]){run})*")
 
 
-def characters(category: str) -> str:
-    """All characters of a category, as ranges of a regular expression."""
-    points = (point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == category)
-    runs = (list(run) for _, run in groupby(enumerate(points), key=lambda each: each[1] - each[0]))
+def ranges(characters: Iterable[str]) -> str:
+    """Characters in the order of their numbers, as ranges of a regular expression."""
+    runs = (list(run) for _, run in groupby(enumerate(map(ord, characters)), key=lambda each: each[1] - each[0]))
     return "".join(f"{chr(run[0][1])}-{chr(run[-1][1])}" for run in runs)
 
 
@@ -75,6 +82,43 @@ def incidence(rows: NDArray[np.int64], columns: NDArray[np.int64], count: int) -
     found.sum_duplicates()
     found.data[:] = 1
     return found
+
+
+class Superfluous(NamedTuple):
+    """The text that stays in place of another one, their similarity, and the share of the other's n-grams that it has."""
+
+    original: int
+    similarity: float
+    contained: float
+
+
+def superfluous(
+    texts: Sequence[str], n: int, candidates: csr_array, least_similarity: float = 0.8, least_contained: float = 0.95
+) -> dict[int, Superfluous]:
+    """The texts that go if only those pairs are compared, from the longest text to the shortest."""
+    sets: list[set[int]] = [set() for _ in texts]
+    for text, gram in zip(*grams(texts, n), strict=True):
+        sets[text].add(int(gram))
+    order = sorted(range(len(texts)), key=lambda text: (-len(sets[text]), text))
+    rank = {text: place for place, text in enumerate(order)}
+    beside: list[set[int]] = [set() for _ in texts]
+    for one, other in zip(*candidates.nonzero(), strict=True):
+        beside[one].add(int(other))
+        beside[other].add(int(one))
+    stay: set[int] = set()
+    gone: dict[int, Superfluous] = {}
+    for text in order:
+        found = [_compared(sets, text, other) for other in sorted(stay & beside[text], key=rank.__getitem__)]
+        if enough := [each for each in found if each.similarity >= least_similarity or each.contained >= least_contained]:
+            gone[text] = max(enough, key=lambda each: each.similarity)  # the first of those, which is the longest
+        else:
+            stay.add(text)
+    return gone
+
+
+def _compared(sets: Sequence[set[int]], text: int, other: int) -> Superfluous:
+    common = len(sets[text] & sets[other])
+    return Superfluous(other, common / len(sets[text] | sets[other]), common / len(sets[text]))
 
 
 def firsts(pairs: csr_array) -> NDArray[np.int64]:

@@ -9,10 +9,11 @@ from tests.trainer.curation_texts import SPOKEN
 KEPT, EXACT, NEAR, CONTAMINATED = "kept", "exact duplicate", "near duplicate", "contaminated"
 REPEATED, LANGUAGE = "gopher_repetition: duplicate_lines too high", "language: language"
 COPIED = 0.965
-"""The share of words that a copy keeps: of n-grams they then have about 0.93 in common."""
+"""The share of words that a copy keeps: it is cut, so that the original is never the shorter one."""
 
-LINKS, LINK, SHIFT = 20, 1000, 25
-"""A chain's texts, their words, and how many of the words before it each one has not."""
+LINKS, LINK, SHIFT, RESEMBLING = 20, 1000, 25, 5
+"""A chain's texts, their words, and how many of the words before it each one has not; so many after another have a similarity
+of at least 0.8 to the first of them, (996 - 4 * 25) / (996 + 4 * 25)."""
 
 EVALUATION = [" ".join(prose(5000 + number, 30)) for number in range(8)]
 
@@ -26,23 +27,23 @@ class Planted(NamedTuple):
 
 
 def copies(real: Sequence[str], alone: Sequence[int]) -> Iterator[Planted]:
-    """Copies of the real texts of these numbers: of half of them with other white space, of the others with other words."""
+    """Copies of the real texts of these numbers: of half of them with other white space, of the others without the end."""
     for number in alone[::2]:
         words = real[number].split()
         yield from (Planted(space.join(words), EXACT, number) for space in ("\n", "  "))
     for number in alone[1::2]:
         words = real[number].split()
-        stays = round(COPIED * len(words))
-        yield Planted(" ".join([*words[:stays], *prose(number, len(words) - stays)]), NEAR, number)
+        yield Planted(" ".join(words[: round(COPIED * len(words))]), NEAR, number)
 
 
 def chains(count: int, before: int) -> Iterator[Planted]:
-    """Chains in which each text resembles the next, and the first not the last, behind `before` other texts."""
+    """Chains in which each text resembles the next few, behind `before` other texts: of these few the first stays."""
     for chain in range(count):
         words, first = prose(7000 + chain, LINK + SHIFT * LINKS), before + chain * LINKS
         for link in range(LINKS):
             text = " ".join(words[SHIFT * link : SHIFT * link + LINK])
-            yield Planted(text, NEAR, first) if link else Planted(text, KEPT)
+            place = link % RESEMBLING
+            yield Planted(text, NEAR, first + link - place) if place else Planted(text, KEPT)
 
 
 def junk() -> Iterator[Planted]:

@@ -50,10 +50,10 @@ class QualityRule(Rule):
     """The quality rules of Gopher (Rae et al. 2021, A1.1), with its thresholds."""
 
     kind: Literal["gopher_quality"] = Field(description="the quality rules of Gopher")
-    least_words: int | None = Field(default=50, ge=0, description="words, symbols not counted")
-    most_words: int | None = Field(default=100_000, ge=1, description="words, symbols not counted")
-    least_mean_word_length: float | None = Field(default=3.0, ge=0, description="letters a word on average")
-    most_mean_word_length: float | None = Field(default=10.0, ge=0, description="letters a word on average")
+    least_words: int | None = Field(default=50, ge=0, description="words between white space, symbols not counted")
+    most_words: int | None = Field(default=100_000, ge=1, description="words between white space, symbols not counted")
+    least_mean_word_length: float | None = Field(default=3.0, ge=0, description="characters a word on average")
+    most_mean_word_length: float | None = Field(default=10.0, ge=0, description="characters a word on average")
     most_hashes_per_word: float | None = Field(default=0.1, ge=0, description="# signs a word")
     most_ellipses_per_word: float | None = Field(default=0.1, ge=0, description="ellipses a word")
     most_bullet_lines: float | None = Field(default=0.9, ge=0, le=1, description="share of lines that begin with a bullet")
@@ -178,23 +178,25 @@ class ExactConfig(Schema):
 
 
 class NearConfig(Schema):
-    """Documents that share most of their n-grams, by MinHash with locality-sensitive hashing (Broder 1997).
+    """Documents that another one makes superfluous, which has at least as many different n-grams and stays.
 
-    Two of a Jaccard similarity s are found with the probability 1 - (1 - s**rows)**bands; of each cluster the first stays.
+    Candidates are found by MinHash (Broder 1997): two of a Jaccard similarity s share a key, and are compared, with the
+    probability 1 - (1 - s**rows)**bands.
     """
 
+    least_similarity: float = Field(
+        default=0.8, gt=0, le=1, description="Jaccard similarity of the n-grams: from here on it goes"
+    )
+    least_contained: float = Field(
+        default=0.95, gt=0, le=1, description="share of a document's n-grams that another one has: from here on it goes"
+    )
     ngram: int = Field(default=5, ge=1, le=50, description="words of an n-gram")
-    bands: int = Field(default=14, ge=1, le=255, description="bands of a signature; one that is equal makes a pair")
-    rows: int = Field(default=8, ge=1, le=64, description="minima of each band")
+    bands: int = Field(default=14, ge=1, le=255, description="bands of a signature; documents with an equal one are compared")
+    rows: int = Field(default=5, ge=1, le=64, description="minima of each band")
     seed: int = Field(default=1, ge=0, le=2**32 - 1, description="of the hash functions")
 
-    @property
-    def threshold(self) -> float:
-        """The similarity around which pairs are found, (1 / bands)**(1 / rows) (Leskovec et al., 3.4.2)."""
-        return float((1 / self.bands) ** (1 / self.rows))
-
     def found(self, similarity: float) -> float:
-        """The probability that a pair of this Jaccard similarity is found."""
+        """The probability that a pair of this Jaccard similarity is compared."""
         return float(1 - (1 - similarity**self.rows) ** self.bands)
 
 
@@ -211,7 +213,12 @@ class EvaluationText(Schema):
 class DecontaminateConfig(Schema):
     """Documents that share an n-gram of words with an evaluation set are dropped."""
 
-    ngram: int = Field(default=13, ge=1, le=50, description="words that are shared; an example of fewer counts as a whole")
+    ngram: int = Field(
+        default=13,
+        ge=1,
+        le=50,
+        description="words that are shared; an example of fewer counts as a whole; two characters of Chinese are a word",
+    )
     least_words: int = Field(default=5, ge=1, description="examples with fewer words are too common to be looked for")
     files: list[EvaluationText] = Field(default=[], description="evaluation sets")
     jobs: list[str] = Field(

@@ -4,7 +4,9 @@
                      reasons     uint8, one a document: 0 if it stays, else a number of the manifest's list of reasons
                      duplicates  int64, the documents, counted from 0 in this corpus, that are duplicates of another
                      originals   int64, those others, counted from 0 over all corpora: the first of exact copies, which may be
-                                 a near duplicate of a further one, and the first of near duplicates, which stays
+                                 a near duplicate of a further one, and of near duplicates the one that stays
+                     similarity  float32, the Jaccard similarity of the two sets of n-grams; 1 of exact copies
+                     contained   float32, the share of the duplicate's n-grams that the original has; 1 of exact copies
     pieces.json      by corpus, the pieces that were decided about, in their order
 
 A document that is read in parts is decided about part by part.
@@ -33,7 +35,7 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 KIND = "decisions"
-FORMAT = 2
+FORMAT = 3
 PIECES = "pieces.json"
 LISTED = TypeAdapter(dict[str, list[Piece]])
 
@@ -50,11 +52,18 @@ class CorpusDecisions(NamedTuple):
     reasons: NDArray[np.uint8]
     duplicates: NDArray[np.int64]
     originals: NDArray[np.int64]
+    similarity: NDArray[np.float32]
+    contained: NDArray[np.float32]
 
     @property
     def starts(self) -> NDArray[np.int64]:
         """Where each piece's documents begin, and where the last's end."""
         return np.concatenate([[0], np.cumsum(self.counts)])
+
+    def duplicate(self, number: int) -> int | None:
+        """The place of a document among the duplicates; None if it is none."""
+        at = int(np.searchsorted(self.duplicates, number))
+        return at if at < len(self.duplicates) and self.duplicates[at] == number else None
 
     def piece_of(self, number: int) -> int:
         """The place among the pieces of the one that holds a document, counted from 0."""
@@ -142,6 +151,14 @@ def read_decisions(store: Store, key: str) -> Manifest:
     return manifest
 
 
+def corpora_left(store: Store, data: DataConfig, key: str | None) -> list[CorpusConfig]:
+    """The corpora of which documents stay, all without decisions. Another's are all duplicates of documents of these."""
+    if key is None:
+        return data.corpora
+    kept = {name: table[0]["documents"] for name, table in read_decisions(store, key).details["table"].items()}
+    return [corpus for corpus in data.corpora if kept[corpus.name]]
+
+
 def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
     """The key, and those of all decisions of a store that let the same documents of the same text of a corpus through.
 
@@ -180,7 +197,7 @@ def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:
     if corpus not in firsts or corpus not in pieces:
         raise ArtifactError(f"{store.path(key)} decides about {', '.join(firsts)}, not about {corpus}")
     with np.load(io.BytesIO(_read_file(store, key, manifest, f"{corpus}.npz"))) as arrays:
-        found = (arrays[name] for name in ("counts", "reasons", "duplicates", "originals"))
+        found = (arrays[name] for name in CorpusDecisions._fields[3:])
         return CorpusDecisions(store.path(key), pieces[corpus], firsts[corpus], *found)
 
 

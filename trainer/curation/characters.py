@@ -3,6 +3,7 @@
 import sys
 import unicodedata
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,54 @@ Hashes = NDArray[np.uint64]
 UNICODE = unicodedata.unidata_version
 """Another version knows more letters, so that words, and all that is measured of them, may differ."""
 
-LINE_END, SPACE, OTHER, APOSTROPHE, UNDERSCORE, NUMBER, MARK, LETTER = range(8)
-"""Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words."""
+LINE_END, SPACE, OTHER, APOSTROPHE, HYPHEN, UNDERSCORE, NUMBER, MARK, LETTER, ALONE = range(10)
+"""Kinds of characters. Those before OTHER are white space; from UNDERSCORE on, runs of them are words.
+
+A letter that is ALONE is a word by itself: of a script that puts no space between words. No character is a HYPHEN unless text
+is compared with evaluation sets, see `matching.py`.
+"""
+
+WITHOUT_SPACES = (
+    (0x0E00, 0x0EFF), (0x1000, 0x109F), (0xA9E0, 0xA9FF), (0xAA60, 0xAA7F), (0x1780, 0x17FF),
+    (0x3005, 0x312F), (0x31A0, 0x31BF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F), (0x1AFF0, 0x1B16F),
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
+)  # fmt: skip
+"""First and last code points of such scripts: Thai, Lao, Burmese, Khmer; kana and Bopomofo; Chinese characters."""
 
 APOSTROPHES = "'\u2019"
 LINE_ENDS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
 """Where `str.splitlines` cuts."""
+
+SEVERAL = sys.maxunicode + 1
+"""From here on a folded character stands for several."""
+
+
+class Spelling(NamedTuple):
+    """How words are told apart, by code point: kinds of characters, and what each is folded to, of which 0 is nothing.
+
+    What is folded to several characters has the number of these, `[starts[n], starts[n + 1])` of `several`, from SEVERAL on.
+    """
+
+    kinds: NDArray[np.uint8]
+    folded: NDArray[np.uint32]
+    starts: Positions
+    several: NDArray[np.uint32]
+
+
+class Said(NamedTuple):
+    """The words of texts as they are compared: characters `[first, end)` each, text t's at `[starts[t], starts[t + 1])`.
+
+    They are runs of letters, numbers, marks and underscores, with the apostrophes between letters; what has no letter,
+    number or mark is none. A letter of a script without spaces is `alone`: a word by itself, with the marks on it.
+    """
+
+    first: Positions
+    end: Positions
+    hashes: Hashes
+    """Those of the words with each character folded."""
+    alone: NDArray[np.bool_]
+    starts: Positions
+
 
 LAST_CASED = 0x1FFFF
 """No character behind this one has a lower case."""
@@ -37,6 +80,9 @@ def kinds_of_characters() -> NDArray[np.uint8]:
     for points, kind in ((spaces, SPACE), (list(map(ord, LINE_ENDS)), LINE_END), (list(map(ord, APOSTROPHES)), APOSTROPHE)):
         kinds[points] = kind
     kinds[ord("_")] = UNDERSCORE
+    for first, last in WITHOUT_SPACES:
+        of_script = kinds[first : last + 1]
+        of_script[of_script == LETTER] = ALONE
     return kinds
 
 
@@ -46,3 +92,9 @@ def lower_case() -> NDArray[np.uint32]:
     lower = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     lower[: LAST_CASED + 1] = [ord(chr(point).lower()[0]) for point in range(LAST_CASED + 1)]
     return lower
+
+
+@cache
+def plain_spelling() -> Spelling:
+    """Words in lower case."""
+    return Spelling(kinds_of_characters(), lower_case(), np.zeros(1, np.int64), np.zeros(0, np.uint32))

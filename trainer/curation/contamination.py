@@ -13,20 +13,23 @@ from numpy.typing import NDArray
 from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, TransformConfig
 from trainer.corpus.decisions import transform_options
-from trainer.corpus.shards import batches
+from trainer.corpus.shards import batches, text_bytes
 from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, write_arrays
 from trainer.curation.characters import UNICODE, Hashes
 from trainer.curation.evaluation_sets import EvaluationSet, read_examples
 from trainer.curation.examples import ExampleFile, example_numbers, examples_key, pack_examples
-from trainer.curation.measures import composed
+from trainer.curation.matching import FORMAT as MATCHING
+from trainer.curation.matching import matching, matching_words
 from trainer.curation.overlaps import Overlap
-from trainer.curation.texts import Texts, said_words, shingles_of
+from trainer.curation.texts import Texts, shingles_of, starts_of
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
-FORMAT = 2
+FORMAT = 3
 BATCH_BYTES, TOGETHER = 2**20, 4096
+ALONE_OF_A_WORD = 2
+"""A word of Chinese has one and a half characters on average, of Japanese more than two, of Thai four."""
 
 
 class LookedFor(NamedTuple):
@@ -47,9 +50,9 @@ class Hashed(NamedTuple):
 
 def name_evaluation(options: DecontaminateConfig, transform: TransformConfig | None, found: Sequence[EvaluationSet]) -> str:
     """The fingerprint of what is kept out: of the evaluation sets' content and how it is read, wherever their files are."""
-    return fingerprint(
-        [FORMAT, UNICODE, options.ngram, options.least_words, transform_options(transform), [_identity(each) for each in found]]
-    )
+    counted = [options.ngram, options.least_words]
+    read = [transform_options(transform), [_identity(each) for each in found]]
+    return fingerprint([FORMAT, MATCHING, UNICODE, *counted, *read])
 
 
 def _identity(found: EvaluationSet) -> list[Any]:
@@ -80,10 +83,10 @@ def look_for(options: DecontaminateConfig, transform: TransformConfig | None, fo
     files: list[ExampleFile] = []
     for each in found:
         counts = np.zeros((len(each.pieces), 2), np.int64)
-        for batch in batches(read_examples(each, transform), BATCH_BYTES, TOGETHER):
+        for batch in batches(read_examples(each, transform), BATCH_BYTES, text_bytes, TOGETHER):
             of_file, records = np.array([(example.file, example.number) for example in batch], np.int64).T
             numbers = example_numbers(len(files) + of_file, records)
-            hashed = hashes_of(composed(Texts([example.text for example in batch])), options)
+            hashed = hashes_of(matching(Texts([example.text for example in batch])), options)
             np.add.at(counts, of_file, np.column_stack([np.ones(len(batch), np.int64), hashed.too_short]))
             for length, (some, texts) in hashed.hashes.items():
                 hashes.setdefault(length, []).append(some)
@@ -108,13 +111,19 @@ def _require_some(found: EvaluationSet, options: DecontaminateConfig, texts: int
 
 
 def hashes_of(texts: Texts, options: DecontaminateConfig) -> Hashed:
-    """The hashes to look for: n-grams, and whole texts that are shorter."""
-    folded, word_starts = said_words(texts)
-    words = np.diff(word_starts)
-    hashes, starts = shingles_of(folded, word_starts, options.ngram)
-    numbers, too_short = np.repeat(np.arange(len(texts)), np.diff(starts)), words < options.least_words
-    of = np.where(too_short, 0, np.minimum(words, options.ngram))[numbers]
-    by_length = {int(length): (hashes[of == length], numbers[of == length]) for length in np.unique(of) if length}
+    """The hashes to look for: n-grams, and whole texts that are shorter. Two letters that stand alone count as one word."""
+    said = matching_words(texts)
+    units, alone = np.diff(said.starts), np.diff(starts_of(said.alone)[said.starts])
+    words = units - alone / ALONE_OF_A_WORD
+    too_short = words < options.least_words
+    lengths = np.minimum(units, np.rint(options.ngram * units / np.maximum(words, 1)).astype(np.int64))
+    lengths[too_short] = 0
+    by_length = {}
+    for length in (int(each) for each in np.unique(lengths) if each):
+        hashes, starts = shingles_of(said.hashes, said.starts, length)
+        numbers = np.repeat(np.arange(len(texts)), np.diff(starts))
+        own = lengths[numbers] == length
+        by_length[length] = (hashes[own], numbers[own])
     return Hashed(by_length, too_short)
 
 

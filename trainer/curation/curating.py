@@ -12,6 +12,7 @@ from trainer.corpus.sources import forgetting_changed
 from trainer.curation.deciding import Deciding
 from trainer.curation.plan import make_plan
 from trainer.curation.publishing import publish
+from trainer.curation.showing import Decided
 from trainer.records.holds import hold_reused
 from trainer.store.manifest import ArtifactRef, Manifest, find_damage, recall_manifest
 from trainer.store.storage import Store
@@ -37,6 +38,8 @@ def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
         decided.drop_duplicates()
         if (manifest := find_decisions(store, plan.key)) is None:  # else another process, which may be reading them already
             manifest = publish(decided)
+            for told in Decided(store, plan.key).warnings():
+                log.warning("%s", told)
     return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size())
 
 
@@ -47,4 +50,4 @@ def find_decisions(store: Store, key: str) -> Manifest | None:
         return None
     for file, problem in (damage := find_damage(store, key, manifest)).items():
         log.warning("%s/%s %s: deciding anew", store.path(key), file, problem)
-    return None if damage or not hold_reused(store, key, manifest.created) else manifest
+    return None if damage or not hold_reused(store, key) else manifest

@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.common.errors import StorageError
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.carrying import carried
 from trainer.corpus.pieces import Piece, is_cut_within_documents
 from trainer.curation.contamination import find_overlap
-from trainer.curation.duplicates import Clusters, are_paired, pair, read_pairs
+from trainer.curation.duplicates import Compared, Duplicates, Sharing, copies, find_sharing, is_found, read_sharing
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import divide, measure
 from trainer.curation.numbering import Numbering, number
-from trainer.curation.overlaps import NO_WORD, BorderWords, Overlap
+from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
 from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
 from trainer.curation.rules import columns_of, of_corpus
@@ -41,12 +43,15 @@ class Deciding:
         wanted, transform = self.options.decontaminate, self.options.transform
         self.overlap: Overlap | None = find_overlap(store, wanted, transform, plan.evaluation) if wanted else None
         self.tests = {corpus.name: of_corpus(plan.tests, corpus.name) for corpus, _ in plan.corpora}
-        self.borders = BorderWords(wanted.ngram - 1) if wanted and wanted.ngram > 1 else None
+        longest = self.overlap.longest if self.overlap else 1
+        self.borders = BorderWords(longest - 1) if longest > 1 else None
         self.measures = {
             corpus.name: measures_of(self.options, self.tests[corpus.name], self._overlaps(corpus))
             for corpus, _ in plan.corpora
         }
         self.size: Measure = Size()
+        self.duplicates: list[Duplicates] = []
+        self.compared: Compared | None = None
 
     def measure(self) -> None:
         """Have every document measured, and number them."""
@@ -63,7 +68,7 @@ class Deciding:
         texts = [(corpus.name, pieces, own) for (corpus, pieces), own in zip(self.plan.corpora, units, strict=True)]
         self.numbering: Numbering = number(self.store, texts, self.size)
         self.reasons = np.zeros(self.numbering.total, np.uint8)
-        self.originals: NDArray[Any] | None = None
+        self.shared: dict[str, list[NDArray[np.uint64]]] = {corpus.name: [] for corpus, _ in self.plan.corpora}
 
     def filter(self) -> None:
         """Put each document to the tests, in their order, and then to that of the evaluation sets."""
@@ -78,8 +83,10 @@ class Deciding:
                 for test, values in zip(bounds, each.unit.read(self.store, by, *(t.bound.field for t in bounds)), strict=True):
                     broken[(broken == 0) & test.breaks(values)] = self.plan.tests.index(test) + 1
             if self.overlap is not None:
-                (shared,) = each.unit.read(self.store, self.overlap, "ngrams")
-                broken[(broken == 0) & (shared > 0)] = self.number_of(CONTAMINATED)
+                (first,) = each.unit.read(self.store, self.overlap, "first")
+                goes = (broken == 0) & (first != NOTHING)
+                broken[goes] = self.number_of(CONTAMINATED)
+                self.shared[each.unit.corpus.name].append(first[goes])
             self.reasons[each.documents] = broken
 
         for corpus, pieces in self.plan.corpora:
@@ -94,14 +101,16 @@ class Deciding:
         first, stays = self.numbering.firsts[corpus], self.reasons == 0
         parts = first + np.flatnonzero(files[:-1] == files[1:])
         parts = parts[stays[parts] & stays[parts + 1]]
-        firsts, lasts = np.full((2, len(parts), borders.words), NO_WORD)
+        firsts, lasts = np.full((2, len(parts), borders.words), NOTHING)
         for each in self.numbering.units if len(parts) else []:
             if each.unit.corpus.name == corpus:
                 its_firsts, its_lasts = each.unit.read(self.store, borders, "firsts", "lasts")
                 for words, others, found in ((lasts, its_lasts, parts), (firsts, its_firsts, parts + 1)):
                     _, at, row = np.intersect1d(found, each.documents, assume_unique=True, return_indices=True)
                     words[at] = others[row]
-        shared = parts[self.overlap.across(lasts, firsts)]
+        across = self.overlap.across(lasts, firsts)
+        self.shared[corpus].append(across[across != NOTHING])
+        shared = parts[across != NOTHING]
         self.reasons[np.union1d(shared, shared + 1)] = self.number_of(CONTAMINATED)
 
     def _overlaps(self, corpus: CorpusConfig) -> list[Measure]:
@@ -110,36 +119,61 @@ class Deciding:
         return [each for each in (self.overlap, across) if each is not None]
 
     def drop_duplicates(self) -> None:
-        """Of documents that are the same, and then of those that resemble each other, leave the first.
+        """Drop all but the first of documents that are the same, and then near duplicates.
 
         The original of an exact copy is the first of the copies, also where that goes itself as a near duplicate.
         """
-        clusters = Clusters(self.numbering.total)
-        passes: list[tuple[str, Measure, int]] = []
         if self.options.exact is not None:
-            passes.append((EXACT, Digest.of(self.options.exact), 1))
+            folder = self._start_pass(Digest.of(self.options.exact))
+            self._drop(EXACT, copies(self.sharing(folder, 1, EXACT)))
         if self.options.near is not None:
-            passes.append((NEAR, Signature.of(self.options.near), self.options.near.bands))
-        for reason, by, keys in passes:
-            alive = self.reasons == 0
-            self._link(clusters, by, keys, alive, reason)
-            self.originals = clusters.settle(alive)
-            gone = alive & (self.originals != np.arange(len(alive), dtype=self.originals.dtype))
-            self.reasons[gone] = self.number_of(reason)
+            folder = self._start_pass(Signature.of(self.options.near))
+            self.compared = self._compare(folder, self.options.near)
+            self._drop(NEAR, self.compared.duplicates)
 
-    def _link(self, clusters: Clusters, by: Measure, keys: int, alive: NDArray[np.bool_], reason: str) -> None:
-        """Link the documents that share one of a measure's `keys` a document."""
-        url, started = self.job.store, start_pass(self.store, self.numbering.units, by, alive)
-        together, wanted = groups(self.numbering.units, keys), slices(keys * self.numbering.total)
-        missing = [each for each in wanted if not are_paired(self.store, started, each)]
+    def _start_pass(self, by: Measure) -> str:
+        return start_pass(self.store, self.numbering.units, by, self.reasons == 0)
+
+    def sharing(self, folder: str, keys: int, reason: str) -> Sharing:
+        """The documents of a pass that share one of their keys, of which each has so many."""
+        url, together, wanted = self.job.store, groups(self.numbering.units, keys), slices(keys * self.numbering.total)
+        missing = [each for each in wanted if not is_found(self.store, folder, each)]
         if missing:
-            with self.progress.bar(f"put keys of {reason}s in order", len(together), "parts") as bar:
-                self._carry(put_in_order, ((url, started, group, len(wanted)) for group in together), bar)
-            with self.progress.bar(f"find {reason}s", len(missing), "slices") as bar:
-                self._carry(pair, ((url, started, together, each) for each in missing), bar)
-        for each in wanted:
-            clusters.link(read_pairs(self.store, started, each))
-        forget_order(self.store, started, together)
+            with self.progress.bar(f"sort keys of {reason}s", len(together), "part") as bar:
+                self._carry(put_in_order, ((url, folder, group, len(wanted)) for group in together), bar)
+            with self.progress.bar(f"find {reason}s", len(missing), "slice") as bar:
+                self._carry(find_sharing, ((url, folder, together, each) for each in missing), bar)
+        found = read_sharing(self.store, folder, wanted)
+        forget_order(self.store, folder, together)
+        return found
+
+    def _compare(self, folder: str, near: NearConfig) -> Compared:
+        """Compare the documents that share a key by all their n-grams, unless that is done."""
+        from trainer.curation.near import compare, find_compared, forget_ngrams, gather, keep_compared, parts_of
+
+        if (known := find_compared(self.store, folder, near)) is not None:
+            return known
+        sharing = self.sharing(folder, near.bands, NEAR)
+        candidates = np.zeros(self.numbering.total, np.bool_)
+        candidates[sharing.documents] = True
+        parts = parts_of(folder, near, self.numbering.units, candidates)
+        total = int(candidates.sum())
+        with self.progress.bar("read documents that share a key", total, "document") as bar:
+            self._carry(gather, ((self.job.store, part, near.ngram) for part in parts), bar)
+        try:
+            with self.progress.bar("compare documents that share a key", total, "document") as bar:
+                found = compare(self.store, folder, parts, sharing, near, bar)
+            keep_compared(self.store, folder, near, found)
+        except StorageError:
+            if (known := find_compared(self.store, folder, near)) is None:
+                raise
+            found = known  # another curation of the same text was faster, and cleared away
+        forget_ngrams(self.store, parts)
+        return found
+
+    def _drop(self, reason: str, found: Duplicates) -> None:
+        self.reasons[found.documents] = self.number_of(reason)
+        self.duplicates.append(found)
 
     def number_of(self, reason: str) -> int:
         """What stands for a reason."""

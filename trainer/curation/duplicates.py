@@ -1,10 +1,10 @@
-"""Duplicates: documents that share a key, and what is linked through others that do.
+"""Duplicates: the documents that share a key, in groups, and the pairs that are duplicates of each other.
 
-A slice's pairs are kept in the store: a pass that is broken off goes on from them.
+The groups of each slice of keys are kept in the store, so that a pass that is broken off continues from them.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,87 +12,109 @@ from numpy.typing import NDArray
 from trainer.common.errors import StorageError
 from trainer.curation.arrays import is_intact, read_arrays, write_arrays
 from trainer.curation.slices import Group, Slice, read_slice
+from trainer.curation.texts import starts_of
 from trainer.engines.carriers import Advance
 from trainer.store.storage import Store
 
-PAIRS = "pairs"
-SETTLED_AT_ONCE = 2**22
+DOCUMENTS, SIZES = "documents", "sizes"
 
 
-def pair(url: str, folder: str, groups: Sequence[Group], of: Slice, advance: Advance) -> None:
-    """Find the pairs of one slice, unless they are in the store: of those that share a key, each with the first one.
+class Sharing(NamedTuple):
+    """Groups of at least two documents that share a key: the documents of each group, ascending, and the groups' sizes."""
+
+    documents: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class Duplicates(NamedTuple):
+    """Documents, ascending, and the one that each is a duplicate of.
+
+    `similarity` is the Jaccard similarity of the two sets of n-grams, `contained` the share of the document's n-grams that the
+    original has too.
+    """
+
+    documents: NDArray[np.int64]
+    originals: NDArray[np.int64]
+    similarity: NDArray[np.float32]
+    contained: NDArray[np.float32]
+
+
+class Compared(NamedTuple):
+    """Near duplicates, how many pairs were compared for them, and of how many documents that stay not all pairs were."""
+
+    duplicates: Duplicates
+    pairs: int
+    incomplete: int
+
+
+def find_sharing(url: str, folder: str, groups: Sequence[Group], of: Slice, advance: Advance) -> None:
+    """Find the documents that share a key of one slice, unless they are in the store.
 
     Raises `StorageError` if the keys that were put in order are gone or damaged.
     """
     store = Store(url)
-    if not are_paired(store, folder, of):
+    if not is_found(store, folder, of):
         try:
             rows = read_slice(store, folder, groups, of)
         except StorageError:
-            if not are_paired(store, folder, of):  # else another curation of the same text was faster, and cleared away
+            if not is_found(store, folder, of):  # else another curation of the same text was faster, and cleared away
                 raise
         else:
-            write_arrays(store, _file(folder, of), {PAIRS: _pairs(rows)})
+            write_arrays(store, _file(folder, of), _sharing(rows)._asdict())
     advance(1)
 
 
-def are_paired(store: Store, folder: str, of: Slice) -> bool:
-    """Whether the pairs of a slice are in the store."""
+def is_found(store: Store, folder: str, of: Slice) -> bool:
+    """Whether the groups of a slice are in the store."""
     return is_intact(store, _file(folder, of))
 
 
-def read_pairs(store: Store, folder: str, of: Slice) -> NDArray[np.int64]:
-    """The pairs of a slice: two columns, the first of those that share a key, and another one."""
-    (pairs,) = read_arrays(store, _file(folder, of), PAIRS)
-    return pairs
+def read_sharing(store: Store, folder: str, slices: Sequence[Slice]) -> Sharing:
+    """The groups of some slices. Groups of the same documents count once: similar documents share many keys.
+
+    All slices are read twice, so that only groups that count are held.
+    """
+    marks = [_marks(each) for each in _read_all(store, folder, slices)]
+    counts = np.zeros(sum(map(len, marks)), bool)
+    counts[np.unique(np.concatenate(marks), return_index=True)[1]] = True
+    counting = np.split(counts, np.cumsum([len(each) for each in marks])[:-1])
+    chosen = [_chosen(*each) for each in zip(_read_all(store, folder, slices), counting, strict=True)]
+    return Sharing(*map(np.concatenate, zip(*chosen, strict=True)))
+
+
+def _read_all(store: Store, folder: str, slices: Sequence[Slice]) -> Iterator[Sharing]:
+    return (Sharing(*read_arrays(store, _file(folder, each), DOCUMENTS, SIZES)) for each in slices)
+
+
+def _marks(of: Sharing) -> NDArray[np.uint64]:
+    """A number for each group that tells which documents it holds."""
+    mixed = (of.documents.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return np.add.reduceat(mixed, starts_of(of.sizes)[:-1]) if len(of.sizes) else mixed
+
+
+def _chosen(of: Sharing, groups: NDArray[np.bool_]) -> Sharing:
+    return Sharing(of.documents[np.repeat(groups, of.sizes)], of.sizes[groups])
+
+
+def copies(sharing: Sharing) -> Duplicates:
+    """Of groups that share no document, and whose documents are the same: all but the first of each."""
+    firsts = np.repeat(sharing.documents[starts_of(sharing.sizes)[:-1]], sharing.sizes)
+    others = np.flatnonzero(sharing.documents != firsts)
+    order = others[np.argsort(sharing.documents[others])]
+    ones = np.ones(len(order), np.float32)
+    return Duplicates(sharing.documents[order], firsts[order], ones, ones)
 
 
 def _file(folder: str, of: Slice) -> str:
-    return f"{folder}/pairs-{of.number:05d}-{of.of:05d}.npz"
+    return f"{folder}/sharing-{of.number:05d}-{of.of:05d}.npz"
 
 
-def _pairs(rows: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Of rows that are keys and, last, a document: the documents of equal keys, each with the first."""
-    order = np.lexsort(tuple(reversed(rows.T)))
-    rows = rows[order]
-    same = (rows[1:, :-1] == rows[:-1, :-1]).all(axis=1)
-    begins = np.concatenate([[True], ~same]) if len(rows) else np.empty(0, bool)
-    first = rows[np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0)), -1] if len(rows) else rows[:, -1]
-    others = ~begins
-    return np.column_stack([first[others], rows[others, -1]]).astype(np.int64)
-
-
-class Clusters:
-    """Documents that are linked by pairs, directly or through others. A cluster is known by its first document."""
-
-    def __init__(self, documents: int) -> None:
-        self.parents = np.arange(documents, dtype=np.uint32 if documents < 2**32 else np.int64)
-
-    def link(self, pairs: NDArray[np.int64]) -> None:
-        """Put the clusters of the documents of each pair together."""
-        ones, others = pairs.T
-        while len(ones):
-            ones, others = self._roots(ones), self._roots(others)
-            apart = ones != others
-            ones, others = np.minimum(ones, others)[apart], np.maximum(ones, others)[apart]
-            np.minimum.at(self.parents, others, ones)  # of several that one root is linked to, the least; the rest goes on
-
-    def settle(self, among: NDArray[np.bool_]) -> NDArray[Any]:
-        """Link some documents directly to the first one of their cluster; others stay linked to what they were linked to.
-
-        Returns what each document is linked to, itself if to no other. It is this object's own array.
-        """
-        for start in range(0, len(among), SETTLED_AT_ONCE):
-            documents = start + np.flatnonzero(among[start : start + SETTLED_AT_ONCE])
-            roots = self.parents[documents]
-            while ((above := self.parents[roots]) != roots).any():
-                self.parents[documents] = roots = above  # so that each round goes twice as far
-        return self.parents
-
-    def _roots(self, documents: NDArray[Any]) -> NDArray[Any]:
-        """The first document of each one's cluster, to which the documents are linked directly from now on."""
-        roots: NDArray[Any] = self.parents[documents]
-        while ((above := self.parents[roots]) != roots).any():
-            roots = above
-        self.parents[documents] = roots
-        return roots
+def _sharing(rows: NDArray[np.uint64]) -> Sharing:
+    """Of rows that are keys and, last, a document: the documents of equal keys."""
+    rows = rows[np.lexsort(tuple(reversed(rows.T)))]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)
+    sizes = np.diff(np.flatnonzero(np.append(begins, True)))
+    return Sharing(rows[np.repeat(sizes > 1, sizes), -1].astype(np.int64), sizes[sizes > 1])

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from trainer.chat.messages import MESSAGES
-from trainer.chat.records import Counts, read_records
+from trainer.chat.records import read_records
 from trainer.common.errors import ChangedFile, ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
@@ -26,6 +26,7 @@ from trainer.corpus.readers import Document, read_documents, refuse
 from trainer.corpus.sources import find_pieces
 from trainer.curation.task_texts import of_task
 from trainer.labelled.rows import Part
+from trainer.labelled.scan import bad_records
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
 from trainer.labelled.texts import read_texts
 from trainer.records.kinds import CHAT, task_of
@@ -167,9 +168,9 @@ def _read_split(
         column = data.text_columns.index(field)
         yield from ((row.part, row.number, row.texts[column]) for row in read_texts(data, split, parts))
         return
-    counts = Counts()
+    bad = bad_records(data, split)
     for place, part in enumerate(parts):
-        for number, conversation, _ in read_records(data, split, [part], counts, lambda conversation: None):
+        for number, conversation, _ in read_records(data, [part], bad, lambda conversation: None):
             yield from ((place, number, message.content) for message in conversation)
 
 

@@ -7,6 +7,7 @@ texts      how many there are in it
 too_short  how many of these have fewer than `least_words` words, and are not looked for
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,6 +48,12 @@ def example_numbers(files: NDArray[np.int64], records: NDArray[np.int64]) -> NDA
     return (files << RECORD_BITS) | records
 
 
+def example_of(numbers: NDArray[np.int64], hashes: Hashes, hashed: np.uint64) -> tuple[int, int]:
+    """The first example, by its file and its record, of an n-gram's hash, which is one of these."""
+    file, record = divmod(int(numbers[np.searchsorted(hashes, hashed)]), 1 << RECORD_BITS)
+    return file, record
+
+
 def pack_examples(examples: dict[int, NDArray[np.int64]], files: list[ExampleFile]) -> Arrays:
     """The arrays of a file."""
     columns = {name: np.array([getattr(file, name) for file in files]) for name in FILES}
@@ -59,6 +66,11 @@ def read_files(store: Store, key: str) -> list[ExampleFile]:
     return [ExampleFile(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
+def read_examples_of(store: Store, key: str, lengths: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+    """What stands for the first example of each hash that is kept under `key`, by the length of the n-grams."""
+    return dict(zip(lengths, read_arrays(store, examples_key(key), *map(str, lengths)), strict=True))
+
+
 class Origins:
     """Where hashes that are kept under a key come from. Raises `StorageError` if that is not in the store."""
 
@@ -68,6 +80,5 @@ class Origins:
 
     def find(self, length: int, hashed: np.uint64) -> Origin:
         """The first example that has an n-gram of so many words, by its hash, which is one of those looked for."""
-        place = int(np.searchsorted(self.hashes[length], hashed))
-        file, record = divmod(int(self.arrays[str(length)][place]), 1 << RECORD_BITS)
+        file, record = example_of(self.arrays[str(length)], self.hashes[length], hashed)
         return Origin(str(self.arrays["sha256"][file]), str(self.arrays["field"][file]), record + 1)

@@ -3,7 +3,24 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.characters import LINE_END, NUMBER, Hashes, Points, Positions
+from trainer.curation.characters import (
+    ALONE,
+    APOSTROPHE,
+    HYPHEN,
+    LETTER,
+    LINE_END,
+    MARK,
+    NUMBER,
+    OTHER,
+    SEVERAL,
+    SPACE,
+    UNDERSCORE,
+    Hashes,
+    Points,
+    Positions,
+    Said,
+    Spelling,
+)
 from trainer.curation.compiled import compiled
 
 START, FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x9E3779B97F4A7C15)
@@ -18,19 +35,123 @@ def _mix(value: np.uint64) -> np.uint64:
 
 
 @compiled
-def read_words(
-    points: Points, lower: NDArray[np.uint32], kinds: NDArray[np.uint8], first: Positions, end: Positions
-) -> tuple[Hashes, Hashes, NDArray[np.bool_]]:
-    """The hash of each word as it is and in lower case, which `lower` has of each code point, and whether it is a symbol."""
-    hashes, folded, symbol = np.empty(len(first), np.uint64), np.empty(len(first), np.uint64), np.empty(len(first), np.bool_)
-    for word in range(len(first)):
-        own, low, says = START, START, False
-        for at in range(first[word], end[word]):
-            own = (own ^ np.uint64(points[at])) * FACTOR
-            low = (low ^ np.uint64(lower[points[at]])) * FACTOR
-            says |= kinds[at] >= NUMBER
-        hashes[word], folded[word], symbol[word] = _mix(own), _mix(low), not says
-    return hashes, folded, symbol
+def count_words(kinds: NDArray[np.uint8], starts: Positions) -> Positions:
+    """How many runs of characters each text has that are no white space."""
+    counts = np.zeros(len(starts) - 1, np.int64)
+    for text in range(len(counts)):
+        is_space = True
+        for at in range(starts[text], starts[text + 1]):
+            was_space, is_space = is_space, kinds[at] < OTHER
+            counts[text] += was_space and not is_space
+    return counts
+
+
+@compiled
+def find_words(
+    points: Points, starts: Positions, kinds: NDArray[np.uint8],
+    first: Positions, end: Positions, hashes: Hashes, symbol: NDArray[np.bool_], word_starts: Positions,
+) -> None:  # fmt: skip
+    for text in range(len(starts) - 1):
+        at, stop = starts[text], starts[text + 1]
+        for word in range(word_starts[text], word_starts[text + 1]):
+            while kinds[at] < OTHER:
+                at += 1
+            own, says = START, False
+            first[word] = at
+            while at < stop and kinds[at] >= OTHER:
+                own = (own ^ np.uint64(points[at])) * FACTOR
+                says |= kinds[at] >= NUMBER
+                at += 1
+            end[word], hashes[word], symbol[word] = at, _mix(own), not says
+
+
+@compiled
+def find_said(points: Points, starts: Positions, spelling: Spelling) -> Said:
+    """The words of all texts that have a letter, a number or a mark."""
+    kinds, folded = spelling.kinds, spelling.folded
+    most = _most_said(points, starts, kinds)
+    first, end = np.empty(most, np.int64), np.empty(most, np.int64)
+    hashes, alone = np.empty(most, np.uint64), np.empty(most, np.bool_)
+    word_starts = np.zeros(len(starts), np.int64)
+    count = 0
+    for text in range(len(starts) - 1):
+        at, stop = starts[text], starts[text + 1]
+        while at < stop:
+            kind = kinds[points[at]]
+            if kind < UNDERSCORE:
+                at += 1
+                continue
+            own, says, is_alone = START, False, kind == ALONE
+            first[count], alone[count] = at, is_alone
+            while True:
+                says |= kind >= NUMBER
+                point = np.uint64(folded[points[at]])
+                if point >= SEVERAL:
+                    own = _add_several(own, int(point) - SEVERAL, spelling)
+                elif point:
+                    own = (own ^ point) * FACTOR
+                at += 1
+                following = kinds[points[at]] if at < stop else np.uint8(SPACE)
+                if following <= OTHER:
+                    break
+                if is_alone or not UNDERSCORE <= following < ALONE:
+                    on = _next_of_word(points, kinds, at, stop, kind, is_alone)
+                    if on < 0:
+                        break
+                    at, following = on, kinds[points[on]]
+                kind = following
+            end[count], hashes[count] = at, _mix(own)
+            count += says
+        word_starts[text + 1] = count
+    return Said(first[:count], end[:count], hashes[:count], alone[:count], word_starts)
+
+
+@compiled
+def _most_said(points: Points, starts: Positions, kinds: NDArray[np.uint8]) -> int:
+    """No fewer than the words of all texts."""
+    most = 0
+    for text in range(len(starts) - 1):
+        before = np.uint8(SPACE)
+        for at in range(starts[text], starts[text + 1]):
+            kind = kinds[points[at]]
+            if kind >= UNDERSCORE and (before < UNDERSCORE or before in (MARK, ALONE) or kind == ALONE):
+                most += 1
+            before = kind
+    return most
+
+
+@compiled
+def _add_several(own: np.uint64, number: int, spelling: Spelling) -> np.uint64:
+    """The hash with the characters that one is folded to."""
+    for at in range(spelling.starts[number], spelling.starts[number + 1]):
+        own = (own ^ np.uint64(spelling.several[at])) * FACTOR
+    return own
+
+
+@compiled
+def _next_of_word(points: Points, kinds: NDArray[np.uint8], at: int, stop: int, kind: int, is_alone: bool) -> int:
+    """Where a word goes on behind a character of this kind, if that is not plain; -1 if it ends here."""
+    following = kinds[points[at]]
+    if is_alone or following == ALONE:
+        return at if following == MARK else -1
+    if kind >= MARK and following == APOSTROPHE:
+        return at if at + 1 < stop and kinds[points[at + 1]] == LETTER else -1
+    if kind >= MARK and following == HYPHEN:
+        return _behind_hyphen(points, kinds, at + 1, stop)
+    return -1
+
+
+@compiled
+def _behind_hyphen(points: Points, kinds: NDArray[np.uint8], at: int, stop: int) -> int:
+    """Where a word goes on behind a hyphen, also if a line ends there; -1 if no letter follows."""
+    while at < stop and kinds[points[at]] == SPACE:
+        at += 1
+    if at < stop and kinds[points[at]] == LINE_END:
+        at = _behind_line_end(points, at, stop)
+        while at < stop and kinds[points[at]] == SPACE:
+            at += 1
+        return at if at < stop and kinds[points[at]] == LETTER else -1
+    return at if at < stop and kinds[points[at]] == LETTER and kinds[points[at - 1]] == HYPHEN else -1
 
 
 @compiled
@@ -94,6 +215,36 @@ def find_shingles(folded: Hashes, word_starts: Positions, n: int, starts: Positi
                 shingle += 1
         if shingle < starts[text + 1]:
             hashes[shingle] = _mix(total)
+
+
+@compiled
+def among(hashes: Hashes, wanted: Hashes, filled: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which of some hashes are among those wanted, which are sorted; `filled` is what `fill` made of them."""
+    found = np.zeros(len(hashes), np.bool_)
+    shift = np.uint64(64 - _bits(len(filled)))
+    for at in range(len(hashes)):
+        if filled[hashes[at] >> shift]:
+            place = np.searchsorted(wanted, hashes[at])
+            found[at] = place < len(wanted) and wanted[place] == hashes[at]
+    return found
+
+
+@compiled
+def fill(wanted: Hashes, size: int) -> NDArray[np.bool_]:
+    """A table of `size`, a power of two, of which numbers' first bits occur: it tells most hashes from those wanted."""
+    filled = np.zeros(size, np.bool_)
+    shift = np.uint64(64 - _bits(size))
+    for each in wanted:
+        filled[each >> shift] = True
+    return filled
+
+
+@compiled
+def _bits(size: int) -> int:
+    bits = 0
+    while 1 << bits < size:
+        bits += 1
+    return bits
 
 
 @compiled

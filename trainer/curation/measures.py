@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from trainer.common.errors import CorpusError
 from trainer.corpus.readers import Document
 from trainer.curation.characters import UNICODE
+from trainer.curation.matching import matching
 from trainer.curation.texts import Texts
 from trainer.store.manifest import fingerprint
 
@@ -40,6 +41,11 @@ class Batch:
         if len(others):
             found[others] = find(texts)
         return found
+
+    @cached_property
+    def matching(self) -> Texts:
+        """The texts as they are compared with evaluation sets."""
+        return matching(self.texts)
 
     @cached_property
     def _others(self) -> tuple[NDArray[np.intp], Texts]:

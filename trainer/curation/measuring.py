@@ -2,6 +2,7 @@
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a document, and
                      pieces      the digest of each piece; counts, its documents
+    measures/CORPUS-READING/MEASURE-OPTIONS/HAND/…    the same of corpora of more units than a folder should have names
 
 The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from an
 older file of the unit, so that a changed file is measured alone.
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import RecordError, how_to_skip
+from trainer.common.bad_records import BadRecords
 from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
@@ -25,7 +26,7 @@ from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import transform_options
 from trainer.corpus.pieces import Piece, dealt
 from trainer.corpus.readers import Document
-from trainer.corpus.shards import batches
+from trainer.corpus.shards import batches, text_bytes
 from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
@@ -36,10 +37,14 @@ from trainer.store.storage import Store
 
 FORMAT = 1
 UNIT_BYTES = 16 * 2**20
-MOST_UNITS = 4096
+"""As much raw text as a worker can hold the measures of, however large the corpus is."""
+
+HANDS = 4096
+"""Of a corpus of more units than these, those are in one folder whose numbers leave the same remainder."""
+
 BATCH_BYTES, BATCH_DOCUMENTS = 2**20, 2048
 PIECES, COUNTS = "pieces", "counts"
-OF_A_UNIT = re.compile(r"(\d{5})-(\d{5})-[0-9a-f]{16}\.npz")
+OF_A_UNIT = re.compile(r"(\d{5,})-(\d{5,})-[0-9a-f]{16}\.npz")
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,19 @@ class Unit:
 
     def key(self, measure: Measure) -> str:
         digest = hashlib.sha256(self.digests.tobytes()).hexdigest()[:16]
-        return f"{self.folder_for(measure)}/{self.number:05d}-{self.count:05d}-{digest}.npz"
+        folder = self.folder_for(measure) if self.count <= HANDS else self.hand_for(measure)
+        return f"{folder}/{self.number:05d}-{self.count:05d}-{digest}.npz"
+
+    def hand_for(self, measure: Measure) -> str:
+        """Where that is kept of a corpus of many units: beside what was kept of this unit when they were fewer, or more."""
+        return f"{self.folder_for(measure)}/{self.number % HANDS:05d}"
 
 
 def divide(
     corpus: CorpusConfig, pieces: Sequence[Piece], transform: TransformConfig | None, columns: Sequence[str]
 ) -> list[Unit]:
     """A corpus in units. A piece goes by its name, and their number is a power of two, so that most stay as they were."""
-    wanted = max(1, min(MOST_UNITS, sum(piece.size for piece in pieces) // UNIT_BYTES))
+    wanted = max(1, sum(piece.size for piece in pieces) // UNIT_BYTES)
     count = 1 << (wanted - 1).bit_length()
     folder = f"measures/{corpus.name}-{fingerprint([FORMAT, reading_options(corpus), transform_options(transform)])}"
     return [
@@ -117,16 +127,17 @@ def measure(url: str, unit: Unit, measures: Sequence[Measure], advance: Advance)
 
 def _known_rows(store: Store, unit: Unit, measure: Measure) -> dict[bytes, Rows]:
     """What older files of a unit hold of its pieces, by their digests."""
-    folder, _, own = unit.key(measure).rpartition("/")
+    own = unit.key(measure)
     wanted = set(unit.digests.tolist())
     known: dict[bytes, Rows] = {}
-    for name in store.names(folder):
-        if not (match := OF_A_UNIT.fullmatch(name)):
+    folders = (unit.folder_for(measure), unit.hand_for(measure))
+    for key in (f"{folder}/{name}" for folder in folders for name in store.names(folder)):
+        if not (match := OF_A_UNIT.fullmatch(key.rpartition("/")[2])):
             continue
         number, count = int(match[1]), int(match[2])
-        if wanted <= known.keys() or name == own or unit.number % count != number:
+        if wanted <= known.keys() or key == own or unit.number % count != number:
             continue
-        if (arrays := read_intact(store, f"{folder}/{name}")) is None:
+        if (arrays := read_intact(store, key)) is None:
             continue
         digests, counts = arrays.pop(PIECES).tolist(), arrays.pop(COUNTS)
         for digest, end, documents in zip(digests, np.cumsum(counts), counts, strict=True):
@@ -142,22 +153,16 @@ def _measure_pieces(
     found: dict[Measure, list[Rows]] = {each: [each(Batch([]))] for each in measures}
     places: list[tuple[Piece, int]] = []
     counts = np.zeros(len(pieces), np.int64)
-
-    bad: list[RecordError] = []
-
-    def on_bad(error: RecordError) -> None:
-        bad.append(error)
-        if len(bad) > unit.corpus.max_bad_records:
-            raise RecordError(f"{error}{how_to_skip(unit.corpus.max_bad_records)}") from error
+    bad = BadRecords(unit.corpus.max_bad_records)
 
     def documents() -> Iterator[Document]:
         for number, piece in enumerate(pieces):
-            for document in read_curated(piece, unit.corpus, on_bad, unit.transform, columns=unit.columns):
+            for document in read_curated(piece, unit.corpus, bad.add, unit.transform, columns=unit.columns):
                 places.append((piece, int(counts[number])))
                 counts[number] += 1
                 yield document
 
-    for batch in map(Batch, batches(documents(), BATCH_BYTES, BATCH_DOCUMENTS)):
+    for batch in map(Batch, batches(documents(), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS)):
         for each in measures:
             try:
                 found[each].append(each(batch))

@@ -4,6 +4,7 @@ They do not depend on how the work was divided, and who of several duplicates st
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,9 @@ from trainer.corpus.pieces import Piece
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import COUNTS, Unit
 from trainer.store.storage import Store
+
+READERS = 16
+"""Units that are read at the same time: a large corpus has tens of thousands, and a store may answer from afar."""
 
 
 def numbers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -53,10 +57,11 @@ def number(store: Store, corpora: Sequence[tuple[str, Sequence[Piece], Sequence[
         places = {piece: place for place, piece in enumerate(pieces)}
         own = np.zeros(len(pieces), np.int64)
         of_units = []
-        for unit in units:
-            at = np.array([places[piece] for piece in unit.pieces], np.int64)
-            (own[at],) = unit.read(store, measure, COUNTS)
-            of_units.append(at)
+        with ThreadPoolExecutor(READERS) as pool:
+            for unit, (found,) in zip(units, pool.map(lambda unit: unit.read(store, measure, COUNTS), units), strict=True):
+                at = np.array([places[piece] for piece in unit.pieces], np.int64)
+                own[at] = found
+                of_units.append(at)
         starts = total + np.cumsum(own) - own
         numbered += [Numbered(unit, starts[at], own[at]) for unit, at in zip(units, of_units, strict=True)]
         firsts[name], counts[name] = total, own

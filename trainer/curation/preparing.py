@@ -4,6 +4,7 @@ from trainer.common.progress import Progress
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus import preparation
+from trainer.corpus.decisions import corpora_left
 from trainer.corpus.preparation import PreparedData, prepare_corpus, prepare_tokenizer
 from trainer.corpus.tokenizer_making import find_tokenizer
 from trainer.store.storage import Store
@@ -17,7 +18,8 @@ def prepare(job: PrepareJob, progress: Progress) -> PreparedData:
 
         decisions = curate(job, progress).key
     tokenizer = prepare_tokenizer(job, progress, decisions)
-    shards = [prepare_corpus(job, corpus.name, tokenizer.key, progress, decisions) for corpus in job.data.corpora]
+    corpora = corpora_left(Store(job.store), job.data, decisions)
+    shards = [prepare_corpus(job, corpus.name, tokenizer.key, progress, decisions) for corpus in corpora]
     return PreparedData(tokenizer=tokenizer, shards=shards)
 
 

@@ -12,9 +12,14 @@ from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
 from trainer.corpus.sources import reading_options
 from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
-from trainer.curation.examples import examples_key, read_files
+from trainer.curation.duplicates import Duplicates
+from trainer.curation.examples import examples_key, read_examples_of, read_files
+from trainer.curation.frequent import name_frequent
+from trainer.curation.overlaps import read_hashes
 from trainer.curation.plan import EXACT, NEAR, functions_of
 from trainer.store.manifest import Manifest, publish_folder
+
+NO_DUPLICATES = Duplicates(*np.empty((2, 0), np.int64), *np.empty((2, 0), np.float32))
 
 
 def publish(decided: Deciding) -> Manifest:
@@ -60,6 +65,7 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
         "first_documents": decided.numbering.firsts,
         "documents": decided.numbering.total,
         "table": table,
+        "compared": {"pairs": compared.pairs, "incomplete": compared.incomplete} if (compared := decided.compared) else None,
         "kept_out": _kept_out(decided),
         "functions": functions_of(decided.plan.tests),
         "piece_bytes": decided.job.data.shards.piece_bytes,
@@ -76,22 +82,38 @@ def _kept_out(decided: Deciding) -> dict[str, Any] | None:
     return {
         "ngram": wanted.ngram, "least_words": wanted.least_words, "key": key, "examples": examples_key(key),
         "files": describe(decided.plan.evaluation), "texts": [file._asdict() for file in read_files(decided.store, key)],
+        "frequent": _frequent(decided, key),
     }  # fmt: skip
+
+
+def _frequent(decided: Deciding, key: str) -> list[dict[str, Any]]:
+    hashes = read_hashes(decided.store, key)
+    return name_frequent(
+        {corpus: np.concatenate(parts) for corpus, parts in decided.shared.items() if parts},
+        {corpus: int(counts.sum()) for corpus, counts in decided.numbering.counts.items()},
+        hashes,
+        read_examples_of(decided.store, key, hashes),
+        decided.plan.evaluation,
+        decided.options.transform,
+    )
 
 
 def _of_corpus(decided: Deciding, name: str) -> dict[str, NDArray[Any]]:
     own = _documents(decided, name)
-    originals = decided.originals[own] if decided.originals is not None else np.arange(own.start, own.stop)
-    reasons = decided.reasons[own]
-    duplicates = np.flatnonzero(np.isin(reasons, [decided.number_of(name) for name in (EXACT, NEAR) if name in decided.names]))
+    found = [np.concatenate(arrays) for arrays in zip(NO_DUPLICATES, *decided.duplicates, strict=True)]
+    order = np.argsort(found[0])
+    order = order[slice(*np.searchsorted(found[0][order], (own.start, own.stop)))]
+    duplicates, *rest = (array[order] for array in found)
     return {
-        "counts": decided.numbering.counts[name], "reasons": reasons,
-        "duplicates": duplicates, "originals": originals[duplicates].astype(np.int64),
+        "counts": decided.numbering.counts[name], "reasons": decided.reasons[own], "duplicates": duplicates - own.start,
+        **dict(zip(Duplicates._fields[1:], rest, strict=True)),
     }  # fmt: skip
 
 
 def _require_some(corpus: str, table: list[dict[str, Any]]) -> None:
-    if table[0]["documents"]:
+    """Raise `CorpusError` if rules let nothing of a corpus through; of duplicates the other one stays, in another corpus."""
+    left = [line for line in table if line["reason"] in ("kept", EXACT, NEAR)]
+    if any(line["documents"] for line in left):
         return
     if not any(line["documents"] for line in table):
         raise CorpusError(f"corpus {corpus!r} has no document: its files are empty, or hold none that can be read")

@@ -1,7 +1,7 @@
 """What the repetition rules of Gopher compare (Rae et al. 2021, table A1), for each text.
 
-The n-grams are of words as they are written, symbols among them. An n-gram is known by the numbers of the two (n - 1)-grams
-that it is made of; one of which a part occurs once occurs once itself, and needs no number.
+The n-grams are of words as they are written, as they stand between white space. An n-gram is known by the numbers of the
+two (n - 1)-grams that it is made of; one of which a part occurs once occurs once itself, and needs no number.
 """
 
 import numpy as np

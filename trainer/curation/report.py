@@ -2,17 +2,22 @@
 
 import re
 from collections.abc import Iterator, Set
+from itertools import pairwise
+from typing import Any
 
 from trainer.common.errors import ConfigError, PipelineError
-from trainer.common.formats import count, size
+from trainer.common.formats import count, plural, size
 from trainer.common.outages import tell_failure
 from trainer.common.plain_values import show_json
 from trainer.common.showing import show
-from trainer.curation.showing import Decided, Shown
+from trainer.config.corpora import CorpusConfig
+from trainer.curation.showing import BINS, Decided, Shown
+from trainer.curation.side_by_side import side_by_side
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.store.storage import Store
 
 TOLD_CHARACTERS = 400
+CLUSTERS = 5
 ADDRESS = re.compile(r"(.+)#([1-9]\d*)")
 
 
@@ -32,7 +37,10 @@ def tell(
     if as_json:
         shown = [{**each._asdict(), "place": str(each.place), "corpus": each.place.corpus} for each in found]
         table = {name: lines for name, lines in decided.manifest.details["table"].items() if name in corpora}
-        show_json({"key": decided.key, "table": table, "documents": shown})
+        alike = {corpus.name: _alike(decided, corpus) for corpus in decided.corpora if corpus.name in corpora}
+        duplicates = {"compared": decided.manifest.details["compared"], "corpora": alike}
+        told = {"table": table, "duplicates": duplicates, "warnings": list(decided.warnings()), "documents": shown}
+        show_json({"key": decided.key, **told})
     elif reason is None and document is None:
         show("\n".join([*_table(decided, corpora), ""]))
     else:
@@ -47,6 +55,17 @@ def _parse(document: str) -> tuple[str, int]:
     return match[1], int(match[2])
 
 
+def _alike(decided: Decided, corpus: CorpusConfig) -> dict[str, Any]:
+    """What is known of a corpus's duplicates, for programs."""
+    bins = zip(pairwise(BINS), decided.similarities(corpus), strict=True)
+    return {
+        "similarities": [{"least": least, "most": most, "documents": found} for (least, most), found in bins],
+        "clusters": [
+            {"original": str(each.original), "duplicates": each.duplicates} for each in decided.clusters(corpus, CLUSTERS)
+        ],
+    }
+
+
 def _table(decided: Decided, corpora: Set[str]) -> Iterator[str]:
     yield decided.key
     yield describe_decisions(decided.manifest.details)
@@ -56,12 +75,26 @@ def _table(decided: Decided, corpora: Set[str]) -> Iterator[str]:
                 f"  {row['corpus']:<16} {row['reason']:<48} {count(row['documents']):>12} {row['share']:>8} "
                 f"{size(row['bytes']):>10}"
             )
+    for corpus in decided.corpora:
+        if corpus.name in corpora and any(counts := decided.similarities(corpus)):
+            bins = (
+                f"{least:g} to {most:g}: {count(found)}"
+                for (least, most), found in zip(pairwise(BINS), counts, strict=True)
+                if found
+            )
+            yield f"{corpus.name}: near duplicates by similarity to the document that stays: {', '.join(bins)}"
+        for each in decided.clusters(corpus, CLUSTERS) if corpus.name in corpora else []:
+            yield f"{corpus.name}: {plural(each.duplicates, 'duplicate')} of {each.original}"
+    yield from (f"warning: {told}" for told in decided.warnings())
     yield "--reason NAME shows examples, --document PATH#N one document"
 
 
 def _describe(each: Shown) -> Iterator[str]:
     yield f"{each.place} of {each.place.corpus}: {each.reason}"
     yield f"  {each.why}"
+    if each.original is not None and each.original != each.text:
+        yield from side_by_side(each.text, each.original)
+        return
     text = each.text if len(each.text) <= TOLD_CHARACTERS else f"{each.text[:TOLD_CHARACTERS]}…"
     yield from (f"  | {line}" for line in text.splitlines())
     yield ""

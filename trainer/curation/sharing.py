@@ -1,6 +1,6 @@
 """What a document shares with evaluation sets, told with the example that it shares it with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.curation.examples import Origins
-from trainer.curation.measures import composed
-from trainer.curation.overlaps import Overlap, overlaps
-from trainer.curation.texts import Texts, shingles
+from trainer.curation.matching import matching, matching_words
+from trainer.curation.overlaps import Overlap, Wanted, overlaps, read_hashes
+from trainer.curation.texts import Texts
 from trainer.store.storage import Store
 
 
@@ -22,6 +22,18 @@ class Shared(NamedTuple):
     hashed: np.uint64
 
 
+def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
+    """The first words of a text among the shortest n-grams that are looked for and that it has."""
+    texts = matching(Texts([text]))
+    said = matching_words(texts)
+    for each in wanted:
+        hashes, places, _ = each.places(said.hashes, said.starts)
+        if len(places):
+            first, last = places[0], min(places[0] + each.length, len(said.first)) - 1
+            return Shared(texts.strings[0][said.first[first] : said.end[last]], each.length, hashes[first])
+    return None
+
+
 class Sharing:
     """What documents share with the evaluation sets that decisions kept out, of which their manifest says `kept_out`."""
 
@@ -30,16 +42,7 @@ class Sharing:
 
     def find(self, text: bytes) -> Shared | None:
         """The first words of a text that an evaluation set has too. Raises `StorageError` if what it has is gone."""
-        texts = composed(Texts([text]))
-        words = texts.words
-        spoken = np.flatnonzero(~words.symbol)
-        for length, wanted in overlaps(self.overlap).items():
-            hashes, _ = shingles(texts, length)
-            found = np.flatnonzero(np.isin(hashes, wanted))
-            if len(found):
-                first, last = spoken[found[0]], spoken[min(found[0] + length, len(spoken)) - 1]
-                return Shared(texts.strings[0][words.first[first] : words.end[last]], length, hashes[found[0]])
-        return None
+        return find_words(text, overlaps(self.overlap))
 
     def tell(self, text: bytes) -> str | None:
         """The same with the first example that has them; None if there are none."""
@@ -62,4 +65,5 @@ class Sharing:
 
 @cache
 def _origins(of: Overlap) -> Origins:
-    return Origins(Store(of.url), of.key, overlaps(of))
+    store = Store(of.url)
+    return Origins(store, of.key, read_hashes(store, of.key))

@@ -9,22 +9,28 @@ import numpy as np
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_one_line
+from trainer.common.nearest import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
 from trainer.corpus.readers import ignore
-from trainer.curation.measures import Batch
-from trainer.curation.plan import CONTAMINATED
+from trainer.curation.measures import Batch, Measure
+from trainer.curation.plan import CONTAMINATED, EXACT, NEAR
 from trainer.curation.rules import all_tests, columns_of
 from trainer.curation.sharing import Sharing
-from trainer.curation.texts import Texts, shingles
+from trainer.curation.telling import decision_warnings
 from trainer.store.manifest import MANIFEST, Manifest, read_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
 KEPT = "kept"
+BINS = (0.0, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1.0)
+"""Bounds of similarities; the last bin holds its end too."""
+
+LARGE_CLUSTER, LEAST_IN_CLUSTER = 0.01, 10
+"""The share and the number of a corpus's documents that are duplicates of one, from which on a warning is due."""
 
 
 class Place(NamedTuple):
@@ -39,12 +45,21 @@ class Place(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """A document, what was decided of it, why, and its text."""
+    """A document, what was decided of it, why, and its text; of a duplicate the text of its original too."""
 
     place: Place
     reason: str
     why: str
     text: str
+    original: str | None = None
+
+
+class Cluster(NamedTuple):
+    """A document, and how many documents of a corpus are duplicates of it, directly or as a copy of one that is."""
+
+    original: Place
+    corpus: str
+    duplicates: int
 
 
 class Decided:
@@ -67,7 +82,7 @@ class Decided:
     def examples(self, reason: str, corpus: str | None, count: int) -> Iterator[Shown]:
         """Some documents that go for a reason, from all over a corpus or each. Raises `ConfigError` for an unknown reason."""
         if reason not in self.reasons:
-            raise ConfigError(f"{self.key} knows no reason {reason!r}; it has {', '.join(map(repr, self.reasons))}")
+            raise ConfigError(f"{self.key} knows no reason {reason!r}; {tell_nearest(reason, self.reasons)}")
         for each in self.named(corpus):
             found = np.flatnonzero(self.of(each.name).reasons == self.reasons.index(reason))
             for number in found[:: max(1, len(found) // count)][:count]:
@@ -112,21 +127,32 @@ class Decided:
         own = self.of(corpus.name)
         batch = self._read(corpus, number)
         reason = self.reasons[own.reasons[number]]
-        return Shown(self._place(corpus, number), reason, self._why(corpus, number, reason, batch), batch.texts.strings[0])
+        place, why, (text,) = self._place(corpus, number), self._why(corpus, number, reason, batch), batch.texts.strings
+        if (at := own.duplicate(number)) is None:
+            return Shown(place, reason, why, text)
+        (original,) = self._read(*self._find(int(own.originals[at]))).texts.strings
+        return Shown(place, reason, why, text, original)
 
     def _why(self, corpus: CorpusConfig, number: int, reason: str, batch: Batch) -> str:
         own = self.of(corpus.name)
         if (test := self.tests.get(reason)) is not None:
             (value,) = test.measure(batch)[test.bound.field]
-            return test.tell(value)
+            return f"{self._by_others(test.measure)}{test.tell(value)}"
         if reason == CONTAMINATED:
             return self._why_contaminated(corpus, number, batch.documents[0].text)
-        if number in (at := own.duplicates):
-            return self._why_duplicate(int(own.originals[np.searchsorted(at, number)]), batch.texts)
+        if (at := own.duplicate(number)) is not None:
+            return self._why_duplicate(own, at, reason)
         return "no rule speaks against it"
+
+    def _by_others(self, measure: Measure) -> str:
+        """What goes before a figure that is measured in another way than when the decision was made."""
+        known = any(folder.endswith(f"/{measure.folder}") for folder in self.manifest.details["measures"])
+        return "" if known else "when this was decided, it was measured in another way; today: "
 
     def _why_contaminated(self, corpus: CorpusConfig, number: int, text: bytes) -> str:
         sharing = Sharing(self.store, self.manifest.details["kept_out"])
+        if others := self._by_others(sharing.overlap):
+            return f"{others}it shares {sharing.tell(text) or 'nothing'}"
         if told := sharing.tell(text):
             return f"it shares {told}"
         own, path = self.of(corpus.name), self._place(corpus, number).path
@@ -138,26 +164,61 @@ class Decided:
                     return f"with the {where} part of its file it shares {told}"
         return "it shares words with an evaluation set that begin in one part of its file and end in the next"
 
-    def _why_duplicate(self, original: int, texts: Texts) -> str:
-        """Why a document goes of which this is the original, counted over all corpora."""
-        corpus = self._corpus_of(original)
-        number = original - self.of(corpus.name).first
-        place, other = self._place(corpus, number), self._read(corpus, number)
-        share = f"they share {self._similarity(texts, other.texts):.0%} of their n-grams"
-        reason = self.reasons[self.of(corpus.name).reasons[number]]
-        if reason == KEPT:
+    def _why_duplicate(self, own: CorpusDecisions, at: int, reason: str) -> str:
+        """Why the document at this place among the duplicates of a corpus goes."""
+        corpus, number = self._find(int(own.originals[at]))
+        place, its_reason = self._place(corpus, number), self.reasons[self.of(corpus.name).reasons[number]]
+        if reason == EXACT:
+            normalised = self.options.exact.normalise if self.options.exact else []
+            share = f"they are the same but for {', '.join(normalised)}" if normalised else "they are the same"
+        else:
+            share = (
+                f"the similarity of their n-grams is {own.similarity[at]:.2f}, and that one has {own.contained[at]:.0%} of its"
+            )
+        if its_reason == KEPT:
             return f"{place} stays in its place; {share}"
-        return f"it is a copy of {place}, {share}; that one goes as {reason}: {self._why(corpus, number, reason, other)}"
+        why = self._why(corpus, number, its_reason, self._read(corpus, number))
+        return f"it is a copy of {place}; that one goes as {its_reason}: {why}"
 
-    def _similarity(self, one: Texts, other: Texts) -> float:
-        ngram = self.options.near.ngram if self.options.near else 5
-        first, second = (set(shingles(texts, ngram)[0].tolist()) for texts in (one, other))
-        return len(first & second) / len(first | second) if first | second else 1.0
+    def clusters(self, corpus: CorpusConfig, most: int) -> list[Cluster]:
+        """The documents that have the most duplicates in a corpus."""
+        originals = self.of(corpus.name).originals
+        roots = originals.copy()
+        for other in map(self.of, (each.name for each in self.corpora)):  # a copy may be one of a near duplicate
+            if len(other.duplicates):
+                at = np.minimum(np.searchsorted(other.duplicates, originals - other.first), len(other.duplicates) - 1)
+                again = other.duplicates[at] == originals - other.first
+                roots[again] = other.originals[at[again]]
+        found, counts = np.unique(roots, return_counts=True)
+        largest = np.argsort(-counts, kind="stable")[:most]
+        return [Cluster(self._place(*self._find(int(found[each]))), corpus.name, int(counts[each])) for each in largest]
 
-    def _corpus_of(self, number: int) -> CorpusConfig:
+    def similarities(self, corpus: CorpusConfig) -> list[int]:
+        """How many near duplicates of a corpus have a similarity within each of the `BINS`."""
+        own = self.of(corpus.name)
+        if NEAR not in self.reasons:
+            return [0] * (len(BINS) - 1)
+        near = own.reasons[own.duplicates] == self.reasons.index(NEAR)
+        return [int(count) for count in np.histogram(own.similarity[near].astype(np.float64), BINS)[0]]
+
+    def warnings(self) -> Iterator[str]:
+        """What may be wrong with the decisions, a sentence each."""
+        yield from decision_warnings(self.manifest.details)
+        for corpus in self.corpora:
+            documents = int(self.of(corpus.name).counts.sum())
+            for each in self.clusters(corpus, 1):
+                if each.duplicates >= max(LEAST_IN_CLUSTER, LARGE_CLUSTER * documents):
+                    yield (
+                        f"corpus {corpus.name!r}: {each.duplicates:,} of its documents ({each.duplicates / documents:.1%}) are "
+                        f"duplicates of one, {each.original}"
+                    )
+
+    def _find(self, document: int) -> tuple[CorpusConfig, int]:
+        """The corpus of a document that is counted over all corpora, and its number there."""
         firsts = self.manifest.details["first_documents"]
-        name = max((first, position) for position, first in enumerate(firsts.values()) if first <= number)[1]
-        return next(corpus for corpus in self.corpora if corpus.name == list(firsts)[name])
+        name = max((first, position) for position, first in enumerate(firsts.values()) if first <= document)[1]
+        corpus = next(corpus for corpus in self.corpora if corpus.name == list(firsts)[name])
+        return corpus, document - firsts[corpus.name]
 
     def _place(self, corpus: CorpusConfig, number: int) -> Place:
         own = self.of(corpus.name)

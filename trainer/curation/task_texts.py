@@ -66,6 +66,6 @@ def question_fields(task: LocalTask, where: str) -> list[str]:
         raise ConfigError(f"{where}: task {task.name!r} makes its questions by a function, or tells none; {INSTEAD}")
     try:
         named = find_undeclared_variables(Environment().parse(said))
-    except TemplateError as error:
+    except (TemplateError, RecursionError) as error:
         raise ConfigError(f"{where}: the question of task {task.name!r} is no template of jinja2: {error}") from error
     return sorted(named) or [said]

@@ -31,6 +31,7 @@ class Quality(Measure):
     """What Gopher's quality rules compare."""
 
     name: ClassVar[str] = "quality"
+    version: ClassVar[int] = 2
 
     def __call__(self, batch: Batch) -> Rows:
         from trainer.curation.quality import quality
@@ -43,6 +44,7 @@ class Repetition(Measure):
     """What Gopher's repetition rules compare."""
 
     name: ClassVar[str] = "repetition"
+    version: ClassVar[int] = 2
 
     def __call__(self, batch: Batch) -> Rows:
         from trainer.curation.repetition import repetition

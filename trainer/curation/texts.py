@@ -11,31 +11,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.characters import (
-    APOSTROPHE,
-    LETTER,
-    MARK,
-    OTHER,
-    UNDERSCORE,
     Hashes,
     Points,
     Positions,
+    Said,
+    Spelling,
     kinds_of_characters,
-    lower_case,
+    plain_spelling,
 )
 
 
 class Words(NamedTuple):
-    """The words of all texts: characters `[first, end)` each, those of text t at `[starts[t], starts[t + 1])`.
+    """What stands between white space: characters `[first, end)` each, those of text t at `[starts[t], starts[t + 1])`.
 
-    A word is a run of letters, numbers, marks and underscores, with the apostrophes between its letters, or any other single
-    character that is no white space. A symbol is a word without letter, number or mark.
+    So the papers count words. A symbol is a word without letter, number or mark.
     """
 
     first: Positions
     end: Positions
     hashes: Hashes
-    folded: Hashes
-    """Those of the words with each character in lower case."""
     symbol: NDArray[np.bool_]
     starts: Positions
 
@@ -82,27 +76,21 @@ class Texts:
 
     @cached_property
     def words(self) -> Words:
-        """The words of all texts."""
-        from trainer.curation.loops import read_words
+        """The words of all texts, as they are counted."""
+        from trainer.curation.loops import count_words, find_words
 
-        visible, apart = self.kinds >= OTHER, ~self._joined()
-        first, last = np.flatnonzero(visible & apart[:-1]), np.flatnonzero(visible & apart[1:])
-        del visible, apart  # of a document of any size they take as much as its text, each
-        end = np.add(last, 1, out=last)
-        hashes, folded, symbol = read_words(self.points, lower_case(), self.kinds, first, end)
-        return Words(first, end, hashes, folded, symbol, np.searchsorted(first, self.starts))
+        starts = starts_of(count_words(self.kinds, self.starts))
+        total = int(starts[-1])
+        first, end, hashes = np.empty(total, np.int64), np.empty(total, np.int64), np.empty(total, np.uint64)
+        words = Words(first, end, hashes, np.empty(total, np.bool_), starts)
+        find_words(self.points, self.starts, self.kinds, *words)
+        return words
 
-    def _joined(self) -> NDArray[np.bool_]:
-        """Whether each character is of one word with the one before it; one more for the end of the last text."""
-        kinds = self.kinds
-        in_word = kinds >= UNDERSCORE
-        marks = np.flatnonzero(kinds == APOSTROPHE)
-        marks = marks[~np.isin(marks, self.starts) & ~np.isin(marks + 1, self.starts)]
-        in_word[marks] = (kinds[marks - 1] >= MARK) & (kinds[marks + 1] == LETTER)
-        joined = np.zeros(len(kinds) + 1, np.bool_)
-        np.logical_and(in_word[1:], in_word[:-1], out=joined[1:-1])
-        joined[self.starts] = False
-        return joined
+    def said(self, spelling: Spelling | None = None) -> Said:
+        """The words of all texts as they are compared: in lower case, unless another spelling is given."""
+        from trainer.curation.loops import find_said
+
+        return find_said(self.points, self.starts, spelling or plain_spelling())
 
     @cached_property
     def lines(self) -> Lines:
@@ -117,28 +105,22 @@ class Texts:
 
 
 def shingles(texts: Texts, n: int) -> tuple[Hashes, Positions]:
-    """Hashes of every n successive words in lower case, symbols left out; those of text t at `[starts[t], starts[t + 1])`.
+    """Hashes of every n successive words, as they are compared; those of text t at `[starts[t], starts[t + 1])`.
 
     A text of fewer words has one of them all, and a text without words none.
     """
-    return shingles_of(*said_words(texts), n)
+    said = texts.said()
+    return shingles_of(said.hashes, said.starts, n)
 
 
-def said_words(texts: Texts) -> tuple[Hashes, Positions]:
-    """The hashes of the words in lower case, symbols left out; those of text t at `[starts[t], starts[t + 1])`."""
-    words = texts.words
-    says = ~words.symbol
-    return words.folded[says], starts_of(says)[words.starts]
-
-
-def shingles_of(folded: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, Positions]:
-    """The same of texts whose `said_words` are known."""
+def shingles_of(words: Hashes, word_starts: Positions, n: int) -> tuple[Hashes, Positions]:
+    """The same of texts of which the hashes of the words are known."""
     from trainer.curation.loops import find_shingles
 
     counts = np.diff(word_starts)
     starts = starts_of(np.maximum(counts - n + 1, np.minimum(counts, 1)))
     hashes = np.empty(int(starts[-1]), np.uint64)
-    find_shingles(folded, word_starts, n, starts, hashes)
+    find_shingles(words, word_starts, n, starts, hashes)
     return hashes, starts
 
 

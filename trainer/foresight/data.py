@@ -8,6 +8,7 @@ from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.decisions import KIND as DECISIONS
+from trainer.corpus.decisions import corpora_left
 from trainer.corpus.preparation import SOURCES, STARTED, PreparedData, corpus_recipe, locate_corpus
 from trainer.corpus.shard_building import ShardWork
 from trainer.corpus.shard_reuse import find_finished
@@ -31,7 +32,8 @@ def foresee_data(store: Store, job: PipelineJob) -> tuple[list[Foreseen], Prepar
     decisions = [foresee_decisions(store, job.data)] if job.data.curation is not None else []
     tokenizer = foresee_tokenizer(store, job.data)
     before = [*decisions, tokenizer]
-    corpora = [foresee_corpus(store, job.data, corpus, before, job.verify) for corpus in job.data.corpora]
+    decided = next((each.key for each in decisions if each.verdict == "reused"), None)
+    corpora = [foresee_corpus(store, job.data, each, before, job.verify) for each in corpora_left(store, job.data, decided)]
     known = all(stage.verdict == "reused" for stage in before)
     data = PreparedData(tokenizer=_refer(tokenizer), shards=[_refer(each) for each in corpora]) if known else None
     return [*before, *corpora], data

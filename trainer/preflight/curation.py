@@ -1,31 +1,73 @@
 """What curation would drop, guessed from a sample of documents, before any long work."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
 from trainer.corpus.curated import read_curated
 from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import Document, ignore
-from trainer.corpus.shards import batches
+from trainer.corpus.shards import batches, text_bytes
 from trainer.corpus.tokenizer_making import spread
-from trainer.curation.characters import Hashes
 from trainer.curation.contamination import look_for
+from trainer.curation.frequent import name_frequent
+from trainer.curation.matching import matching_words
 from trainer.curation.measures import Batch, DocumentError, unique
-from trainer.curation.overlaps import count_shared
+from trainer.curation.overlaps import NOTHING, Wanted, find_shared, wanted_of
 from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
 from trainer.curation.rules import Test, columns_of, of_corpus
-from trainer.curation.texts import said_words
+from trainer.curation.telling import tell_frequent
 from trainer.records.results import CurationPreview, RuleShare
 from trainer.store.storage import Store
 
 SAMPLED_DOCUMENTS = 1000
 FROM_A_PIECE = 8
 BATCH_BYTES = 2**20
+
+
+class Tried:
+    """What went of a corpus's sampled documents: by reason how many, and their bytes; and those n-grams that they share."""
+
+    def __init__(self, tests: Sequence[Test], wanted: list[Wanted]) -> None:
+        self.tests, self.wanted = tests, wanted
+        reasons = [*(test.reason for test in tests), *([CONTAMINATED] if wanted else [])]
+        self.dropped: dict[str, NDArray[np.int64]] = {reason: np.zeros(2, np.int64) for reason in reasons}
+        self.total, self.firsts = np.zeros(2, np.int64), np.zeros(0, np.uint64)
+
+    def add(self, batch: Batch) -> None:
+        """Put some documents to the tests, in their order, and then to that of the evaluation sets."""
+        rows = {measure: measure(batch) for measure in unique([test.measure for test in self.tests])}
+        sizes = np.array([len(document.text) for document in batch.documents])
+        left = np.ones(len(sizes), bool)
+        self.total += _count(left, sizes)
+        for test in self.tests:
+            broken = left & test.breaks(rows[test.measure][test.bound.field])
+            self.dropped[test.reason] += _count(broken, sizes)
+            left &= ~broken
+        if self.wanted:
+            said = matching_words(batch.matching)
+            firsts = find_shared(self.wanted, said.hashes, said.starts)["first"]
+            shared = left & (firsts != NOTHING)
+            self.dropped[CONTAMINATED] += _count(shared, sizes)
+            self.firsts = np.concatenate([self.firsts, firsts[shared]])
+
+    def shares(self, corpus: str) -> list[RuleShare]:
+        """What is told of each reason."""
+        (of, of_bytes) = self.total.tolist()
+        return [
+            RuleShare(corpus=corpus, reason=reason, dropped=dropped, of=of, dropped_bytes=size, of_bytes=of_bytes)
+            for reason, (dropped, size) in ((reason, counts.tolist()) for reason, counts in self.dropped.items())
+        ]
+
+
+def _count(documents: NDArray[np.bool_], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.array([documents.sum(), sizes[documents].sum()])
 
 
 def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
@@ -37,43 +79,36 @@ def preview_curation(store: Store, data: DataConfig) -> CurationPreview:
     options = data.curation
     assert options is not None
     plan = make_plan(store, data)
-    wanted = options.decontaminate
-    looked_for = look_for(wanted, options.transform, plan.evaluation).hashes if wanted else {}
-    shares = []
-    for corpus in data.corpora:
-        tests = of_corpus(plan.tests, corpus.name)
-        dropped = dict.fromkeys([*(test.reason for test in tests), *([CONTAMINATED] if wanted else [])], 0)
-        total = 0
-        if dropped:
-            places: list[tuple[Piece, int]] = []
-            for documents in batches(_sample(plan, data, corpus.name, places), BATCH_BYTES):
-                check_stop()
-                total += len(documents)
-                try:
-                    found = _try(Batch(documents), tests, looked_for)
-                except DocumentError as error:
-                    found_at = PlaceError(corpus.name, *places[error.number], str(error))
-                    raise with_address(found_at, plan.corpora) from error
-                places.clear()
-                for reason, count in found.items():
-                    dropped[reason] += count
-        shares += [RuleShare(corpus=corpus.name, reason=reason, dropped=count, of=total) for reason, count in dropped.items()]
-    duplicates = [reason for reason in reasons_of(options, []) if reason != CONTAMINATED]
-    return CurationPreview(shares=shares, unestimated=duplicates)
-
-
-def _try(batch: Batch, tests: list[Test], looked_for: Mapping[int, Hashes]) -> dict[str, int]:
-    rows = {measure: measure(batch) for measure in unique([test.measure for test in tests])}
-    left = np.ones(len(batch.documents), bool)
-    counts = {}
-    for test in tests:
-        broken = left & test.breaks(rows[test.measure][test.bound.field])
-        counts[test.reason] = int(broken.sum())
-        left &= ~broken
+    looked_for = look_for(options.decontaminate, options.transform, plan.evaluation) if options.decontaminate else None
+    wanted = wanted_of(looked_for.hashes) if looked_for else []
+    tried = {corpus.name: Tried(of_corpus(plan.tests, corpus.name), wanted) for corpus in data.corpora}
+    for corpus, own in tried.items():
+        if own.dropped:
+            _try(plan, data, corpus, own)
+    frequent: list[dict[str, Any]] = []
     if looked_for:
-        shared = batch.composed(lambda texts: count_shared(looked_for, *said_words(texts)))
-        counts[CONTAMINATED] = int((left & (shared > 0)).sum())
-    return counts
+        frequent = name_frequent(
+            {corpus: own.firsts for corpus, own in tried.items()},
+            {corpus: int(own.total[0]) for corpus, own in tried.items()},
+            looked_for.hashes, looked_for.examples, plan.evaluation, options.transform,
+        )  # fmt: skip
+    return CurationPreview(
+        shares=[share for corpus, own in tried.items() for share in own.shares(corpus)],
+        unestimated=[reason for reason in reasons_of(options, []) if reason != CONTAMINATED],
+        warnings=list(tell_frequent(frequent)),
+    )
+
+
+def _try(plan: Plan, data: DataConfig, corpus: str, tried: Tried) -> None:
+    places: list[tuple[Piece, int]] = []
+    for documents in batches(_sample(plan, data, corpus, places), BATCH_BYTES, text_bytes):
+        check_stop()
+        try:
+            tried.add(Batch(documents))
+        except DocumentError as error:
+            found_at = PlaceError(corpus, *places[error.number], str(error))
+            raise with_address(found_at, plan.corpora) from error
+        places.clear()
 
 
 def _sample(plan: Plan, data: DataConfig, corpus: str, places: list[tuple[Piece, int]]) -> Iterator[Document]:

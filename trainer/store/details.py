@@ -49,6 +49,7 @@ class ShardsDetails(Details):
     totals: Totals
     keeps_text: bool
     validation_digest: str
+    skipped: list[str] = []
 
 
 class SplitDetails(Details):
@@ -56,6 +57,7 @@ class SplitDetails(Details):
 
     examples: Count
     bad_records: Count
+    skipped: list[str] = []
     labelled: Count
 
 
@@ -86,6 +88,7 @@ class ChatSplitDetails(Details):
     unanswered: Count
     unmarked: Count
     bad_records: Count
+    skipped: list[str] = []
 
 
 class ChatDetails(Details):
@@ -129,10 +132,21 @@ class KeptOutTexts(Details):
     too_short: Count
 
 
+class FrequentDetails(Details):
+    """Words that documents go for, so many `of` a corpus's, and the example of an evaluation set that has them."""
+
+    corpus: str
+    documents: Count
+    of: PositiveInt
+    words: str
+    example: str
+
+
 class KeptOutDetails(Details):
     """The evaluation sets that documents share no n-gram of words with, and the key of the hashes of these.
 
-    `examples` is the key of what tells the example that each hash is of; older decisions have neither it nor `texts`.
+    `examples` is the key of what tells the example that each hash is of; `frequent` are the n-grams that each drop many of a
+    corpus's documents. Older decisions have neither these nor `texts`.
     """
 
     ngram: Count
@@ -141,6 +155,7 @@ class KeptOutDetails(Details):
     files: list[KeptOutFile]
     examples: Key | None = None
     texts: list[KeptOutTexts] | None = None
+    frequent: list[FrequentDetails] = []
 
 
 class ReasonDetails(Details):
@@ -152,11 +167,20 @@ class ReasonDetails(Details):
 
 
 class NearDetails(Details):
-    """The parameters of the look for near duplicates."""
+    """The options for near duplicates."""
 
+    least_similarity: float
+    least_contained: float
     ngram: Count
     bands: PositiveInt
     rows: PositiveInt
+
+
+class ComparedDetails(Details):
+    """How many pairs of documents were compared, and how many documents not with all that they share a key with."""
+
+    pairs: Count
+    incomplete: Count
 
 
 class CurationDetails(Details):
@@ -179,6 +203,7 @@ class DecisionsDetails(Details):
     first_documents: dict[str, Count]
     documents: Count
     table: dict[str, list[ReasonDetails]]
+    compared: ComparedDetails | None
     kept_out: KeptOutDetails | None
     functions: dict[str, str]
     piece_bytes: Count

@@ -1,7 +1,7 @@
 """What curation measured and no decisions need any more. All of it can be found out again, which only takes time.
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    the newest file of each unit stays as long as decisions
-                                                                       that were made from such measures do
+                                                                       that were made from such measures do (measuring.py)
     measures/overlaps/EVALUATION.npz                                   stays with decisions that keep these sets out
     measures/pairs/PASS/…                                              is for going on with a curation that was broken off
 
@@ -40,9 +40,9 @@ def remove_measures(store: Store, unneeded: Folder) -> bool:
         store.delete(file.key)
     if store.local is not None:
         place = store.local / unneeded.key
-        with suppress(OSError):  # it was a file, or is not empty
-            place.rmdir()
-            place.parent.rmdir()
+        for folder in [*{(store.local / file.key).parent for file in unneeded.files} - {place}, place, place.parent]:
+            with suppress(OSError):  # it was a file, or is not empty
+                folder.rmdir()
     return True
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -20,12 +22,15 @@ from tests.trainer.curating import Here, curated_job, decide, originals_of, pros
 from tests.trainer.preparing import LONG_AGO
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
+from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import open_decisions, read_decisions
+from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shards import KIND, open_shards
 from trainer.corpus.sources import find_pieces
 from trainer.curation.arrays import is_intact
+from trainer.curation.measuring import UNIT_BYTES, divide
 from trainer.curation.preparing import find_prepared, prepare
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -107,6 +112,40 @@ def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
     assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2
+
+
+def test_a_corpus_of_many_units_has_them_in_folders_and_takes_over_what_was_measured_in_fewer_or_more(
+    raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    job = job_of(raw, store)
+    read: list[str] = []
+    monkeypatch.setattr(
+        "trainer.curation.measuring.read_curated",
+        lambda piece, corpus, *rest, **more: read.append(piece.path) or read_documents(piece, corpus, *rest[:1]),
+    )
+    made = decide(job)
+    expected, first = arrays(store / made.key), len(read)
+    monkeypatch.setattr("trainer.curation.measuring.HANDS", 2)
+    for unit_bytes, folders in ((2000, True), (4000, True), (10**9, False), (2000, True)):
+        monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", unit_bytes)
+        shutil.rmtree(store / "decisions")
+        before = {path for path in (store / "measures").rglob("*.npz") if "pairs" not in path.parts}
+        assert decide(job).key == made.key and arrays(store / made.key) == expected
+        new = {path for path in (store / "measures").rglob("*.npz") if "pairs" not in path.parts} - before
+        in_folders = {path.parent.name for path in new if re.fullmatch(r"\d{5}", path.parent.name)}
+        assert in_folders <= {"00000", "00001"} and (not folders or in_folders or not new)
+    assert first and len(read) == first, "nothing is measured again"
+
+
+def test_units_are_no_larger_in_a_larger_corpus() -> None:
+    """Of 256 GiB, of which the pieces alone are made up."""
+    corpus = CorpusConfig.model_validate({"name": "made", "paths": ["made"]})
+    pieces = [Piece(str(number), str(number), 0, 0, 1, UNIT_BYTES // 4, True, "", 1) for number in range(2**16)]
+    units = divide(corpus, pieces, None, ())
+    sizes = [unit.raw_bytes for unit in units]
+    assert 2**13 < len(sizes) <= 2**14 and sum(sizes) == 2**38
+    assert max(sizes) < 8 * UNIT_BYTES, "as chance deals so many quarters"
 
 
 def test_another_threshold_measures_nothing_anew(raw: Path, tmp_path: Path) -> None:

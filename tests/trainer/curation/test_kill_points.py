@@ -21,7 +21,10 @@ KINDS = [pytest.param("local", marks=pytest.mark.deep), pytest.param("s3", marks
 KEY_POINTS = {
     "local": [
         "replace measures/one-#/signature-#/#-#-#.npz",
-        "replace measures/pairs/#/pairs-#-#.npz",
+        "replace measures/pairs/#/sharing-#-#.npz",
+        "replace measures/pairs/#/ngrams-#-#.npz",
+        "replace measures/pairs/#/ngrams-#-#-#.npz",
+        "replace measures/pairs/#/near-#.npz",
         "rename decisions/text-#",
     ],
     "s3": ["put_object measures/one-#/signature-#/#-#-#.npz", "put_object decisions/text-#/manifest.json"],
@@ -31,7 +34,7 @@ KEY_POINTS = {
 STRICTER = 620
 """Bytes that some of the documents have not."""
 
-PAIRED = {"local": "replace measures/pairs/#/pairs-#-#.npz", "s3": "put_object measures/pairs/#/pairs-#-#.npz"}
+PAIRED = {"local": "replace measures/pairs/#/sharing-#-#.npz", "s3": "put_object measures/pairs/#/sharing-#-#.npz"}
 
 
 class Place(NamedTuple):
@@ -76,7 +79,8 @@ class Place(NamedTuple):
 def raw(tmp_path: Path) -> Path:
     texts = [" ".join(prose(seed, 80)) for seed in range(40)]
     write_documents(tmp_path / "raw" / "one" / "a.jsonl", [*texts[:30], texts[3]])
-    write_documents(tmp_path / "raw" / "two" / "b.jsonl", [*texts[30:], texts[7], "few words"])
+    near = [f"{texts[5]} otherwise", " ".join(prose(33, 76)), " ".join(prose(34, 60))]
+    write_documents(tmp_path / "raw" / "two" / "b.jsonl", [*texts[30:], texts[7], "few words", *near])
     return tmp_path / "raw"
 
 

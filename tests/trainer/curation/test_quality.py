@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.trainer.curation_texts import encoded, is_symbol, manual_pages, plain_words, texts
+from tests.trainer.curation_texts import encoded, is_symbol, manual_pages, texts
 from trainer.curation.quality import STOP_WORDS, quality
 from trainer.curation.texts import Texts
 
 
 def plain_quality(text: str) -> dict[str, float]:
     """Rae et al. 2021, appendix A1.1."""
-    every, lines = plain_words(text), [line.strip() for line in text.splitlines()]
+    every, lines = text.split(), [line.strip() for line in text.splitlines()]
     words = [word for word in every if not is_symbol(word)]
     return {
         "words": len(words),
@@ -50,3 +50,11 @@ def test_a_texts_fields_do_not_depend_on_its_batch() -> None:
     whole = quality(Texts(documents))
     for number, document in enumerate(documents):
         assert quality(Texts([document]))[0] == whole[number]
+
+
+def test_punctuation_is_no_word_of_its_own() -> None:
+    """The reference of a command: of its words between white space nearly all have a letter."""
+    text = "Use sort(1) -- or `join -t, -1 2 [file...]' -- to merge them; see {uniq(1), or}, and (perhaps) #include <io.h>."
+    row = quality(Texts([text.encode()]))[0]
+    assert row["words"] == 18 and row["words_with_letter"] == pytest.approx(16 / 20)
+    assert row["hashes_per_word"] == row["ellipses_per_word"] == pytest.approx(1 / 20)

@@ -5,7 +5,7 @@ and the pass is made with many hash functions.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -17,15 +17,14 @@ from scipy.sparse import csr_array
 
 from tests.real_texts import real_texts
 from tests.trainer.curating import Here, curated_job, decide, originals_of, reasons_of, write_documents
-from tests.trainer.curation_texts import is_symbol, plain_words, texts
-from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing
+from tests.trainer.curation_texts import plain_said, texts
+from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing, superfluous
 from tests.trainer.planted_texts import EVALUATION, EXACT, KEPT, NEAR, chains, copies, junk
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.decisions import open_decisions
 from trainer.curation.arrays import read_arrays
-from trainer.curation.duplicates import read_pairs
 from trainer.curation.keys import KEYS
-from trainer.curation.slices import Slice
 from trainer.store.storage import Store
 
 pytestmark = [pytest.mark.deep, pytest.mark.xdist_group("real duplicates")]
@@ -37,9 +36,6 @@ RELATED, APART = 0.3, 0.1
 SEEDS = range(1, 101)
 BINS = list(pairwise([0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.01]))
 POINTS = 0.03
-UNLIKELY = 0.01
-"""Of all pairs that are less similar than the least plausible one, so many are expected to be found."""
-
 NEAR_OPTIONS = NearConfig()
 WHOLE = {"num_shards": 1, "piece_bytes": 2**26}
 
@@ -86,8 +82,8 @@ class Families(NamedTuple):
 
 def test_the_words_of_the_plain_reference_are_those_of_the_definition() -> None:
     for text in texts():
-        words = plain_words(unicodedata.normalize("NFC", text))
-        lowered = ["".join(character.lower()[0] for character in word) for word in words if not is_symbol(word)]
+        words = plain_said(unicodedata.normalize("NFC", text))
+        lowered = ["".join(character.lower()[0] for character in word) for word in words]
         assert said(text) == lowered, repr(text[:200])
 
 
@@ -111,27 +107,22 @@ def test_pairs_are_found_as_often_as_the_formula_says(real: list[str], similarit
     assert (np.abs(measured - expected) < POINTS).all(), list(zip(BINS, measured, expected, strict=True))
 
 
-def test_pairs_that_are_kept_share_a_band_and_are_plausible(real: list[str], similarities: csr_array, tmp_path: Path) -> None:
+def test_real_texts_go_that_a_plain_comparison_of_their_n_grams_finds_superfluous(
+    real: list[str], similarities: csr_array, tmp_path: Path
+) -> None:
     raw = write_documents(tmp_path / "raw.jsonl", real)
     job = curated_job(tmp_path / "store", {"real": str(raw)}, {"exact": None, "near": {}}, shards=WHOLE)
-    decide(job)
-    (folder,) = Path(job.store).glob("measures/pairs/*")
-    kept = read_pairs(Store(job.store), str(folder.relative_to(job.store)), Slice(0, 1))
-    keys = signatures(job)
-    assert set(map(tuple, kept.tolist())) == {pair for band in keys.T for pair in with_the_first(band.tolist())}
-    ascending = np.sort(similarities.data)
-    expected = np.cumsum(np.vectorize(NEAR_OPTIONS.found)(ascending))
-    least = ascending[np.searchsorted(expected, UNLIKELY)]
-    found = similarities[sharing(keys).nonzero()]
-    assert len(found) > 1000 and found.min() >= least, (len(found), found.min(), least)
-
-
-def with_the_first(band: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The documents that have the key of another one before them, each with the first of these; 0 is no key."""
-    known: dict[int, int] = {}
-    for document, key in enumerate(band):
-        if key and (first := known.setdefault(key, document)) != document:
-            yield first, document
+    found = open_decisions(Store(job.store), decide(job).key, "real")
+    expected = superfluous(real, NEAR_OPTIONS.ngram, sharing(signatures(job)))
+    assert len(expected) > 50
+    gone = sorted(expected)
+    assert found.duplicates.tolist() == gone and np.flatnonzero(found.reasons).tolist() == gone
+    assert found.originals.tolist() == [expected[text].original for text in gone]
+    assert found.similarity == pytest.approx([expected[text].similarity for text in gone])
+    assert found.contained == pytest.approx([expected[text].contained for text in gone])
+    both = similarities + similarities.T
+    assert found.similarity == pytest.approx(both[found.duplicates, found.originals], abs=1e-6)
+    assert ((found.similarity >= 0.8) | (found.contained >= 0.95)).all()
 
 
 def test_planted_copies_and_links_of_a_chain_resemble_each_other_and_the_ends_of_a_chain_do_not(real: list[str]) -> None:
@@ -183,9 +174,10 @@ def curation_of(folder: Path) -> dict[str, object]:
 
 
 def expected_reasons(texts: Sequence[str], keys: NDArray[np.uint64]) -> list[str]:
-    """Why texts go that are the first by a walk through all that are the same, and through those of these that share a band."""
+    """Why texts go, by a walk through all that are the same, and a plain comparison of the first of these."""
     known: dict[str, int] = {}
     same = [known.setdefault(" ".join(unicodedata.normalize("NFC", text).split()), place) for place, text in enumerate(texts)]
     is_first = np.array(same) == np.arange(len(texts))
-    linked = firsts(sharing(np.where(is_first[:, None], keys[: len(texts)], np.uint64(0))))
-    return [EXACT if not is_first[place] else NEAR if linked[place] != place else KEPT for place in range(len(texts))]
+    candidates = sharing(np.where(is_first[:, None], keys[: len(texts)], np.uint64(0)))
+    gone = superfluous(texts, NEAR_OPTIONS.ngram, candidates)
+    return [EXACT if not is_first[place] else NEAR if place in gone else KEPT for place in range(len(texts))]

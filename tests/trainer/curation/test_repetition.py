@@ -6,14 +6,14 @@ from itertools import compress, groupby
 
 import pytest
 
-from tests.trainer.curation_texts import encoded, manual_pages, plain_words, texts
+from tests.trainer.curation_texts import encoded, manual_pages, texts
 from trainer.curation.repetition import repetition
 from trainer.curation.texts import Texts
 
 
 def plain_repetition(text: str) -> dict[str, float]:
     """Rae et al. 2021, table A1."""
-    lines, words, characters = text.splitlines(), plain_words(text), max(len(text), 1)
+    lines, words, characters = text.splitlines(), text.split(), max(len(text), 1)
     full = [line for line in lines if line]
     paragraphs, sizes = paragraphs_of(text)
     fields = {

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ from tests.trainer.curating import Here, curated_job, decide, prose, write_docum
 from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
 from trainer.corpus.decisions import read_decisions
 from trainer.curation import functions, sharing
+from trainer.curation.overlaps import Overlap
 from trainer.curation.report import tell
+from trainer.curation.side_by_side import side_by_side
+from trainer.curation.text_measures import Size
 from trainer.store.storage import Store
 
 
@@ -46,13 +50,18 @@ def shown(store: str, capsys: pytest.CaptureFixture[str], **words: Any) -> str:
     return capsys.readouterr().out
 
 
-def test_the_table_tells_documents_and_bytes_by_reason(store: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_tells_documents_and_bytes_by_reason(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = shown(store, capsys)
     assert "14 of 18 documents stay" not in said
     rows = [line.split() for line in said.splitlines() if line.startswith("  ")]
     assert ["one", "kept", "6"] in [row[:3] for row in rows]
     assert {"duplicate", "contaminated"} <= {word for row in rows for word in row}
-    assert "around a similarity of 0.72" in said
+    assert (
+        "a similarity of at least 0.8, or 95% contained in another document, by 5-grams; 14 bands of 5 minima find 99.6% of"
+        in said
+    )
+    assert "\none: near duplicates by similarity to the document that stays: 0.9 to 0.95: 1\n" in said
+    assert f"\ntwo: 1 duplicate of {tmp_path}/one.jsonl#1\n" in said
     table = json.loads(shown(store, capsys, as_json=True))["table"]
     assert sum(line["documents"] for each in table.values() for line in each) == 18
 
@@ -62,7 +71,11 @@ def test_an_example_says_what_it_was_compared_with(store: str, tmp_path: Path, c
     assert f"{tmp_path}/one.jsonl#7 of one: exact duplicate\n  {tmp_path}/one.jsonl#2 stays in its place" in said
     assert f"{tmp_path}/two.jsonl#7 of two: exact duplicate\n  {tmp_path}/one.jsonl#1 stays in its place" in said
     said = shown(store, capsys, reason="near duplicate", corpus="one")
-    assert f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; they share 9" in said
+    assert f"{tmp_path}/one.jsonl#8 of one: near duplicate\n  {tmp_path}/one.jsonl#3 stays in its place; the simil" in said
+    assert "arity of their n-grams is 0.9" in said
+    beside = [line.split(" | ") for line in said.splitlines() if " | " in line]
+    assert beside[0] == ["  this document".ljust(60), "the one that it is a duplicate of"]
+    assert any("otherwise" in left for left, _ in beside) and not any("otherwise" in right for _, right in beside)
     assert "bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
     assert "matches 30, at most 3 stays" in shown(store, capsys, reason="secrets: matches too high")
     said = shown(store, capsys, reason="contaminated")
@@ -123,6 +136,17 @@ def test_a_document_without_a_number_to_compare_is_told_so(
     assert "score 0, at least 1 stays" in shown(job.store, capsys, reason="score score: score too low")
 
 
+def test_a_figure_that_is_measured_in_another_way_today_is_told_as_such(
+    store: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "in another way" not in shown(store, capsys, reason="length: bytes too low")
+    for measure in (Size, Overlap):
+        monkeypatch.setattr(measure, "version", 99)
+    told = "when this was decided, it was measured in another way; today: "
+    assert f"{told}bytes 9, at least 50 stays" in shown(store, capsys, reason="length: bytes too low")
+    assert f"{told}it shares " in shown(store, capsys, reason="contaminated")
+
+
 def test_everything_about_one_document_is_told(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number, reason in ((1, "kept"), (6, "kept"), (7, "exact duplicate"), (9, "length: bytes too low")):
         said = shown(store, capsys, document=f"{tmp_path}/one.jsonl#{number}")
@@ -166,7 +190,8 @@ def test_what_was_not_decided_about_is_not_shown(store: str, tmp_path: Path, cap
         ({"document": "none.jsonl#1"}, "decides about no file 'none.jsonl'"),
         ({"document": "one.jsonl"}, "expected PATH#N"),
         ({"document": "one.jsonl#99"}, "has 9 documents, counted from 1; there is no 99"),
-        ({"reason": "boredom"}, "knows no reason 'boredom'; it has 'kept', "),
+        ({"reason": "boredom"}, "knows no reason 'boredom'; "),
+        ({"reason": "kep"}, "knows no reason 'kep'; did you mean 'kept'?"),
         ({"reason": "kept", "corpus": "none"}, "knows no corpus 'none'; it has one, two"),
         ({"key": "decisions/text-0123456789abcdef"}, "holds no decisions"),
     ],
@@ -202,3 +227,35 @@ def test_the_table_is_told_without_the_functions(
     given = {"reason": None, "document": f"{raw}#2", "corpus": None, "key": None, "examples": 5, "as_json": False}
     assert tell(job.store, **given) == EXIT_BAD_INPUT
     assert "there is no function 'removed:judge'" in capsys.readouterr().err
+
+
+def test_a_corpus_that_loses_much_and_a_cluster_that_is_large_are_warned_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    texts = [" ".join(prose(number, 60)) for number in range(20)]
+    write_documents(tmp_path / "some.jsonl", [*texts, *(f"{texts[4]}{' ' * number}" for number in range(1, 12))])
+    write_documents(tmp_path / "much.jsonl", [*texts[:11], *(" ".join(prose(number, 60)) for number in range(50, 57))])
+    job = curated_job(tmp_path / "store", {name: str(tmp_path / f"{name}.jsonl") for name in ("some", "much")}, {"near": {}})
+    decide(job)
+    expected = [
+        "corpus 'much': 38.9% of its documents stay; most go as 'exact duplicate'; `headrace curation show` lists examples",
+        f"corpus 'some': 11 of its documents (35.5%) are duplicates of one, {tmp_path}/some.jsonl#5",
+    ]
+    assert [record.getMessage() for record in caplog.records] == expected
+    said = shown(job.store, capsys)
+    assert all(f"warning: {told}\n" in said for told in expected)
+
+
+def test_texts_are_shown_from_their_first_difference_on_however_long_they_are() -> None:
+    words = prose(1, 2000)
+    other = [*words[:1500], "otherwise", *words[1501:]]
+    header, place, *rest = side_by_side(" ".join(other), " ".join(words))
+    assert header.split(" | ")[1] == "the one that it is a duplicate of"
+    assert place.split() == ["from", "word", "1495", "on", "|", "from", "word", "1495", "on"]
+    left, right = ("".join(part) for part in zip(*(line.partition(" | ")[::2] for line in rest), strict=True))
+    assert "otherwise" in left and words[1500] in right and "otherwise" not in right
+    assert list(side_by_side("a  b", "a b")) == ["  they differ in white space alone", ""]
+    hostile = ["x\n\n" * 50_000, "y\n\n" * 50_000, "z" * 4_000_000, " ".join(prose(2, 100_000))]
+    for one, another in permutations(hostile, 2):
+        assert len(list(side_by_side(one, another))) <= 32

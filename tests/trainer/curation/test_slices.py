@@ -32,7 +32,7 @@ def decided(store: Path) -> bytes:
 def test_nothing_of_the_order_is_left(job: PrepareJob) -> None:
     decide(job)
     store = Path(job.store)
-    assert len(list(store.rglob("pairs-*.npz"))) > 4
+    assert len(list(store.rglob("sharing-*.npz"))) > 4
     assert not list(store.rglob("*.rows")) and not list(store.rglob("keys/*.npz"))
 
 
@@ -46,9 +46,9 @@ def test_rows_that_are_damaged_or_gone_are_told_and_made_anew(
         decide(job)
     expected = decided(store)
     shutil.rmtree(store / "decisions")
-    count = max(len(list(folder.glob("pairs-*.npz"))) for folder in (store / "measures" / "pairs").iterdir())
-    for pairs in store.rglob("pairs-*.npz"):
-        pairs.unlink()
+    count = max(len(list(folder.glob("sharing-*.npz"))) for folder in (store / "measures" / "pairs").iterdir())
+    for sharing in store.rglob("sharing-*.npz"):
+        sharing.unlink()
     rows = max(store.rglob("*.rows"), key=lambda path: path.stat().st_size)
     intact = rows.read_bytes()
     if change == "lose":

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tests.trainer.curation_texts import encoded, is_symbol, plain_words, texts
-from trainer.curation.characters import LETTER, LINE_ENDS, kinds_of_characters, lower_case
+from tests.trainer.curation_texts import encoded, is_alone, is_symbol, plain_said, texts
+from trainer.curation.characters import ALONE, LETTER, LINE_ENDS, kinds_of_characters, lower_case
 from trainer.curation.texts import Texts, shingles
 
 PINNED_WORDS = ["7fea3d6bdd64059f", "2ab1a6b41f48b833"]
@@ -20,19 +20,29 @@ def lower(word: str) -> str:
     return "".join(character.lower()[0] for character in word)
 
 
-def test_words_are_those_of_the_definition(measured: Texts) -> None:
+def test_words_are_what_stands_between_white_space(measured: Texts) -> None:
     words, points = measured.words, "".join(texts())
     assert len(words.starts) == len(texts()) + 1
     for number, text in enumerate(texts()):
         own = slice(words.starts[number], words.starts[number + 1])
         found = [points[first:end] for first, end in zip(words.first[own], words.end[own], strict=True)]
-        assert found == plain_words(text), repr(text[:200])
+        assert found == text.split(), repr(text[:200])
         assert words.symbol[own].tolist() == [is_symbol(word) for word in found], repr(text[:200])
 
 
+def test_words_that_are_compared_are_those_of_the_definition(measured: Texts) -> None:
+    said, points = measured.said(), "".join(texts())
+    for number, text in enumerate(texts()):
+        own = slice(said.starts[number], said.starts[number + 1])
+        found = [points[first:end] for first, end in zip(said.first[own], said.end[own], strict=True)]
+        assert found == plain_said(text), repr(text[:200])
+        assert said.alone[own].tolist() == [is_alone(word[0]) for word in found], repr(text[:200])
+
+
 def test_equal_words_have_equal_hashes_and_others_do_not(measured: Texts) -> None:
-    words = [word for text in texts() for word in plain_words(text)]
-    for hashes, spellings in ((measured.words.hashes, words), (measured.words.folded, [lower(word) for word in words])):
+    words = [word for text in texts() for word in text.split()]
+    said = [lower(word) for text in texts() for word in plain_said(text)]
+    for hashes, spellings in ((measured.words.hashes, words), (measured.said().hashes, said)):
         assert len(np.unique(hashes)) == len(set(spellings)) == len(set(zip(hashes.tolist(), spellings, strict=True)))
 
 
@@ -49,7 +59,7 @@ def test_shingles_are_equal_where_n_successive_words_are(n: int, measured: Texts
     hashes, starts = shingles(measured, n)
     expected = []
     for number, text in enumerate(texts()):
-        words = [lower(word) for word in plain_words(text) if not is_symbol(word)]
+        words = [lower(word) for word in plain_said(text)]
         grams = [tuple(words[at : at + n]) for at in range(len(words) - n + 1)] or [tuple(words)] * bool(words)
         assert starts[number + 1] - starts[number] == len(grams), repr(text[:200])
         expected += grams
@@ -57,9 +67,11 @@ def test_shingles_are_equal_where_n_successive_words_are(n: int, measured: Texts
 
 
 def test_what_is_found_of_a_text_does_not_depend_on_the_others_of_its_batch(measured: Texts) -> None:
+    said = measured.said()
     for number, document in enumerate(measured.documents):
         alone = Texts([document])
-        for own, all_of_them in ((alone.words, measured.words), (alone.lines, measured.lines)):
+        pairs = (alone.words, measured.words), (alone.said(), said), (alone.lines, measured.lines)
+        for own, all_of_them in pairs:
             part = slice(all_of_them.starts[number], all_of_them.starts[number + 1])
             assert own.hashes.tolist() == all_of_them.hashes[part].tolist()
             assert (own.first + measured.starts[number]).tolist() == all_of_them.first[part].tolist()
@@ -78,10 +90,10 @@ def test_no_texts_have_no_words_and_no_lines() -> None:
 def test_hashes_are_the_same_for_all_time() -> None:
     """Signatures that were kept are compared with those of later versions."""
     one = Texts(["The mill, the RACE\nпривет".encode()])
-    assert one.words.hashes.tolist() == [plain_hash(word) for word in ("The", "mill", ",", "the", "RACE", "привет")]
-    assert one.words.folded.tolist() == [plain_hash(word) for word in ("the", "mill", ",", "the", "race", "привет")]
+    assert one.words.hashes.tolist() == [plain_hash(word) for word in ("The", "mill,", "the", "RACE", "привет")]
+    assert one.said().hashes.tolist() == [plain_hash(word) for word in ("the", "mill", "the", "race", "привет")]
     assert one.lines.hashes.tolist() == [plain_hash("The mill, the RACE"), plain_hash("привет")]
-    assert [f"{each:016x}" for each in one.words.folded[:2]] == PINNED_WORDS
+    assert [f"{each:016x}" for each in one.said().hashes[:2]] == PINNED_WORDS
     assert [f"{each:016x}" for each in shingles(one, 3)[0]] == PINNED_SHINGLES
 
 
@@ -105,10 +117,11 @@ def test_hashes_are_well_mixed() -> None:
 
 def test_characters_are_as_python_tells() -> None:
     assert [chr(point) for point in np.flatnonzero(kinds_of_characters() == 0)] == sorted(LINE_ENDS)
-    letters = kinds_of_characters() == LETTER
-    for point in (*range(0, 0x3000), *range(0x1D400, 0x1F700), 0xE0100, 0x10FFFF):
+    letters = kinds_of_characters() >= LETTER
+    for point in (*range(0, 0x3400), *range(0x9F00, 0x20010), 0xE0100, 0x10FFFF):
         character = chr(point)
         assert letters[point] == character.isalpha(), hex(point)
+        assert (kinds_of_characters()[point] == ALONE) == is_alone(character), hex(point)
         assert (kinds_of_characters()[point] < 2) == character.isspace(), hex(point)
         assert chr(lower_case()[point]) == character.lower()[0], hex(point)
     assert [point for point in range(0x20000, 0x110000) if chr(point).lower() != chr(point)] == []

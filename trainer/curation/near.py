@@ -1,0 +1,305 @@
+"""Near duplicates: of documents that share a key of their signatures, those that another one makes superfluous.
+
+    measures/pairs/NAME/ngrams-BOUNDS-UNIT.npz            how many files hold the n-grams of a unit's documents that share a key
+    measures/pairs/NAME/ngrams-BOUNDS-UNIT-NUMBER.npz     these n-grams
+    measures/pairs/NAME/near-BOUNDS.npz                   which of these documents are near duplicates, and of what
+
+A shared key only suggests a pair: each pair is compared by all its n-grams. Documents are taken in the order of how many
+different n-grams they have, the most first, and one goes if it resembles, or is contained in, a document that stays. So nothing
+goes because of a document that goes itself, and the result depends neither on the number of workers nor on the order in which
+they finish.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.progress import Bar
+from trainer.common.stopping import check_stop
+from trainer.config.curation import NearConfig
+from trainer.corpus.curated import read_curated
+from trainer.corpus.readers import Document, ignore
+from trainer.corpus.shards import batches, text_bytes
+from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
+from trainer.curation.compiled import compiled
+from trainer.curation.duplicates import Compared, Duplicates, Sharing
+from trainer.curation.measures import composed
+from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS, Unit
+from trainer.curation.numbering import Numbered
+from trainer.curation.texts import Texts, shingles, starts_of
+from trainer.engines.carriers import Advance
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+MOST_COMPARED = 32
+"""Of the documents that stay and have a key, a document with that key is compared with so many: those next in length."""
+
+WORK_AT_ONCE = 2**24
+"""N-grams that are looked up between two checks for a request to stop: a tenth of a second, or a second at worst."""
+
+HASHES_AT_ONCE = 2**22
+"""N-grams of a file."""
+
+SIZES, HASHES, COUNTS, FILES = "sizes", "hashes", "counts", "files"
+FORMAT = 1
+
+
+ROUNDING = 1e-6
+FOUND = np.dtype([("original", np.int64), ("common", np.int64), ("compared", np.int64), ("left", np.int64)])
+"""Of a document: what it is a near duplicate of, or -1; how many n-grams they have in common; with how many documents it was
+compared; and how many that share a key with it were left out."""
+
+
+class Part(NamedTuple):
+    """The rows of a unit whose documents share a key with another one, and the file of the store that holds their n-grams."""
+
+    unit: Unit
+    counts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    documents: NDArray[np.int64]
+    key: str
+
+
+def parts_of(folder: str, near: NearConfig, units: Sequence[Numbered], candidates: NDArray[np.bool_]) -> list[Part]:
+    """All documents that are compared, by unit; `candidates` says of every document whether it is one.
+
+    Another curation with other bounds, which may be at work beside this one, has files of its own.
+    """
+    found = []
+    for number, each in enumerate(units):
+        rows = np.flatnonzero(candidates[each.documents])
+        if len(rows):
+            found.append(
+                Part(each.unit, each.counts, rows, each.documents[rows], f"{folder}/ngrams-{_bounds(near)}-{number:05d}")
+            )
+    return found
+
+
+def gather(url: str, part: Part, ngram: int, advance: Advance) -> None:
+    """Keep the n-grams of some of a unit's documents, unless they are in the store."""
+    store = Store(url)
+    if not all(is_intact(store, key) for key in _files(store, part) or [_index(part)]):
+        write_ngrams(store, part, _ngrams(part, ngram))
+    advance(len(part.rows))
+
+
+def write_ngrams(store: Store, part: Part, ngrams: Iterable[NDArray[np.uint64]]) -> None:
+    """Write the n-grams of each document of a part, in their order, some at a time."""
+    files = 0
+    for some in batches(ngrams, HASHES_AT_ONCE, len):
+        sizes = np.array(list(map(len, some)), np.int64)
+        write_arrays(store, _file(part, files), {SIZES: sizes, HASHES: np.concatenate(some)})
+        files += 1
+    write_arrays(store, _index(part), {FILES: np.array(files)})
+
+
+def _index(part: Part) -> str:
+    return f"{part.key}.npz"
+
+
+def _file(part: Part, number: int) -> str:
+    return f"{part.key}-{number:05d}.npz"
+
+
+def _files(store: Store, part: Part) -> list[str]:
+    """The files of a part's n-grams; none if it is not known how many there are."""
+    if (index := read_intact(store, _index(part))) is None:
+        return []
+    return [_file(part, number) for number in range(int(index[FILES]))]
+
+
+def _ngrams(part: Part, ngram: int) -> Iterator[NDArray[np.uint64]]:
+    for batch in batches(_documents(part), BATCH_BYTES, text_bytes, BATCH_DOCUMENTS):
+        yield from ngrams_of(Texts([document.text for document in batch]), ngram)
+
+
+def ngrams_of(texts: Texts, ngram: int) -> list[NDArray[np.uint64]]:
+    """The hashes of each text's n-grams, ascending and each once."""
+    hashes, starts = shingles(composed(texts), ngram)
+    return [np.unique(hashes[start:end]) for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+
+
+def _documents(part: Part) -> Iterator[Document]:
+    """The documents of a part. A piece that holds one is read to its end, where it is compared with its digest."""
+    ends = np.cumsum(part.counts)
+    for piece, start, end in zip(part.unit.pieces, (ends - part.counts).tolist(), ends.tolist(), strict=True):
+        own = part.rows[slice(*np.searchsorted(part.rows, (start, end)))]
+        if len(own):
+            wanted = set((own - start).tolist())
+            documents = read_curated(piece, part.unit.corpus, ignore, part.unit.transform)
+            yield from (document for number, document in enumerate(documents) if number in wanted)
+
+
+class NGrams(NamedTuple):
+    """Documents, those with the most n-grams first: where the n-grams of each start in `hashes`, and how many they are."""
+
+    documents: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+
+
+def compare(store: Store, folder: str, parts: Sequence[Part], sharing: Sharing, near: NearConfig, bar: Bar) -> Compared:
+    """Decide which documents are near duplicates by their n-grams, which were gathered.
+
+    Raises `StorageError` if these are gone or damaged.
+    """
+    with store.staging(key=folder) as private:
+        ngrams = _in_one_file(store, parts, private)
+        found = _compare_all(ngrams, sharing, near, bar)
+    gone = np.flatnonzero(found["original"] >= 0)
+    gone = gone[np.argsort(ngrams.documents[gone])]
+    originals, common, sizes = found["original"][gone], found["common"][gone], ngrams.sizes
+    similarity = common / (sizes[gone] + sizes[originals] - common)
+    duplicates = Duplicates(
+        ngrams.documents[gone], ngrams.documents[originals],
+        similarity.astype(np.float32), (common / sizes[gone]).astype(np.float32),
+    )  # fmt: skip
+    return Compared(duplicates, int(found["compared"].sum()), int((found["left"] > 0).sum()))
+
+
+def _in_one_file(store: Store, parts: Sequence[Part], folder: Path) -> NGrams:
+    """All n-grams in a file, as they may be more than memory holds."""
+    sizes, written = [np.empty(0, np.int64)], 0
+    with open(folder / HASHES, "wb") as file:
+        for part in parts:
+            for key in _files(store, part) or [_index(part)]:
+                own_sizes, own_hashes = read_arrays(store, key, SIZES, HASHES)
+                sizes.append(own_sizes)
+                file.write(own_hashes.data)
+                written += len(own_hashes)
+    counts = np.concatenate(sizes)
+    documents = np.concatenate([np.empty(0, np.int64), *(part.documents for part in parts)])
+    order = np.lexsort((documents, -counts))
+    hashes = np.memmap(folder / HASHES, np.uint64, "r") if written else np.empty(0, np.uint64)
+    return NGrams(documents[order], starts_of(counts)[:-1][order], counts[order], hashes)
+
+
+def _compare_all(ngrams: NGrams, sharing: Sharing, near: NearConfig, bar: Bar) -> NDArray[np.void]:
+    """The fields of `FOUND` for each document; `original` is a place among the documents, too."""
+    documents = len(ngrams.documents)
+    entries, groups_of_all = len(sharing.documents), len(sharing.sizes)
+    # There is one of these for each document and key.
+    number: type[np.signedinteger[Any]] = np.int32 if max(documents, entries) < 2**31 else np.int64
+    by_number = np.argsort(ngrams.documents)
+    members = by_number.astype(number)[np.searchsorted(ngrams.documents, sharing.documents, sorter=by_number)]
+    first_group = starts_of(np.bincount(members, minlength=documents))
+    groups = np.repeat(np.arange(groups_of_all, dtype=number), sharing.sizes)[np.argsort(members, kind="stable")]
+    del members
+    kept, kept_counts = np.empty(entries, number), np.zeros(groups_of_all, np.int64)
+    found, compared_with = np.zeros(documents, FOUND), np.full(documents, -1, np.int64)
+    first = 0
+    while first < documents:
+        check_stop()
+        end = _compare(
+            first, ngrams.hashes, ngrams.starts, ngrams.sizes, groups, first_group, starts_of(sharing.sizes), kept,
+            kept_counts, near.least_similarity, near.least_contained, compared_with, found, WORK_AT_ONCE,
+        )  # fmt: skip
+        bar.advance(end - first)
+        first = end
+    return found
+
+
+def find_compared(store: Store, folder: str, near: NearConfig) -> Compared | None:
+    """What was found in this pass before; None if it is to be found."""
+    if (arrays := read_intact(store, _result(folder, near))) is None:
+        return None
+    pairs, incomplete = arrays.pop(COUNTS).tolist()
+    return Compared(Duplicates(**arrays), pairs, incomplete)
+
+
+def keep_compared(store: Store, folder: str, near: NearConfig, found: Compared) -> None:
+    """Keep what was found, for a pass that is broken off after this."""
+    counts = np.array([found.pairs, found.incomplete], np.int64)
+    write_arrays(store, _result(folder, near), {**found.duplicates._asdict(), COUNTS: counts})
+
+
+def forget_ngrams(store: Store, parts: Sequence[Part]) -> None:
+    """Delete the n-grams, which may take as much room as the text, when they have been compared."""
+    for part in parts:
+        for key in [*_files(store, part), _index(part)]:
+            store.delete(key)
+
+
+def _result(folder: str, near: NearConfig) -> str:
+    return f"{folder}/near-{_bounds(near)}.npz"
+
+
+def _bounds(near: NearConfig) -> str:
+    return fingerprint([FORMAT, near.least_similarity, near.least_contained])
+
+
+@compiled
+def _compare(
+    first: int, hashes: NDArray[np.uint64], starts: NDArray[np.int64], sizes: NDArray[np.int64],
+    groups: NDArray[np.signedinteger[Any]], first_group: NDArray[np.int64], group_starts: NDArray[np.int64],
+    kept: NDArray[np.signedinteger[Any]], kept_counts: NDArray[np.int64], least_similarity: float, least_contained: float,
+    compared_with: NDArray[np.int64], found: NDArray[np.void], most_work: int,
+) -> int:  # fmt: skip
+    """Compare documents, from this one on, with those before them that stay and share a key, which `kept` lists by key.
+
+    Returns the first that is not compared, when there was so much work or none is left.
+    """
+    work = 0
+    for document in range(first, len(sizes)):
+        if work >= most_work:
+            return document
+        work += 1
+        result, size, best = found[document], sizes[document], 0.0
+        result.original = -1
+        own = hashes[starts[document] : starts[document] + size]
+        for at in range(first_group[document], first_group[document + 1]):
+            start, count = group_starts[groups[at]], kept_counts[groups[at]]
+            result.left += max(0, count - MOST_COMPARED)
+            for place in range(start + max(0, count - MOST_COMPARED), start + count):
+                other = kept[place]
+                if compared_with[other] == document:
+                    continue  # through another key
+                compared_with[other] = document
+                result.compared += 1
+                work += size
+                both = size + sizes[other]
+                needed = min(least_similarity * both / (1 + least_similarity), least_contained * size)
+                common = _common(own, hashes[starts[other] : starts[other] + sizes[other]], needed - ROUNDING)
+                similarity = common / (both - common)
+                if (similarity >= least_similarity or common / size >= least_contained) and (
+                    similarity > best or (similarity == best and other < result.original)
+                ):
+                    best, result.original, result.common = similarity, other, common
+        if result.original >= 0:
+            result.left = 0
+            continue
+        for at in range(first_group[document], first_group[document + 1]):
+            group = groups[at]
+            kept[group_starts[group] + kept_counts[group]] = document
+            kept_counts[group] += 1
+    return len(sizes)
+
+
+@compiled
+def _common(one: NDArray[np.uint64], other: NDArray[np.uint64], needed: float) -> int:
+    """How many numbers two ascending arrays have in common; 0 as soon as it is certain that they are fewer than needed.
+
+    The other one may be much longer: it is searched in strides that double.
+    """
+    common, at = 0, 0
+    for number in range(len(one)):
+        value, stride = one[number], 1
+        while at + stride < len(other) and other[at + stride] < value:
+            at += stride
+            stride *= 2
+        end = min(at + stride, len(other) - 1)
+        while at < end:
+            middle = (at + end) // 2
+            if other[middle] < value:
+                at = middle + 1
+            else:
+                end = middle
+        if at < len(other) and other[at] == value:
+            common += 1
+        elif common + len(one) - number - 1 < needed:
+            return 0
+    return common
