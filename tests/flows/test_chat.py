@@ -10,7 +10,7 @@ from flows.finetune import finetune
 from tests.flows.conftest import flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
 from tests.processes import cores, start_module
-from tests.support import digests, write_config
+from tests.support import lasting_digests, write_config
 from tests.trainer.chats import chat_job, chat_model, chat_values, write_chats
 
 pytestmark = pytest.mark.slow
@@ -42,11 +42,11 @@ def test_it_is_tuned_shown_and_found_done_the_second_time(
     assert re.search(r"windows of 256 tokens, [\d.]+% full", keyed["labelled-data"].description or "")
     assert "answer tokens" in json.loads(str(keyed["labelled-data"].data))[0]
 
-    before = digests(tmp_path / "store")
+    before = lasting_digests(tmp_path / "store")
     config = write_config(tmp_path / "job.yaml", chat_values(chats, tmp_path / "store", model, **changes))
     ended = start_module(tmp_path / "said", "flows.command", "finetune", config, env=server).wait()
     assert ended.status == 0, ended.stderr
-    assert digests(tmp_path / "store") == before
+    assert lasting_digests(tmp_path / "store") == before
     states = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "judge").items()}
     assert [states[name] for name in ("encode", "train", "evaluate", "report")] == ["Reused"] * 4
     assert "validation loss" in ended.stdout and "### " not in ended.stdout and "Which parameters" in ended.stdout

@@ -31,7 +31,7 @@ def read_encoded(
 
     `most`: records of each part that are looked at. Raises `RecordError` for the first bad one that may not be passed over.
     """
-    for number, conversation, tokens in read_records(data, split, parts, counts[split], encoder.encode, most):
+    for number, conversation, tokens in read_records(data, parts, counts[split].bad, encoder.encode, most):
         question = question_of(conversation)
         held = cut and is_held_out(question, data.validation_fraction)
         found = Encoded(VALIDATION if held else split, str(number), tokens)
@@ -43,7 +43,7 @@ def require_conversations(data: ChatDataConfig, counts: dict[str, Counts], cut: 
     """Raise `CorpusError` for a split with nothing in it."""
     for split, found in counts.items():
         if not found.examples:
-            why = f"{found.bad_records} bad records, {found.unanswered} whose answers lie beyond data.context"
+            why = f"{found.bad.count} bad records, {found.unanswered} whose answers lie beyond data.context"
             held = f", and {data.validation_fraction:g} of {TRAIN} is held out by a hash" if cut and split == VALIDATION else ""
             raise CorpusError(
                 f"data set {data.name!r}: the {split} split is empty ({why}{held}); check that this is the right data, or give "

@@ -10,15 +10,16 @@ from trainer.chat.encoded import ChatWriter
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.records import Counts
 from trainer.common.progress import Progress
-from trainer.config.chat import ChatJob
+from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
-from trainer.labelled.encoded import KIND
+from trainer.labelled.encoded import publish_encoded
 from trainer.labelled.encoding import Recipe, find_made
+from trainer.labelled.scan import bad_records
 from trainer.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
 from trainer.pretrained.finding import find_model
 from trainer.records.origins import without_test
-from trainer.store.manifest import ArtifactRef, digest_file, fingerprint, publish_folder
+from trainer.store.manifest import ArtifactRef, digest_file, fingerprint
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ def prepare_conversations(store: Store, job: ChatJob, model_folder: str | Path, 
         paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
         told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
         details["source"] = {"identity": recipe.source.identity, **told}
-        manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
+        manifest = publish_encoded(store, folder, recipe.key, details)
     return recipe.refer(manifest.size())
 
 
@@ -76,7 +77,7 @@ def locate_conversations(store: Store, job: ChatJob, model_folder: str | Path) -
 
 def count_conversations(job: ChatJob, source: LabelledSource, encoder: ChatEncoder, progress: Progress) -> dict[str, Counts]:
     """Look at all conversations without writing them. Raises as encoding does."""
-    counts = empty_counts(source)
+    counts = empty_counts(job.data, source)
     with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
         for split, parts in source.parts.items():
             for _ in read_encoded(job.data, split, parts, source.cut and split == TRAIN, encoder, counts):
@@ -86,9 +87,11 @@ def count_conversations(job: ChatJob, source: LabelledSource, encoder: ChatEncod
 
 
 def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
-    """Say what was cut or left out, and what makes figures flatter."""
+    """Say what was skipped, cut or left out, and what makes figures flatter."""
     name = job.data.name
     for split, found in counts.items():
+        if found.bad.count:
+            log.warning("data set %s, %s split: skipped %s", name, split, found.bad.describe())
         if found.truncated:
             log.warning(
                 "data set %s, %s split: conversations that are longer than data.context and lose their end: %d; left out, as "
@@ -106,15 +109,15 @@ def tell(job: ChatJob, counts: dict[str, Counts]) -> None:
         )  # fmt: skip
 
 
-def empty_counts(source: LabelledSource) -> dict[str, Counts]:
+def empty_counts(data: ChatDataConfig, source: LabelledSource) -> dict[str, Counts]:
     """Counts of nothing yet, of the splits that there will be."""
     splits = [TRAIN, VALIDATION, *(split for split in source.parts if split not in (TRAIN, VALIDATION))]
-    return {split: Counts() for split in splits}
+    return {split: Counts(bad_records(data, split)) for split in splits}
 
 
 def _write(job: ChatJob, source: LabelledSource, encoder: ChatEncoder, folder: Path, progress: Progress) -> dict[str, Counts]:
     """Write a file for each split."""
-    counts = empty_counts(source)
+    counts = empty_counts(job.data, source)
     with ExitStack() as stack:
         writers = {split: ChatWriter(folder, split) for split in counts}
         for writer in writers.values():

@@ -2,26 +2,27 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trainer.chat.messages import COLUMNS, Message, read_conversation
-from trainer.common.errors import CorpusError
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
 from trainer.labelled.rows import Part, Row, open_table
-from trainer.labelled.scan import bad_record
 
 Made = TypeVar("Made")
 
 
 @dataclass
 class Counts:
-    """What was counted of a split's records.
+    """What was counted of a split's records; `bad` are those that were skipped.
 
     `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that the
     template does not mark as such, so that they are not learnt.
     """
 
+    bad: BadRecords
     examples: int = 0
     tokens: int = 0
     answer_tokens: int = 0
@@ -31,22 +32,21 @@ class Counts:
     truncated: int = 0
     unanswered: int = 0
     unmarked: int = 0
-    bad_records: int = 0
     questions: set[bytes] = field(default_factory=set)
 
-    def told(self) -> dict[str, int]:
-        """The counts by name."""
-        return {name: value for name, value in vars(self).items() if name != "questions"}
+    def told(self) -> dict[str, Any]:
+        """The counts by name, as a manifest tells them."""
+        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
 
 
 def read_records(
-    data: ChatDataConfig, split: str, parts: Sequence[Part], counts: Counts, make: Callable[[list[Message]], Made],
+    data: ChatDataConfig, parts: Sequence[Part], bad: BadRecords, make: Callable[[list[Message]], Made],
     most: int | None = None,
 ) -> Iterator[tuple[int, list[Message], Made]]:  # fmt: skip
     """The conversations of a split's parts, each with its record's number, from 0, and what is made of it.
 
     A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records of each
-    part that are looked at. Raises `RecordError` for the first bad one that may not be passed over.
+    part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
     """
     number = 0
     for part in parts:
@@ -63,9 +63,7 @@ def read_records(
                 conversation = read_conversation(_values(row, present), table.columns)
                 made = make(conversation)
             except ValueError as problem:
-                counts.bad_records += 1
-                if counts.bad_records > data.max_bad_records:
-                    raise bad_record(data, split, f"{part.name}: {table.unit} {row.number}", str(problem)) from problem
+                bad.add(RecordError(f"{part.name}: {table.unit} {row.number}: {problem}"))
             else:
                 yield number, conversation, made
             number += 1

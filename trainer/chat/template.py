@@ -1,95 +1,42 @@
-"""A chat template, and which part of what it writes the assistant says.
+"""The chat template of a job or a tokenizer, tried out before it is used."""
 
-Most templates do not mark the assistant's part by `{% generation %}`. It is found by writing the conversation up to each
-answer, as a model is asked for it, and up to its end: what the longer text has more is the answer. That takes a template which
-writes the beginning of a conversation in the same way, whatever follows.
-"""
-
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from trainer.chat.messages import ASSISTANT, USER, Message
-from trainer.common.errors import ConfigError, TokenizerError, brief, reason_of
+from jinja2 import TemplateError
 
-MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
-
-TODAY = "strftime_now"
-"""What a template calls to write the date."""
+from trainer.chat.messages import ASSISTANT, SYSTEM, USER, Message
+from trainer.chat.renderer import Renderer
+from trainer.chat.rendering import GIVE_ANOTHER, Refused, Written
+from trainer.common.errors import ConfigError, TokenizerError, reason_of
 
 PROBE = [Message(USER, "What is it?"), Message(ASSISTANT, "This.")]
 """A conversation that every template can write."""
 
-GIVE_ANOTHER = "give another one in data.chat_template"
+PROBES = (PROBE, [Message(SYSTEM, "Be brief."), *PROBE], [*PROBE, Message(USER, "And that?"), Message(ASSISTANT, "That.")])
+"""Conversations that are written twice, by two processes, to see that they become the same text."""
 
-
-class Written(NamedTuple):
-    """A conversation as text, and from where to where the assistant speaks: each answer with the token that ends it."""
-
-    text: str
-    answers: list[tuple[int, int]]
+WITHOUT_DATE = "{% set strftime_now = not_defined +%}"
+"""Before a template that transformers renders: has it write its own date, as where it was trained on, and not that of today."""
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template and the tokenizer whose special tokens it may name; `end` is what it writes after an answer."""
+    """A template and the process that renders it; `end` is what it writes after an answer."""
 
     source: str
-    tokenizer: Any
+    renderer: Renderer
     end: str = ""
 
     def write(self, conversation: Sequence[Message]) -> Written:
         """Write a conversation. Raises `ValueError` if the template refuses it, or the answers cannot be told from it."""
-        if MARKERS.search(self.source):
-            return self._by_markers(conversation)
-        whole, answers = self.text(conversation), []
-        for number, message in enumerate(conversation):
-            if message.role == ASSISTANT:
-                answers.append(self._find_answer(conversation[:number], message, whole))
-        return Written(whole, answers)
+        return self.renderer.write(conversation)
 
-    def text(self, conversation: Sequence[Message], asks: bool = False) -> str:
-        """What the template writes; if it `asks`, with what a model is to go on from."""
-        try:
-            text: str = self.tokenizer.apply_chat_template(
-                [message._asdict() for message in conversation], chat_template=self.source, tokenize=False,
-                add_generation_prompt=asks,
-            )  # fmt: skip
-        except Exception as error:  # Jinja's own, and whatever a template raises
-            raise ValueError(f"the chat template refuses it: {brief(error)}") from error
-        return text
-
-    def _find_answer(self, before: Sequence[Message], answer: Message, whole: str) -> tuple[int, int]:
-        asked, answered = self.text(before, asks=True), self.text([*before, answer])
-        if not answered.startswith(asked) or not whole.startswith(answered):
-            longer = "the answer" if whole.startswith(answered) else "what follows"
-            raise ValueError(
-                f"the chat template writes the beginning of a conversation otherwise once {longer} is there, so that it cannot "
-                "be told what the assistant says; mark that in the template by {% generation %}, or " + GIVE_ANOTHER
-            )
-        said = answered[len(asked) :]
-        header, found, _ = said.partition(answer.content.strip())
-        if found and header.strip() and asked == self.text(before):
-            raise ValueError(
-                f"the chat template writes {header.strip()!r} before what the assistant says, but not where a model is asked "
-                f"for it (add_generation_prompt); {GIVE_ANOTHER}"
-            )
-        return len(asked), len(asked) + len(said.rstrip())
-
-    def _by_markers(self, conversation: Sequence[Message]) -> Written:
-        from transformers.utils.chat_template_utils import render_jinja_template
-
-        try:
-            rendered: Any = render_jinja_template(
-                conversations=[[message._asdict() for message in conversation]], chat_template=self.source,
-                return_assistant_tokens_mask=True, **self.tokenizer.special_tokens_map,
-            )  # fmt: skip
-        except Exception as error:  # as above
-            raise ValueError(f"the chat template refuses it: {brief(error)}") from error
-        (text,), (marked,) = rendered
-        return Written(text, [(start, start + len(text[start:end].rstrip())) for start, end in marked])
+    def text(self, conversation: Sequence[Message]) -> str:
+        """What the template writes. Raises `ValueError` if it refuses."""
+        return self.renderer.text(conversation)
 
 
 def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate:
@@ -97,17 +44,15 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate
 
     Raises `ConfigError` if the given one cannot be read, `TokenizerError` if there is none, or it cannot be used.
     """
-    template = ChatTemplate(_read(given) if given is not None else _own(tokenizer, model), tokenizer)
+    source = _read(given) if given is not None else _own(tokenizer, model)
     whose = "data.chat_template" if given is not None else f"the chat template of {model!r}"
-    if TODAY in template.source:
-        raise TokenizerError(
-            f"{whose} writes the date of today ({TODAY}), so that the same conversations would be other tokens tomorrow; give "
-            "a copy in data.chat_template that writes a fixed one"
-        )
+    special = tokenizer.special_tokens_map
+    renderer = Renderer(source, special)
     try:
-        text, answers = template.write(PROBE)
-    except ValueError as error:
+        text, answers = renderer.write(PROBE)
+    except Refused as error:
         raise TokenizerError(f"{whose} cannot be used, with a question and an answer: {error}") from error
+    _require_same(renderer, Renderer(source, special, order=1), whose)
     if len(answers) != 1:
         raise TokenizerError(f"{whose} marks {len(answers)} answers in a conversation with one; {GIVE_ANOTHER}")
     said = text[slice(*answers[0])]
@@ -115,7 +60,46 @@ def load_template(given: str | None, tokenizer: Any, model: str) -> ChatTemplate
     if not found:
         raise TokenizerError(f"{whose} does not write what the assistant says: of {PROBE[1].content!r} it makes {said!r}")
     _require_end(end.strip(), tokenizer, whose)
-    return ChatTemplate(template.source, tokenizer, end.strip())
+    return ChatTemplate(source, renderer, end.strip())
+
+
+def bound_template(tokenizer: Any, model: str) -> None:
+    """Have a tokenizer render a conversation only after a process with bounds has, for what renders by itself, as lm-eval does.
+
+    What that refuses raises `jinja2.TemplateError`, as a template does. Raises `TokenizerError` if there is none.
+    """
+    source, apply = _own(tokenizer, model), tokenizer.apply_chat_template
+    renderer = Renderer(source, tokenizer.special_tokens_map)
+
+    def apply_bounded(conversation: Sequence[dict[str, str]], add_generation_prompt: bool = False, **options: Any) -> Any:
+        try:
+            renderer.text([Message(each["role"], each["content"]) for each in conversation], add_generation_prompt)
+        except Refused as error:
+            raise TemplateError(str(error)) from error
+        return apply(
+            conversation, add_generation_prompt=add_generation_prompt, chat_template=WITHOUT_DATE + source, **options
+        )  # fmt: skip
+
+    tokenizer.apply_chat_template = apply_bounded
+
+
+def _require_same(renderer: Renderer, other: Renderer, whose: str) -> None:
+    """Raise `TokenizerError` unless another process writes the same of each probe, or refuses the same."""
+    for probe in PROBES:
+        first, second = (_tried(each, probe) for each in (renderer, other))
+        if first != second:
+            raise TokenizerError(
+                f"{whose} writes the same conversation once as {first!r}, and once as {second!r}, so that what is trained on "
+                f"would depend on chance; {GIVE_ANOTHER}"
+            )
+    other.close()
+
+
+def _tried(renderer: Renderer, conversation: Sequence[Message]) -> str:
+    try:
+        return renderer.text(conversation, asks=True)
+    except Refused as error:
+        return str(error)
 
 
 def _read(given: str) -> str:

@@ -1,8 +1,8 @@
 """The schema of instruction tuning: conversations, and a causal language model that learns to answer."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.harness import HarnessSetting, check_metric
@@ -46,6 +46,16 @@ class ChatDataConfig(SplitsConfig):
         description="where no validation is given: share held out, chosen by a hash of what comes before the first answer",
     )
     max_bad_records: int = Field(default=0, ge=0, description="records of a split that may be skipped, counted")
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _holds_conversations(cls, value: Any) -> Any:
+        if value == "csv":
+            raise ValueError(
+                "csv holds no conversations: write them as JSON Lines (data.source: jsonl), with `messages`, or a `prompt` and "
+                "its `completion`, in each line; a classifier of labelled texts is trained without data.task: chat"
+            )
+        return value
 
 
 class ChatModelConfig(TunedModelConfig):

@@ -4,15 +4,16 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
+from jinja2 import TemplateError
 from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
+from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
@@ -22,8 +23,9 @@ from trainer.harness.loading import load_tasks
 from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
 from trainer.harness.tasks import identify, name_of, questions_of
 from trainer.harness.warned import hearing
-from trainer.models.causal import load_model
+from trainer.models.causal import load_model, load_pretrained
 from trainer.pretrained.heads import continues_text
+from trainer.pretrained.loading import load_tokenizer
 from trainer.pretrained.model_files import read_object
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.seals import write_sealed
@@ -75,7 +77,7 @@ def _ask(model: "_Model", manager: Any, job: EvaluateJob) -> Results:
             num_fewshot=options.few_shot, batch_size=job.evaluation.batch, log_samples=False,
             apply_chat_template=options.chat_template, fewshot_as_multiturn=options.chat_template,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, AssertionError) as error:
+    except (KeyError, TypeError, ValueError, AssertionError, TemplateError) as error:
         raise ConfigError(
             f"evaluation.harness: lm-eval cannot ask {', '.join(options.tasks)}: {type(error).__name__}: {brief(error)}; "
             "its own command line, `lm_eval`, tells more of a task"
@@ -123,14 +125,16 @@ def _load(folder: str, beside: str | None, job: EvaluateJob, advance: Callable[[
             f"evaluation.harness: lm-eval asks models that continue text, which {', '.join(architectures)} of {folder} does "
             "not; leave it out"
         )
-    tokenizer, options = AutoTokenizer.from_pretrained(folder), asked_for(job)
-    if options.chat_template and not tokenizer.chat_template:
-        raise ConfigError(
-            f"evaluation.harness.chat_template is true, but the tokenizer of {folder} has no chat template; set it to false"
-        )
+    tokenizer, options = load_tokenizer(folder), asked_for(job)
+    if options.chat_template:
+        if not tokenizer.chat_template:
+            raise ConfigError(
+                f"evaluation.harness.chat_template is true, but the tokenizer of {folder} has no chat template; set it to false"
+            )
+        bound_template(tokenizer, folder)
     device = "cuda" if count_gpus(job.device, where="") else "cpu"
-    load: Any = partial(load_model, beside=beside) if beside else partial(AutoModelForCausalLM.from_pretrained, dtype="auto")
-    model = load(folder).to(device).eval()
+    model = load_model(folder, beside=beside) if beside else load_pretrained(AutoModelForCausalLM, folder, dtype="auto")
+    model = cast(torch.nn.Module, model).to(device).eval()
     return _Model(advance, pretrained=model, tokenizer=tokenizer, batch_size=job.evaluation.batch)
 
 

@@ -12,6 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from transformers import PretrainedConfig
 
+from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, brief
 from trainer.config.harness import PREFIX, HarnessConfig
 from trainer.harness.loading import NAMED, load_tasks
@@ -30,6 +31,8 @@ def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None
     `gate`: the figure that a gate is on, if there is one. `tokenizer`: the one with the chat template, if that is to be used.
     Raises `ConfigError` for tasks that cannot be loaded or asked, and for a figure that no task has.
     """
+    if tokenizer is not None:
+        bound_template(tokenizer, "this job")
     model = _NoModel(resolve_max_length(config), tokenizer)
     figures: list[str] = []
     with hearing() as heard:

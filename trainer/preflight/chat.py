@@ -1,10 +1,9 @@
 """The look at an instruction-tuning job before long work starts: store, devices, model, template, conversations."""
 
-from transformers import AutoConfig, PretrainedConfig
-
 from trainer.chat.data import read_encoded
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.encoding import count_conversations, empty_counts, find_conversations, tell
+from trainer.chat.records import Counts
 from trainer.chat.windows import plan_chat
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
@@ -17,8 +16,9 @@ from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
-from trainer.preflight.tuning import Known, Size, conclude, look_at_start
-from trainer.records.results import FinetunePreflight
+from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
+from trainer.pretrained.loading import load_config
+from trainer.records.results import FinetunePreflight, Lengths
 from trainer.runs.chat import identify
 from trainer.store.storage import Store
 
@@ -28,35 +28,43 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     start, training = look_at_start(job), job.training
     store, ranks, source = start
     encoder = load_chat_encoder(source, job.data)
-    config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    config = load_config(source)
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
     try_harness(job.evaluation.harness, job.promotion, config, encoder.tokenizer)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
     encoded = find_conversations(store, job, source)
     plan, data = plan_chat(job, encoded.key, ranks) if encoded else (None, None)
-    splits, told = (split_sizes(data.details), f"encoded already: {encoded.key}") if data and encoded else (None, "")
-    if encoded is None:
-        splits, told = _look(store, job, encoder, progress)
+    if data and encoded:
+        lengths = recorded_lengths(data.details, encoder.context)
+        known = Known(split_sizes(data.details), f"encoded already: {encoded.key}", plan, lengths)
+    else:
+        known = _look(store, job, encoder, progress)
     check_stop()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
     kept = guess_activations(config, training)
     memory = estimate_memory(training, encoder.context, config, ranks, parameters, kept, library_bytes(), units, trained)
     run = identify(job, encoded).key if encoded else None
-    return conclude(job, start, Size(trained, parameters, memory), Known(splits, told, plan), list(CHAT_FIGURES), run)
+    return conclude(job, start, Size(trained, parameters, memory), known, list(CHAT_FIGURES), run)
 
 
-def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> tuple[dict[str, int] | None, str]:
-    """The sizes of the splits if all of the data is looked at, else None, and what was looked at."""
+def _look(store: Store, job: ChatJob, encoder: ChatEncoder, progress: Progress) -> Known:
+    """What a look shows: the sizes of the splits, if it is one at all of the data."""
     source = find_labelled(store, job.data)
     parts = [part for each in source.parts.values() for part in each]
     if sum(map(stored_bytes, parts)) <= WHOLE_BYTES:
         counts = count_conversations(job, source, encoder, progress)
         tell(job, counts)
         sizes = {split: each.examples for split, each in counts.items()}
-        return sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}"
-    counts = empty_counts(source)
+        return Known(sizes, f"all of it, {plural(sum(sizes.values()), 'conversation')}", None, _lengths(counts, encoder))
+    counts = empty_counts(job.data, source)
     with progress.bar(f"look at {job.data.name}", None, "conversation") as bar:
         for split, each in source.parts.items():
             for _ in read_encoded(job.data, split, each, source.cut and split == TRAIN, encoder, counts, HEAD_ROWS):
                 bar.advance(1)
-    return None, f"the first {count(HEAD_ROWS)} conversations of each of {plural(len(parts), 'file')}"
+    told = f"the first {count(HEAD_ROWS)} conversations of each of {plural(len(parts), 'file')}"
+    return Known(None, told, None, _lengths(counts, encoder))
+
+
+def _lengths(counts: dict[str, Counts], encoder: ChatEncoder) -> dict[str, Lengths]:
+    told = {split: each.told() for split, each in counts.items() if each.examples}
+    return recorded_lengths({"splits": told}, encoder.context)

@@ -57,10 +57,11 @@ class Chat(TuningWorkload):
         return str(folder or find_model(self._store, self._job.model.pretrained, hub=True).folder)
 
     def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        objective = tried_loss(model, self._set.details["context"])
         if self._job.data.packing:
             advice = "set data.packing to false, which gives each conversation a row of its own"
             check_packed(model, self._set.details["context"], "conversations", advice)
-        return tried_loss(model, self._set.details["context"])
+        return objective
 
     def read_batch(self, number: int, rank: int) -> Batch:
         windows, dealt = self.deal(number, rank)

@@ -9,10 +9,11 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model
+from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model, chat_tokenizer
 from tests.trainer.small_tokenizers import byte_level_bpe, unigram, word_piece
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
 from trainer.chat.messages import Message, read_conversation
+from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
 from trainer.config.chat import ChatDataConfig
 from trainer.corpus.taken_tokenizer import END_OF_TEXT
@@ -82,6 +83,17 @@ def test_what_stands_before_an_answer_is_read_as_it_is_when_a_model_is_asked(mod
     assert found.input_ids[: len(asked)].tolist() == asked
     assert not found.answered[: len(asked)].any() and found.answered[len(asked)]
     assert encoder.tokenizer.decode(found.input_ids[found.answered]) == f"{answer}{END}assistant{END}"
+
+
+def test_a_template_that_has_a_date_of_its_own_writes_that_when_it_is_trained_and_when_it_is_asked(model: Path) -> None:
+    """As those of Llama 3.2 have, for where `strftime_now` is not defined."""
+    dated = "{{ strftime_now('%d %b %Y') if strftime_now is defined else '26 Jul 2024' }}" + CHATML
+    encoder = encoder_of(model, dated)
+    text = encoder.tokenizer.decode(encoder.encode(ASKED).input_ids)
+    assert text.startswith("26 Jul 2024")
+    asking = chat_tokenizer(dated)
+    bound_template(asking, "any")
+    assert asking.apply_chat_template([message._asdict() for message in ASKED], tokenize=False) == text
 
 
 def test_answers_that_a_template_does_not_mark_are_counted(model: Path) -> None:
@@ -163,7 +175,19 @@ def test_the_template_of_the_tokenizer_is_taken_and_saved(model: Path, tmp_path:
     ("template", "error", "message"),
     [
         ("no/such.jinja", ConfigError, "data.chat_template 'no/such.jinja' cannot be read: No such file or directory"),
-        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "data.chat_template writes the date of today (strftime_now)"),
+        ("{{ strftime_now('%Y') }}" + CHATML, TokenizerError, "it writes the date of today (strftime_now), so that"),
+        ("{{ ['a', 'b'] | random }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
+        ("{{ ['a'] | map('random') | list }}" + MARKED, TokenizerError, "takes something at random (the filter `random`)"),
+        ("{% set f = lipsum %}{{ f() }}" + MARKED, TokenizerError, "the chat template writes random text (lipsum)"),
+        ("{{ messages[0].get }}" + MARKED, TokenizerError, "writes where an object is in memory, which differs each time"),
+        ("{{ (messages[0].get | string)[-9:] }}" + MARKED, TokenizerError, "what is trained on would depend on chance"),
+        (
+            "{{ (dict.fromkeys('abcdefghijkl').keys() - ['a']) | join }}" + MARKED,
+            TokenizerError,
+            "what is trained on would depend on chance",
+        ),
+        ("{{ 'a' * 2500000000 }}" + MARKED, TokenizerError, "the chat template takes more than 2.0 GiB of memory"),
+        ("{{ 'a' * 3000000 }}" + MARKED, TokenizerError, "writes more than 1,050,752 characters of a conversation of 16"),
         ("{{ messages", TokenizerError, "data.chat_template cannot be used, with a question and an answer"),
         (
             "{% for m in messages %}{{ messages | length ~ m.content ~ eos_token }}{% endfor %}",

@@ -1,9 +1,12 @@
 """What lm-eval measures of a model that answers: by its chat template or as plain text, in the run's own evaluation."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,59 @@ def test_a_model_without_a_template_is_not_asked_by_one(
     bare = chat_model(Path(tuned.store).parent / "bare", template=None)
     measuring = harness_measurement(job, tuned.run).model_copy(update={"checkpoint": str(bare)})
     with pytest.raises(ConfigError, match=r"chat_template is true, but the tokenizer of .*bare has no chat template"):
+        measure_harness(measuring, False, silent())
+
+
+def with_code(folder: Path, file: str) -> None:
+    settings = json.loads((folder / file).read_text())
+    (folder / file).write_text(json.dumps({**settings, "auto_map": {"AutoModelForCausalLM": "evil.Model"}}))
+
+
+def pickled(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch here'\ntR.")
+
+
+def beside_nothing(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/model", "peft_type": "LORA"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (partial(with_code, file="config.json"), "has an auto_map .* which is never run here"),
+        (partial(with_code, file="tokenizer_config.json"), "has an auto_map .* which is never run here"),
+        (pickled, "pytorch_model.bin is pickled and is not loaded"),
+        (lambda folder: os.truncate(folder / "model.safetensors", 900), "model.safetensors is missing or damaged"),
+        (beside_nothing, "is an adapter, without the weights that it was trained beside"),
+    ],
+)
+def test_a_model_is_loaded_with_the_checks_of_every_other(
+    change: Callable[[Path], None], problem: str, model: Path, asked: HarnessConfig, chats: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "other"))
+    change(folder)
+    job = chat_job(chats, tmp_path / "store", model, **asking(asked))
+    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(folder)})
+    with pytest.raises(ConfigError, match=problem):
+        measure_harness(measuring, False, silent())
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ("{{ ['a'] | random }}", "takes something at random"),
+        ("{{ strftime_now('%Y') }}", "refuses it: it writes the date of today"),
+        ("{{ 'a' * 2500000000 }}", "takes more than 2.0 GiB of memory"),
+    ],
+)
+def test_a_template_without_bound_or_by_chance_is_not_asked_by(
+    written: str, problem: str, asked: HarnessConfig, chats: Path, model: Path, tmp_path: Path
+) -> None:
+    other = chat_model(tmp_path / "other", template=written + LLAMA2)
+    job = chat_job(chats, tmp_path / "store", model, **asking(asked))
+    measuring = harness_measurement(job, "runs/any").model_copy(update={"checkpoint": str(other)})
+    with pytest.raises(ConfigError, match=rf"lm-eval cannot ask tiny: TemplateError: the chat template {problem}"):
         measure_harness(measuring, False, silent())
 
 

@@ -146,7 +146,8 @@ def test_the_dry_run_tells_conversations_and_windows(tuned: Finished, chats: Pat
     assert before.plan is None and before.splits == {split: len(records_of(chats, split)) for split in before.splits}
     after = chat_preflight(chat_job(chats, tuned.store, model, training__epochs=1), silent())
     assert after.splits == before.splits and after.plan is not None
-    assert any(line.startswith("steps") and "windows on 1 ranks" in line for line in after.lines())
+    assert after.lengths == before.lengths and after.lengths["train"].longest <= 256 == after.lengths["train"].most
+    assert any(line.startswith("steps") and "windows on 1 rank" in line for line in after.lines())
 
 
 @pytest.mark.parametrize("source", ["parquet", "disk", "hub"])

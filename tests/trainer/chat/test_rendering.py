@@ -1,0 +1,190 @@
+"""What templates write, and where answers stand in it: as transformers renders each beginning of a conversation by itself."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from tests.trainer.chat.templates import LINEAR, OTHERS
+from trainer.chat.messages import Message
+from trainer.chat.renderer import Bounds, Renderer
+from trainer.chat.rendering import MARKERS, Refused, Template, Written
+from trainer.common.errors import Preempted
+from trainer.common.stopping import heeding_stops
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+TEMPLATES = {**LINEAR, **OTHERS}
+
+
+def conversations() -> Iterator[list[Message]]:
+    """Of 1 to 7 answers, with a system message and without, some that end with a question, some of the same words."""
+    for answers in (1, 2, 3, 4, 7):
+        for said in ("{}", " {} \n", "same", "Größe {} 👩‍💻\n\n"):
+            turns = [Message(role, said.format(number)) for number in range(answers) for role in ("user", "assistant")]
+            yield turns
+            yield [Message("system", "Be brief."), *turns]
+            yield [*turns, Message("user", "And?")]
+
+
+def rendered(source: str, conversation: Sequence[Message], asks: bool = False, marks: bool = False) -> Any:
+    messages = [message._asdict() for message in conversation]
+    given: dict[str, Any] = {"add_generation_prompt": asks, "return_assistant_tokens_mask": marks, **SPECIAL}
+    try:
+        return render_jinja_template([messages], chat_template=source, **given)
+    except Exception as error:
+        raise Refused(f"the chat template refuses it: {error}") from error
+
+
+def by_each_beginning(source: str, conversation: Sequence[Message]) -> Written:
+    """The answers, found by rendering every beginning of the conversation by itself."""
+    if MARKERS.search(source):
+        (text,), (marked,) = rendered(source, conversation, marks=True)
+        return Written(text, [(start, start + len(text[start:end].rstrip())) for start, end in marked])
+    whole, answers = rendered(source, conversation)[0][0], []
+    for number, message in enumerate(conversation):
+        if message.role != "assistant":
+            continue
+        before = conversation[:number]
+        asked, answered = rendered(source, before, asks=True)[0][0], rendered(source, [*before, message])[0][0]
+        if not answered.startswith(asked) or not whole.startswith(answered):
+            raise Refused("the chat template writes the beginning of a conversation otherwise")
+        header, found, _ = answered[len(asked) :].partition(message.content.strip())
+        if found and header.strip() and asked == rendered(source, before)[0][0]:
+            raise Refused(f"the chat template writes {header.strip()!r} before what the assistant says")
+        answers.append((len(asked), len(answered.rstrip()) if len(answered.rstrip()) > len(asked) else len(asked)))
+    return Written(whole, answers)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_is_written_and_the_answers_in_it_are_those_of_each_beginning_by_itself(name: str) -> None:
+    source = TEMPLATES[name]
+    template, refused = Template(source, SPECIAL), 0
+    for conversation in conversations():
+        try:
+            expected = by_each_beginning(source, conversation)
+        except Refused as reason:
+            refused += 1
+            with pytest.raises(Refused) as found:
+                template.write(conversation)
+            assert str(found.value).startswith(str(reason))
+        else:
+            assert template.write(conversation) == expected
+            assert template.text(conversation, asks=True) == rendered(source, conversation, asks=True)[0][0]
+    assert name not in LINEAR or refused < 30
+
+
+class Counting(Template):
+    written = 0
+
+    def _write(self, conversation: Sequence[Message], messages: Sequence[Any], asks: bool) -> str:
+        text = super()._write(conversation, messages, asks)
+        self.written += len(text)
+        return text
+
+
+@pytest.mark.parametrize("name", sorted(LINEAR.keys() - {"two loops"}))
+def test_the_work_grows_with_the_length_of_a_conversation_and_not_with_its_square(name: str) -> None:
+    written = []
+    for turns in (50, 200):
+        template = Counting(LINEAR[name], SPECIAL)
+        template.write([Message(role, "some words") for _ in range(turns) for role in ("user", "assistant")])
+        written.append(template.written)
+    assert written[1] < 5 * written[0]
+
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+
+ASKED = [Message("user", "What?"), Message("assistant", "That.")]
+
+
+@pytest.fixture
+def renderers() -> Iterator[Callable[..., Renderer]]:
+    started: list[Renderer] = []
+
+    def start(source: str, **options: Any) -> Renderer:
+        started.append(Renderer(source, SPECIAL, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (ENDLESS, "takes more than 1 second of computing for one conversation"),
+        ("{{ 'a' * 2500000000 }}", "takes more than 256.0 MiB of memory"),
+        ("{% for a in range(99999) %}{{ 'aaaaaaaa' * 1000 }}{% endfor %}", "writes more than 1,050,704 characters"),
+    ],
+)
+def test_a_template_without_bound_is_ended_and_the_next_conversation_is_written(
+    renderers: Callable[..., Renderer], source: str, problem: str
+) -> None:
+    """It is met in some conversations only: those are refused, as any other bad record is."""
+    met = "{% if messages[0].content == 'What?' %}" + source + "{% endif %}" + LINEAR["chatml"]
+    renderer = renderers(met, bounds=Bounds(seconds=1, memory=256 * 2**20))
+    other = [Message("user", "Who?"), *ASKED[1:]]
+    expected = Template(LINEAR["chatml"], SPECIAL).write(other)
+    for _ in range(2):
+        with pytest.raises(Refused, match=problem):
+            renderer.write(ASKED)
+        assert renderer.write(other) == expected
+
+
+def test_what_a_template_is_asked_to_write_ends_with_the_command(renderers: Callable[..., Renderer]) -> None:
+    """A stop does not wait until the template has come to its bound."""
+    renderer = renderers(ENDLESS)
+    asking = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    with pytest.raises(Preempted), heeding_stops():
+        asking.start()
+        renderer.write(ASKED)
+
+
+def test_sets_have_the_same_order_in_every_process(renderers: Callable[..., Renderer]) -> None:
+    source = "{{ (dict.fromkeys('abcdefghijkl').keys() - ['a']) | join }}"
+    assert len({renderers(source).text(ASKED) for _ in range(3)}) == 1
+    assert renderers(source).text(ASKED) != renderers(source, order=1).text(ASKED)
+
+
+def test_a_long_conversation_may_take_longer(renderers: Callable[..., Renderer]) -> None:
+    """A template that says how long a conversation is, or keeps something, is written anew for each answer."""
+    source = "{% set ns = namespace(said=0) %}" + LINEAR["chatml"]
+    long = [Message(role, "some words") for _ in range(300) for role in ("user", "assistant")]
+    bounds = Bounds(seconds=0.4)
+    with pytest.raises(Refused, match="takes more than"):
+        renderers(ENDLESS + source, bounds=bounds).write(ASKED)
+    assert bounds.seconds_of(ASKED) < 0.5 < 1 < bounds.seconds_of(long) < 2
+    assert len(renderers(source, bounds=bounds).write(long).answers) == 300
+
+
+def test_files_in_the_current_folder_are_not_taken_for_modules(
+    renderers: Callable[..., Renderer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("trainer", "resource", "jinja2"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.chdir(tmp_path)
+    assert renderers(LINEAR["chatml"]).write(ASKED) == Template(LINEAR["chatml"], SPECIAL).write(ASKED)
+
+
+def test_a_process_that_ends_by_an_error_of_its_own_is_not_told_as_memory(
+    renderers: Callable[..., Renderer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jinja2.py").write_text("raise RuntimeError('not this one')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Refused, match="the process that renders the chat template ended with status 1;"):
+        renderers(LINEAR["chatml"]).write(ASKED)
+
+
+def test_places_in_memory_that_messages_speak_of_are_written() -> None:
+    conversation = [Message("user", "Is a <b"), Message("assistant", "It is at 0x7f001234abcd>.")]
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert Template(source, SPECIAL).text(conversation) == "Is a <bIt is at 0x7f001234abcd>."
+    with pytest.raises(Refused, match="writes where an object is in memory, which differs each time: at 0x"):
+        Template(source + "{{ messages[0].get }}", SPECIAL).text(conversation)
