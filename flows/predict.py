@@ -1,9 +1,11 @@
 """New texts to predictions of a finished model: `python -m flows.predict CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.prediction import predict_texts
 from trainer.config.files import Overrides
@@ -11,8 +13,11 @@ from trainer.config.predicting import PredictJob
 from trainer.records.results import PredictedTexts
 
 
-@flow(name="predict", log_prints=True)
-def predict(job: PredictJob, set: Overrides = ()) -> PredictedTexts:  # noqa: A002 - the name on the form
+@flow(name="predict", flow_run_name="{job.name}", log_prints=True)
+def predict(
+    job: PredictJob,
+    set: Annotated[Overrides, SettingsOf(PredictJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> PredictedTexts:
     """Predict the class, or the number, of each text in some files; predictions already made of the same are reused."""
     job = open_flow(job, set)
     result: PredictedTexts = predict_texts(job, return_state=True).result()

@@ -5,14 +5,18 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import worth_retrying
-from tasks.tokenization import publish
+from tasks.tokenization import as_result, run_publishing, show_skipped
 from trainer.config.chat import TunedJob
 from trainer.kinds.table import tuning_of
+from trainer.labelled.encoded import encoded_details
 from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
 def encode(job: TunedJob) -> ArtifactRef:
     """Read, check and encode labelled data or conversations, unless they are published and intact."""
-    return publish(tuning_of(job).encode, {"job": job.model_dump(mode="json")})
+    made = run_publishing(tuning_of(job).encode, {"job": job.model_dump(mode="json")})
+    show_skipped(encoded_details(Store(job.store), made.key))
+    return as_result(made)

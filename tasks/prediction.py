@@ -7,6 +7,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
+from tasks.tokenization import show_skipped
 from tasks.turns import DEVICES, turn
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
@@ -28,5 +29,6 @@ def predict_texts(job: PredictJob) -> PredictedTexts:
         key="predictions",
         description=f"{made.key}: {made.texts:,} texts, by {made.model}",
     )
+    show_skipped({"splits": {job.name: made.model_dump()}})
     logger.info("%s", describe(store, made))
     return reused(made, f"{made.key} is of the same model and texts") if made.reused else made

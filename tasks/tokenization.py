@@ -3,14 +3,18 @@
 from typing import Any
 
 from prefect import task
+from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
+from trainer.common.bad_records import skipped_rows
 from trainer.config.jobs import PrepareJob
+from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
 
 
 @task(name="prepare-tokenizer", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
@@ -32,12 +36,21 @@ def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> 
 def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Tokenize the documents of one corpus that stay into shards, unless they are published and intact."""
     arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
-    return publish("corpus", {**arguments, "decisions_key": decisions and decisions.key})
+    made = run_publishing("corpus", {**arguments, "decisions_key": decisions and decisions.key})
+    (manifest,) = shard_manifests(Store(job.store), PreparedData(tokenizer=tokenizer, shards=[made]))
+    show_skipped(manifest.details)
+    return as_result(made)
 
 
 def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
     """Run a stage that publishes an artifact, or finds it published: what a task returns."""
     return as_result(run_publishing(stage, arguments))
+
+
+def show_skipped(details: dict[str, Any]) -> None:
+    """Show which bad records were skipped, and why, of the data that an artifact was made of."""
+    if rows := skipped_rows(details):
+        create_table_artifact(rows, key="skipped-records", description="bad records that were skipped; three are named")
 
 
 def run_publishing(stage: str, arguments: dict[str, Any]) -> ArtifactRef:

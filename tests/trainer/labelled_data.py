@@ -106,7 +106,7 @@ def read(**options: Any) -> Found:
             {name: [example.id for example in each] for name, each in examples.items()},
             {name: [example.texts for example in each] for name, each in examples.items()},
             {name: split.labels.tolist() for name, split in found.splits.items()},
-            {name: split.bad_records for name, split in found.splits.items()},
+            {name: split.bad.count for name, split in found.splits.items()},
         )  # fmt: skip
 
 

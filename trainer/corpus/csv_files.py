@@ -13,6 +13,12 @@ SHORT_TEXT = 500
 RARE = 0.05
 """The share of records that span lines up to which they are exceptions in their file."""
 
+FORMATS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
+"""How files are read, by how their names end."""
+
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What usually divides columns."""
+
 QUOTE = "; if quote characters quote here, set quoting to true"
 UNQUOTE = "; if quote characters are text here, set quoting to false"
 
@@ -48,6 +54,30 @@ def quoting_hint(settings: CsvSettings, path: str) -> str:
     if is_quoted(csv_dialect(settings, path)):
         return UNQUOTE
     return QUOTE if settings.quoting is None else ""
+
+
+def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
+    """What to try if a first row lacks a column: another delimiter, if one divides it into columns of which some are wanted."""
+    for delimiter, spelt in DELIMITERS.items():
+        if set(wanted) & {name.strip(' "') for cell in header if delimiter in cell for name in cell.split(delimiter)}:
+            return f"; its columns seem to be divided by {spelt}: set delimiter to {delimiter!r}"
+    return ""
+
+
+def csv_hint(path: str) -> str:
+    """What to say of a file that is read as JSON Lines and is named as CSV files are."""
+    return "; by its name it is a CSV file, but it is read as JSON Lines" if format_by_name(path) == "csv" else ""
+
+
+def format_by_name(path: str) -> str | None:
+    """How a file is read, by how its name ends, before the ending of a packed one; None if that tells nothing.
+
+    A web address's query is no part of the name; elsewhere a question mark may be one of a pattern.
+    """
+    if path.lower().startswith(("http://", "https://")):
+        path = path.partition("#")[0].partition("?")[0]
+    endings = reversed(path.rpartition("/")[2].lower().split(".")[1:])
+    return next((FORMATS[ending] for ending in endings if ending in FORMATS), None)
 
 
 def never_ends(error: csv.Error) -> bool:

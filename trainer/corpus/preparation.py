@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from trainer.common.bad_records import describe_bad, first_of
 from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress, silent
@@ -22,8 +23,9 @@ from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.carrying import carried, carrier_of
 from trainer.corpus.curated import read_curated
-from trainer.corpus.decisions import Reader, open_reader, transform_options
+from trainer.corpus.decisions import Reader, corpora_left, open_reader, transform_options
 from trainer.corpus.engine_choice import settle_engine
+from trainer.corpus.look import files_of, look_at_text
 from trainer.corpus.pieces import Piece, dealt
 from trainer.corpus.raw_files import is_compressed
 from trainer.corpus.readers import ignore
@@ -84,6 +86,8 @@ def prepare_tokenizer(job: PrepareJob, progress: Progress, decisions_key: str | 
         return found
     with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
         pieces = [(corpus, find_pieces(store, corpus, job.data.shards.piece_bytes)) for corpus in job.data.corpora]
+        for corpus, each in pieces:
+            look_at_text(corpus, files_of(each))
         texts = [(open_reader(store, job.data, corpus, found, decisions_key), found) for corpus, found in pieces]
         if lost is None:
             return make_tokenizer(store, job.data, texts, bar.advance)
@@ -109,8 +113,8 @@ def prepare_corpus(
 
         key, work = locate_corpus(store, data, corpus, tokenizer, progress, decisions_key, start_early)
         read_all = job.verify or is_suspect(store, key)
-        if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key, manifest.created):
-            _check_budget(corpus, manifest.details["totals"]["bad_records"])
+        if (manifest := _intact_manifest(store, key, read_all)) and hold_reused(store, key):
+            _check_budget(corpus, manifest.details["totals"]["bad_records"], manifest.details.get("skipped", []))
             return ArtifactRef(key=key, fingerprint=key[-16:], size=manifest.size(), reused=True)
 
         store.sweep()
@@ -119,6 +123,7 @@ def prepare_corpus(
         if records:
             log.info("corpus %s: %d of %d shards need not be built", name, len(records), len(work))
         missing = [shard for shard in work if shard.number not in records]
+        look_at_text(corpus, files_of([piece for shard in missing for piece in shard.pieces]))
         known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
         load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
         with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
@@ -142,10 +147,10 @@ def find_prepared(job: PrepareJob, decisions_key: str | None) -> PreparedData | 
         return None
     info = load_tokenizer(store, tokenizer.key)
     shards = []
-    for corpus in job.data.corpora:
+    for corpus in corpora_left(store, job.data, decisions_key):
         key, _ = locate_corpus(store, job.data, corpus, info, silent(), decisions_key)
         manifest = recall_manifest(store, key, KIND)
-        if manifest is None or not hold_reused(store, key, manifest.created):
+        if manifest is None or not hold_reused(store, key):
             return None
         shards.append(ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size(), reused=True))
     return PreparedData(tokenizer=tokenizer, shards=shards)
@@ -251,11 +256,11 @@ def _checked_engine(
     return settle_engine(store, corpus.name, data.tokenizer.engine, tokenizer, documents)
 
 
-def _check_budget(corpus: CorpusConfig, bad_records: int) -> None:
+def _check_budget(corpus: CorpusConfig, bad_records: int, first: Sequence[str]) -> None:
     if bad_records > corpus.max_bad_records:
         raise CorpusError(
-            f"corpus {corpus.name!r}: {bad_records} bad records, at most {corpus.max_bad_records} may be skipped; mend its "
-            "files or raise max_bad_records"
+            f"corpus {corpus.name!r}: at most {corpus.max_bad_records} bad records may be skipped, but "
+            f"{describe_bad(bad_records, first)}; mend its files or raise max_bad_records"
         )
 
 
@@ -283,7 +288,8 @@ def _commit(
     """Check the whole set and write its manifest, with the options that it was made with."""
     corpus = recipe.corpus
     totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
-    _check_budget(corpus, totals.bad_records)
+    skipped = first_of(record.skipped for record in records)
+    _check_budget(corpus, totals.bad_records, skipped)
     if not totals.tokens:
         raise CorpusError(
             f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
@@ -312,6 +318,7 @@ def _commit(
         "keeps_text": keeps_text(tokenizer.json),
         "validation_digest": add_digests(record.validation_digest for record in records),
         "validation_fraction": recipe.validation_fraction,
+        **({"skipped": skipped} if skipped else {}),
         **options,
     }
     manifest = make_manifest(KIND, digest, files, details)
@@ -320,4 +327,6 @@ def _commit(
     store.delete(f"{recipe.key}/{STARTED}")
     clear(store, recipe.key)
     write_manifest(store, recipe.key, manifest)
+    if totals.bad_records:
+        log.warning("corpus %s: skipped %s", corpus.name, describe_bad(totals.bad_records, skipped))
     return manifest

@@ -24,6 +24,22 @@ MAX_RECORD = 64 * 2**20
 BOM = b"\xef\xbb\xbf"
 
 
+CONVERT = "convert it to UTF-8, such as by `iconv -f {0} -t UTF-8`"
+SIGNATURES = {
+    b"\xff\xfe\0\0": f"is UTF-32, by its byte order mark; {CONVERT.format('UTF-32')}",
+    b"\0\0\xfe\xff": f"is UTF-32, by its byte order mark; {CONVERT.format('UTF-32')}",
+    b"\xff\xfe": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
+    b"\xfe\xff": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
+    b"\x1f\x8b": "is packed by gzip; give it a name that ends in .gz",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd; give it a name that ends in .zst",
+    b"PK\x03\x04": "is a zip archive (or an office document); unpack it, and give its text in UTF-8",
+    b"%PDF": "is a PDF; extract its text, in UTF-8",
+    b"PAR1": "is a Parquet file; set the format to parquet",
+    b"SQLite format 3": "is an SQLite database; export its text, in UTF-8",
+}
+"""What files of other kinds begin with, and what to do about them; a longer beginning comes before one that it begins with."""
+
+
 @dataclass(frozen=True)
 class SourceFile:
     """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if known)."""
@@ -63,6 +79,13 @@ def open_bytes(path: str) -> IO[bytes]:
         return open(path, "rb")
     # fsspec's own files have no readline with a limit.
     return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
+
+
+def not_text(path: str) -> str | None:
+    """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be told."""
+    with open_raw(path) as file:
+        head = file.read(max(map(len, SIGNATURES)))
+    return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
 
 
 def is_compressed(path: str) -> bool:

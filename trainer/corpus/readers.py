@@ -6,6 +6,7 @@ A new format is one function and one entry in `READERS`. Memory is bounded: reco
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,10 +16,20 @@ from typing import IO, Any, NamedTuple
 from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.csv_files import QuoteWatch, csv_dialect, never_ends, quoting_hint
+from trainer.corpus.csv_files import QuoteWatch, csv_dialect, csv_hint, delimiter_hint, never_ends, quoting_hint
 from trainer.corpus.pieces import Cuts, Piece, boundary
 from trainer.corpus.raw_bytes import open_piece
-from trainer.corpus.raw_files import BOM, MAX_RECORD, csv_header, is_compressed, open_raw, reading, unreadable
+from trainer.corpus.raw_files import (
+    BOM,
+    MAX_RECORD,
+    csv_header,
+    is_compressed,
+    not_text,
+    open_bytes,
+    open_raw,
+    reading,
+    unreadable,
+)
 
 csv.field_size_limit(MAX_RECORD)
 
@@ -27,6 +38,9 @@ NAMED_BY = "; text_field says which one holds the text"
 
 PART_BYTES = 4 * 2**20
 """About how much of a document of any size is read, and tokenized, at once."""
+
+MOST_ROWS = 256
+"""Of a Parquet file, read at once."""
 
 
 class Document(NamedTuple):
@@ -72,6 +86,16 @@ def read_documents(
                 yield document
 
 
+def read_head(path: str, corpus: CorpusConfig, on_bad: OnBad) -> Iterator[Document]:
+    """The documents of a file from its beginning on, of which no digest is known, for a reader that gives up early.
+
+    Raises as `read_documents` does, but for `ChangedFile`.
+    """
+    whole = Piece(path, path, 0, 0, sys.maxsize, 0, last=True, sha256="", file_bytes=0)
+    with reading(path), (open_bytes if corpus.format == "parquet" else open_raw)(path) as file:
+        yield from READERS[corpus.format](file, whole, corpus, on_bad, ())
+
+
 def read_text(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad, columns: Columns) -> Iterator[Document]:
     """One document a file, or one between two separator lines."""
     if corpus.separator is not None:
@@ -106,7 +130,7 @@ def read_jsonl(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBa
         try:
             record = json.loads(line.decode())
         except (ValueError, RecursionError) as error:
-            on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}"))
+            on_bad(_bad(piece, _line_number(piece, offset), f"not valid JSON: {error}{csv_hint(piece.path)}"))
         else:
             yield from _field(record, corpus.text_field, piece, partial(_line_number, piece, offset), on_bad, columns=columns)
 
@@ -123,7 +147,8 @@ def read_csv(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: OnBad,
         header, _ = csv_header(piece.path, corpus)
     if corpus.text_field not in header:
         found = f"its first line names {', '.join(header) or 'none'}"
-        raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; {found}{NAMED_BY}")
+        hint = delimiter_hint(header, [corpus.text_field]) or NAMED_BY
+        raise RecordError(f"{piece.path}: no column {corpus.text_field!r}; {found}{hint}")
     column = header.index(corpus.text_field)
     for row, begin, end, wrong in rows:
         if wrong is None and row and len(row) != len(header):
@@ -149,14 +174,21 @@ def read_parquet(file: IO[bytes], piece: Piece, corpus: CorpusConfig, on_bad: On
         if field not in names:
             raise RecordError(f"{piece.path}: no column {field!r}; it has {', '.join(names)}{NAMED_BY}")
         row = sum(table.metadata.row_group(group).num_rows for group in range(piece.start))
-        groups = list(range(piece.start, piece.end))
+        groups = list(range(piece.start, min(piece.end, table.metadata.num_row_groups)))
         wanted = [field, *(name for name in columns if name in names and name != field)]
-        for batch in table.iter_batches(batch_size=256, row_groups=groups, columns=wanted):
-            for record in batch.to_pylist():
+        for batch in table.iter_batches(batch_size=_rows_at_once(table, groups), row_groups=groups, columns=wanted):
+            for record in (batch.slice(at, 1).to_pylist()[0] for at in range(batch.num_rows)):
                 yield from _field(record, field, piece, partial(int, row), on_bad, "row", columns)
                 row += 1
     except pa.ArrowInvalid as error:
         raise unreadable(piece.path, error) from error
+
+
+def _rows_at_once(table: Any, groups: Sequence[int]) -> int:
+    """So many rows of a Parquet file that they take about `PART_BYTES` where they are largest."""
+    found = (table.metadata.row_group(group) for group in groups)
+    largest = max((group.total_byte_size // max(group.num_rows, 1) for group in found), default=0)
+    return max(1, min(MOST_ROWS, PART_BYTES // max(largest, 1)))
 
 
 READERS: dict[str, Callable[[IO[bytes], Piece, CorpusConfig, OnBad, Columns], Iterator[Document]]] = {
@@ -300,6 +332,8 @@ def _check_utf8(text: bytes, piece: Piece, offset: int, on_bad: OnBad) -> bool:
 
 def _not_utf8(piece: Piece, offset: int, error: UnicodeDecodeError) -> RecordError:
     found = error.object[error.start]
+    if (known := not_text(piece.path)) is not None:
+        return RecordError(f"{piece.path} {known}")
     return RecordError(f"{piece.path}: byte {offset} (0x{found:02x}) is not valid UTF-8 ({error.reason}); convert it to UTF-8")
 
 

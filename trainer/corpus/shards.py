@@ -20,7 +20,8 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.common.errors import ArtifactError, RecordError, TokenizerError, how_to_skip
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.corpus.engines import Encode, Ids
 from trainer.corpus.pieces import blocks_of
 from trainer.corpus.readers import Document, OnBad
@@ -48,7 +49,7 @@ class HasText(Protocol):
     def text(self) -> bytes: ...
 
 
-Textual = TypeVar("Textual", bound=HasText)
+Item = TypeVar("Item")
 
 
 class ShardRecord(BaseModel):
@@ -72,6 +73,8 @@ class ShardRecord(BaseModel):
     validation_token_bytes: Count
     validation_digest: str = Field(pattern=r"^[0-9a-f]{32}$")
     bad_records: Count
+    skipped: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    """The first bad records, each with its place and what is wrong with it."""
     files: list[FileRecord]
 
     @model_validator(mode="after")
@@ -145,20 +148,14 @@ def build_shard(
     validation_fraction: float,
 ) -> ShardRecord:
     """Tokenize some documents into the files of one shard, in a folder. Memory does not grow with their number."""
-    bad: list[RecordError] = []
+    bad = BadRecords(max_bad_records)
     held_out = HeldOutText(byte_lengths(tokenizer.json))
-
-    def on_bad(error: RecordError) -> None:
-        bad.append(error)
-        if len(bad) > max_bad_records:
-            raise RecordError(f"{error}{how_to_skip(max_bad_records)}") from error
-
     with ExitStack() as open_files:
         sides = {
             side: open_files.enter_context(closing(_SideWriter(folder, side, number, tokenizer)))
             for side in (TRAIN, VALIDATION)
         }
-        for batch in batches(documents(on_bad), BATCH_BYTES):
+        for batch in batches(documents(bad.add), BATCH_BYTES, text_bytes):
             for document, ids in zip(batch, _encode_batch(encode, batch), strict=True):
                 side = VALIDATION if is_held_out(document.text, validation_fraction) else TRAIN
                 sides[side].add(document, ids)
@@ -176,7 +173,8 @@ def build_shard(
         validation_bytes=held_out.text_bytes,
         validation_token_bytes=held_out.token_bytes,
         validation_digest=held_out.digest,
-        bad_records=len(bad),
+        bad_records=bad.count,
+        skipped=bad.first,
         files=[digest_file(path) for writer in sides.values() for path in writer.paths],
     )
 
@@ -233,18 +231,23 @@ class _SideWriter:
         write_sums(tokens, sums)
 
 
-def batches(documents: Iterable[Textual], batch_bytes: int, most: int | None = None) -> Iterator[list[Textual]]:
-    """Documents, some at a time: as many as have at least so many bytes together, or the `most`."""
-    batch: list[Textual] = []
-    size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
-        if size >= batch_bytes or len(batch) == most:
+def batches(items: Iterable[Item], enough: int, size: Callable[[Item], int], most: int | None = None) -> Iterator[list[Item]]:
+    """Items, some at a time: as many as have at least so much size together, or the `most`."""
+    batch: list[Item] = []
+    held = 0
+    for item in items:
+        batch.append(item)
+        held += size(item)
+        if held >= enough or len(batch) == most:
             yield batch
-            batch, size = [], 0
+            batch, held = [], 0
     if batch:
         yield batch
+
+
+def text_bytes(document: HasText) -> int:
+    """The bytes of a document's text."""
+    return len(document.text)
 
 
 def _encode_batch(encode: Encode, batch: Sequence[Document]) -> list[Ids]:

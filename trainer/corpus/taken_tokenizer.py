@@ -20,6 +20,7 @@ from trainer.common.errors import TokenizerError, brief
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.pretrained.hub import NO_NAME, hub_reason, is_hub_name
 from trainer.pretrained.model_files import check_settings
+from trainer.store.private_folders import followed
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
@@ -135,7 +136,8 @@ def find_other_class(tokenizer_json: str, model_type: str) -> str | None:
 
 def save_flat(tokenizer: Any, folder: Path, **settings: Any) -> None:
     """Write a tokenizer's files side by side, several chat templates too, with settings of tokenizer_config.json replaced."""
-    tokenizer.save_pretrained(str(folder), save_jinja_files=not isinstance(tokenizer.chat_template, dict))
+    with followed(folder) as place:
+        tokenizer.save_pretrained(str(place), save_jinja_files=not isinstance(tokenizer.chat_template, dict))
     if settings:
         path = folder / TOKENIZER_CONFIG
         values = {**json.loads(path.read_text(encoding="utf-8")), **settings}

@@ -14,12 +14,12 @@ from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.config.corpora import DataConfig, TokenizerConfig
 from trainer.corpus.decisions import Reader
 from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.raw_bytes import require_same
-from trainer.corpus.readers import ignore
 from trainer.corpus.sources import reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
@@ -49,7 +49,7 @@ def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
         return None
     for file, problem in (damage := find_damage(store, key, manifest)).items():
         log.warning("%s/%s %s: it is to be put back or made anew", store.path(key), file, problem)
-    if damage or not hold_reused(store, key, manifest.created):
+    if damage or not hold_reused(store, key):
         return None
     return ArtifactRef(key=key, fingerprint=name, size=manifest.size(), reused=True)
 
@@ -147,12 +147,12 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
     total = sum(piece.size for _, pieces in texts for piece in pieces)
     for reader, pieces in texts:
         share = sample_bytes * sum(piece.size for piece in pieces) // max(total, 1) + 1
-        taken = 0
+        taken, bad = 0, BadRecords(reader.corpus.max_bad_records)
         for piece in spread(pieces):
             if taken >= share:
                 break
             used.append(f"{reader.corpus.name}/{piece.key}#{piece.index}")
-            for document in reader.read(piece, ignore):
+            for document in reader.read(piece, bad.add):
                 for block in blocks_of(document.text, SAMPLE_BLOCK):
                     yield block.decode()
                 taken += len(document.text)

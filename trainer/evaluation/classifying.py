@@ -5,14 +5,14 @@ runs/X/predictions/validation.jsonl       id, prediction and probabilities of ea
 runs/X/predictions/test.jsonl
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from transformers import AutoConfig
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
@@ -42,10 +42,14 @@ from trainer.evaluation.predicting import (
 from trainer.evaluation.word_labels import split_lines
 from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.labelled.encoded_splits import EncodedSplit
+from trainer.labelled.files import encode_files
+from trainer.labelled.sources import TEST, TRAIN, VALIDATION
+from trainer.labelled.text_encoder import load_text_encoder
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.pretrained.finding import Checkpoint
+from trainer.pretrained.loading import load_config
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
 from trainer.records.seals import write_sealed
@@ -57,7 +61,7 @@ from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured
-from trainer.training.runtime import start_runtime
+from trainer.training.runtime import Runtime, start_runtime
 from trainer.training.sharding import sharding_group
 
 GIVEN = {"multi-label": "several classes at once", "tokens": "a class for each word"}
@@ -86,8 +90,38 @@ def score_checkpoint(store: Store, job: EvaluateJob, scoring: CheckpointScoring,
     Predictions are written only of the final model, measured as its job says. Raises `ArtifactError` if the data is gone.
     """
     tell_unused(job)
+    if scoring.files is not None:
+        return _score_files(store, scoring, job.checkpoint, progress)
     own = scoring.wanted.key == f"{scoring.run}/{EVALUATION}"
     return _score(store, scoring.job, scoring.wanted, scoring.run, None if own else job.checkpoint, progress)
+
+
+@explaining_lost_ranks()
+def _score_files(store: Store, scoring: CheckpointScoring, named: str, progress: Progress) -> FinetuneEvaluation:
+    """Score a checkpoint on new labelled files."""
+    job, wanted = scoring.job, scoring.wanted
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    earlier = runtime.on_first(lambda: find_scoring(store, wanted))
+    if earlier is not None:
+        return earlier
+    with open_files(scoring, progress) as data:
+        return _measure(store, job, wanted, scoring.run, named, data, runtime, progress, names_of_files(scoring))
+
+
+@contextmanager
+def open_files(scoring: CheckpointScoring, progress: Progress) -> Iterator[EncodedSet]:
+    """The examples of the new labelled files that a checkpoint is to be measured on, for the length of a block."""
+    data = scoring.job.data
+    assert scoring.files is not None
+    encoder = load_text_encoder(scoring.wanted.model.folder, data, finished=True)
+    with encode_files(data, scoring.files, encoder, data.label_columns or data.classes, progress) as found:
+        yield found
+
+
+def names_of_files(scoring: CheckpointScoring) -> list[str]:
+    """The names of these files."""
+    assert scoring.files is not None
+    return [part.name for part in scoring.files.parts[TRAIN]]
 
 
 @explaining_lost_ranks()
@@ -104,6 +138,14 @@ def _score(
     data = open_encoded(store, wanted.encoded)
     if named is not None:
         _check_reads(wanted.model, data)
+    return _measure(store, job, wanted, run, named, data, runtime, progress)
+
+
+def _measure(
+    store: Store, job: FinetuneJob, wanted: Scoring, run: str, named: str | None, data: EncodedSet, runtime: Runtime,
+    progress: Progress, new: Sequence[str] = (),
+) -> FinetuneEvaluation:  # fmt: skip
+    """Score a model on a set, and record it; `new` are the files that the set is of, where it is not the run's own."""
     folder = Path(wanted.model.folder)
     splits = [split for split in PREDICTED if split in data.splits and (not named or data.splits[split].labelled.any())]
     scores: dict[str, dict[str, float]] = {}
@@ -130,21 +172,22 @@ def _score(
     files = {} if named else runtime.on_first(lambda: _write_predictions(store, run, wanted.encoded, data, predicted))
     result = FinetuneEvaluation(
         format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=named or f"{run}/{FINAL}",
-        encoded=wanted.encoded, scores=scores, classification=details, predictions=files, measured_on=_basis(job, data),
+        encoded=wanted.encoded, files=list(new), scores=scores, classification=details, predictions=files,
+        measured_on=_basis(job, data, TEST if new else VALIDATION),
         positive=_measured_of(positive_figures(job, data.details["classes"]), scores),
         model=wanted.model.key if named else None,
-        clean_of=runtime.on_first(lambda: _clean_of(store, wanted.model, data)),
+        clean_of=None if new else runtime.on_first(lambda: _clean_of(store, wanted.model, data)),
     )  # fmt: skip
     runtime.on_first(lambda: write_sealed(store, wanted.key, result.model_dump(exclude={"reused"}, exclude_none=True)))
     return result
 
 
-def _basis(job: FinetuneJob, data: EncodedSet) -> ExamplesBasis:
-    """What the validation figures are measured on."""
+def _basis(job: FinetuneJob, data: EncodedSet, split: str) -> ExamplesBasis:
+    """What the figures of a split are measured on."""
     metrics = [metric_identity(name) for name in metric_names(job, data.details["classes"])]
     if job.evaluation.positive_class is not None:
         metrics.append(f"of {job.evaluation.positive_class}")
-    return examples_basis(data.details, job.data.model_dump(), "validation", metrics, job.training.precision)
+    return examples_basis(data.details, job.data.model_dump(), split, metrics, job.training.precision)
 
 
 def _clean_of(store: Store, found: Checkpoint, data: EncodedSet) -> CleanOf | None:
@@ -158,7 +201,7 @@ def _check_reads(found: Checkpoint, data: EncodedSet) -> None:
     carried = found.files.get(TOKENIZER_FILE)
     if carried is not None and carried != data.details["tokenizer_sha256"]:
         raise TokenizerError(f"{found.key} has another tokenizer than the one that encoded this data")
-    config = AutoConfig.from_pretrained(found.folder)
+    config: Any = load_config(found.folder)
     longest = max(int(split.lengths.max()) for split in data.splits.values() if len(split))
     check_positions(config, longest, "the longest example")
     given, wanted = (GIVEN.get(task, "one class") for task in (task_of(config), data.details["task"]))

@@ -1,28 +1,32 @@
 """New texts for a finished model, read in a stream: looked at as a whole first, so that nothing bad is found later."""
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.common.errors import CorpusError
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import lacks_column
 from trainer.labelled.data import Example
 from trainer.labelled.rows import Part, columns_of, open_table
-from trainer.labelled.scan import Placed, bad_record, id_of, read_values, rows_of, texts_of, watched_rows
+from trainer.labelled.scan import Placed, bad_records, id_of, read_values, rows_of, texts_of, watched_rows
 from trainer.labelled.sources import fetch_part
+
+log = logging.getLogger(__name__)
 
 
 class NewTexts(NamedTuple):
-    """Checked files: `counts` are the good texts of each, `bad_records` the rows in all that are passed over."""
+    """Checked files: `counts` are the good texts of each, `bad` the rows in all that are skipped."""
 
     data: LabelledDataConfig
     parts: list[Part]
     counts: list[int]
-    bad_records: int
+    bad: BadRecords
 
     def examples(self) -> Iterator[Example]:
         """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's number."""
@@ -32,8 +36,10 @@ class NewTexts(NamedTuple):
 
 
 @contextmanager
-def open_texts(data: LabelledDataConfig, parts: Sequence[Part], progress: Progress) -> Iterator[NewTexts]:
-    """Check all rows; the texts can be read for the length of the block.
+def open_texts(
+    data: LabelledDataConfig, parts: Sequence[Part], progress: Progress, most: int | None = None
+) -> Iterator[NewTexts]:
+    """Check all rows, or so many of each file; the texts can be read for the length of the block.
 
     Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row that may not be
     passed over.
@@ -41,22 +47,24 @@ def open_texts(data: LabelledDataConfig, parts: Sequence[Part], progress: Progre
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         fetched = [fetch_part(part, Path(folder)) for part in parts]
         _check_columns(data, fetched)
-        counts, bad = [], 0
+        counts, bad = [], bad_records(data, None)
         with progress.bar(f"read {data.name}", None, "row") as bar:
             for part in fetched:
                 good = 0
-                for place, found in _checked(data, watched_rows(data, [part], None)):
+                for place, found in _checked(data, watched_rows(data, [part], most)):
                     if isinstance(found, Example):
                         good += 1
-                    elif (bad := bad + 1) > data.max_bad_records:
-                        raise bad_record(data, None, place(), found)
+                    else:
+                        bad.add(RecordError(f"{place()}: {found}"))
                     bar.advance(1)
                 counts.append(good)
         if not any(counts):
             raise CorpusError(
-                f"data set {data.name!r} is empty: {bad} records, {bad} of them bad; check that "
+                f"data set {data.name!r} is empty: {bad.count} records, {bad.count} of them bad; check that "
                 f"{', '.join(part.name for part in parts)} is the right data"
             )
+        if bad.count:
+            log.warning("data set %s: skipped %s", data.name, bad.describe())
         yield NewTexts(data, fetched, counts, bad)
 
 

@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainer.common.bad_records import describe_bad
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.formats import count, plural
 from trainer.config.labelled import LabelledDataConfig
@@ -76,7 +77,7 @@ def find_predictions(store: Store, job: PredictJob, wanted: Wanted) -> Predicted
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
     """What the manifest of predictions says, as tasks hand it on."""
     told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
-    told |= {field: manifest.details[field] for field in ("words", "unseen_words") if field in manifest.details}
+    told |= {field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details}
     model = manifest.details["model"]["name"]
     return PredictedTexts(
         key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
@@ -86,10 +87,10 @@ def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTe
 def describe(store: Store, made: PredictedTexts) -> str:
     """Where the predictions are, and what they come to, for people."""
     counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
-    passed_over = f"; {plural(made.bad_records, 'bad record')} passed over" if made.bad_records else ""
+    skipped = f"; skipped {describe_bad(made.bad_records, made.skipped)}" if made.bad_records else ""
     cut = f"; {plural(made.truncated, 'text')} cut to the longest that the model takes" if made.truncated else ""
     unseen = f"; {plural(made.unseen_words, 'word')} of {count(made.words)} got no label" if made.unseen_words else ""
-    lines = [f"{plural(made.texts, 'text')}: {counted}{passed_over}{cut}{unseen}"]
+    lines = [f"{plural(made.texts, 'text')}: {counted}{skipped}{cut}{unseen}"]
     return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
 
 

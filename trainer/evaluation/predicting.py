@@ -177,8 +177,7 @@ def decide(logits: NDArray[np.float32], data: EncodedSet) -> NDArray[np.int64] |
 
 def make_criterion(options: MeasurementConfig) -> Criterion:
     """What says which checkpoint is best."""
-    greater = options.greater_is_better
-    return Criterion(options.best_by, greater_is_better(options.best_by) if greater is None else greater)
+    return Criterion(options.best_by, greater_is_better(options.best_by, options.greater_is_better))
 
 
 def applying(logits: NDArray[np.float32]) -> NDArray[np.int64]:

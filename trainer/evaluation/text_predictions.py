@@ -151,7 +151,7 @@ def _publish(
         "max_length": encoder.max_length,
         "precision": job.precision,
         "texts": sum(texts.counts),
-        "bad_records": texts.bad_records,
+        **texts.bad.told(),
         **told,
     }  # fmt: skip
     manifest = publish_folder(store, folder, wanted.key, KIND, wanted.fingerprint, details)

@@ -102,7 +102,12 @@ def encode_block(block: list[Example], encoder: TextEncoder, labels: pa.Array, n
     seen = np.array([np.count_nonzero(each.first_tokens != UNSEEN) for each in encodings])
     if not seen.all():
         example = block[int(np.argmin(seen))].id
-        raise RecordError(f"data set {name}: the tokenizer gives no token for the words of example {example!r}; leave it out")
+        why = (
+            "the last word is longer than data.max_length, and texts are cut on the left; raise it, or leave the example out"
+            if encodings[int(np.argmin(seen))].truncated
+            else "the tokenizer gives no token for any word; leave it out"
+        )
+        raise RecordError(f"data set {name}: of example {example!r}, no word can have a label: {why}")
     words = np.array([len(example.texts) for example in block])
     columns.append(_lists(encodings, FIRST_TOKENS, pa.int32(), words))
     return EncodedBlock(pa.record_batch(columns, schema=schema), *counts, int(words.sum()), int(words.sum() - seen.sum()))

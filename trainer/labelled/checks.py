@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
 from trainer.config.labelled import LabelledDataConfig
+from trainer.corpus.csv_files import delimiter_hint
 from trainer.labelled.labels import REGRESSION, Labels
 from trainer.labelled.rows import Part, columns_of, open_table
 from trainer.labelled.scan import rows_of
@@ -68,10 +69,10 @@ def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identifie
 
 def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
     """The error for a part without a column that is needed; `found` are those that it has."""
-    hint = ""
-    if data.source == "csv" and not data.columns:
+    hint = delimiter_hint(found, columns_of(data)) if data.source == "csv" else ""
+    if not hint and data.source == "csv" and not data.columns:
         hint = "; if its first line is no header, name its columns in `columns`"
-    elif data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
+    elif not hint and data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
         hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
     return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
 

@@ -8,20 +8,22 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import CorpusError
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.checks import check_columns, classes_present, require_all_classes
 from trainer.labelled.label_kinds import KINDS
 from trainer.labelled.labels import UNLABELLED, Labels
 from trainer.labelled.rows import Part
-from trainer.labelled.scan import BAD, Scan, bad_record, id_of, rows_of, scan_rows, texts_of
+from trainer.labelled.scan import BAD, Scan, bad_records, id_of, rows_of, scan_rows, texts_of
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
 
 log = logging.getLogger(__name__)
@@ -41,14 +43,14 @@ class LabelledSplit:
     `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none. Of
     several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said. Of a
     label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is none.
-    `kept` has the shape [rows], `bad_records` counts rows that were passed over.
+    `kept` has the shape [rows], `bad` are the rows that were skipped.
     """
 
     data: LabelledDataConfig
     parts: Sequence[Part]
     kept: NDArray[np.bool_]
     labels: NDArray[Any]
-    bad_records: int
+    bad: BadRecords
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -88,14 +90,16 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
                 split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
             }
         for split, scan in scans.items():
-            _require_examples(data, split, scan, scan.codes != BAD)
+            require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
         labels = KINDS[data.task].find(data, train.values, named, _labels_given(data, train))
         splits = {}
         for split, scan in scans.items():
             meant, good = read_labels(data, labels, split, scan)
-            _require_examples(data, split, scan, good)
-            splits[split] = LabelledSplit(data, scan.parts, good, meant, int((~good).sum()))
+            if scan.bad.count:
+                log.warning("data set %s, %s split: skipped %s", data.name, split, scan.bad.describe())
+            require_examples(data, split, scan, good)
+            splits[split] = LabelledSplit(data, scan.parts, good, meant, scan.bad)
         if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
             require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
@@ -131,12 +135,8 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
         else:
             meanings[code] = missing if found is None else found
     wrong = np.isin(scan.codes, list(problems))
-    if wrong.any() and scan.bad + int(wrong.sum()) > data.max_bad_records:
-        # Its place is looked for anew, as only errors ask for it.
-        first = int(np.argmax(wrong))
-        place = next(place for number, (place, _) in enumerate(rows_of(data, scan.parts)) if number == first)
-        problem = problems[int(scan.codes[first])]
-        raise bad_record(data, split, place(), f"column {data.columns_of_labels[0]!r}: {problem}") from problem
+    if wrong.any():
+        scan.bad.add_all(int(wrong.sum()), _meaningless(data, scan, wrong, problems))
     good = (scan.codes != BAD) & ~wrong
     meant = kind.gather(meanings)[scan.codes[good]]
     if split == TEST and data.task == "multi-label" and not (meant > 0).any():
@@ -146,12 +146,21 @@ def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan
     return meant, good
 
 
+def _meaningless(
+    data: LabelledDataConfig, scan: Scan, wrong: NDArray[np.bool_], problems: dict[int, ValueError]
+) -> Iterator[RecordError]:
+    """The errors of rows whose labels mean nothing; their places are looked for again, as only errors ask for them."""
+    for code, (place, _) in compress(zip(scan.codes.tolist(), rows_of(data, scan.parts), strict=False), wrong):
+        yield RecordError(f"{place()}: column {data.columns_of_labels[0]!r}: {problems[code]}")
+
+
 def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:
     """How many labels there may be of one class: one a row, or one a word."""
     return sum(map(len, filter(None, scan.values))) if data.task == "tokens" else len(scan.codes)
 
 
-def _require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
+def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
+    """Raise `CorpusError` for a split without a good example."""
     if not good.any():
         raise CorpusError(
             f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check that "
@@ -171,16 +180,16 @@ def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]
             )
         return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
 
-    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad_records=0)
+    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad=bad_records(data, VALIDATION))
 
 
 def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
     if labels.classes is None:
         return
     for split in (TRAIN, VALIDATION):
-        if data.task == "classification" and len(found := classes_present(splits[split].labels)) == 1:
-            name = labels.classes[int(found[0])]
-            log.warning("data set %s: every example of the %s split has the class %r", data.name, split, name)
+        if data.task != "multi-label" and len(found := classes_present(splits[split].labels)) == 1:
+            what, name = "word" if data.task == "tokens" else "example", labels.classes[int(found[0])]
+            log.warning("data set %s: every %s of the %s split has the class %r", data.name, what, split, name)
     present = classes_present(splits[TRAIN].labels)
     if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
         log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))

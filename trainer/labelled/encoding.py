@@ -17,7 +17,7 @@ from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, LabelledSplit, open_labelled
-from trainer.labelled.encoded import ENDING, KIND, EncodedSet, open_encoded, open_rows, tokenizer_paths
+from trainer.labelled.encoded import ENDING, KIND, EncodedSet, open_encoded, open_rows, publish_encoded, tokenizer_paths
 from trainer.labelled.encoded_splits import FIRST_TOKENS
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
@@ -25,7 +25,7 @@ from trainer.labelled.words import Words
 from trainer.pretrained.finding import find_model
 from trainer.records.holds import hold_reused
 from trainer.records.origins import without_test
-from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, read_manifest
 from trainer.store.storage import Store
 
 __all__ = ["EncodedSet", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths"]
@@ -114,7 +114,7 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
         told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
         details["source"] = {"identity": recipe.source.identity, **told}
-        manifest = publish_folder(store, folder, recipe.key, KIND, recipe.key[-16:], details)
+        manifest = publish_encoded(store, folder, recipe.key, details)
     log.info("%s: %s", data.name, describe_columns(details))
     _warn_of_unseen(details)
     return recipe.refer(manifest.size())
@@ -148,8 +148,10 @@ def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> 
     several = set() if data.task == "multi-label" else {"label_columns", "label_separator"}
     options = data.model_dump(exclude={*places, *several, "max_length", "validation_fraction"})
     cut = data.validation_fraction if source.cut else None
+    # Where texts are cut on the left, a word that lost its first token had a label once.
+    apart = ["whole words"] if encoder.by_words and encoder.cuts_left else []
     name, trained = (
-        fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length])
+        fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length, *apart])
         for identity in (source.identity, without_test(source.identity))
     )
     told = {**options, "format": FORMAT, "quoting": data.quoting, "validation_fraction": cut, "max_length": encoder.max_length}
@@ -170,7 +172,7 @@ def find_made(store: Store, max_bad_records: int, recipe: Recipe[Any]) -> Artifa
         return None  # making it anew names the record that may no longer be passed over
     for file, problem in (damage := find_damage(store, key, manifest)).items():
         log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
-    if damage or not hold_reused(store, key, manifest.created):
+    if damage or not hold_reused(store, key):
         return None
     return recipe.refer(manifest.size(), reused=True)
 
@@ -222,5 +224,5 @@ def _describe(
         **({"tokenizer_class": PLAIN_CLASS} if encoder.other_class is not None else {}),
         "vocab_size": encoder.vocab_size,
         "duplicates_across": labelled.duplicates,
-        "splits": {split: {**figures[split], "bad_records": found.bad_records} for split, found in labelled.splits.items()},
+        "splits": {split: {**figures[split], **found.bad.told()} for split, found in labelled.splits.items()},
     }

@@ -1,5 +1,9 @@
 """A look at labelled data before long work: at all of it where that takes seconds, else at the beginning of every file."""
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
 from typing import NamedTuple
 
 import fsspec
@@ -9,12 +13,15 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.blocks import count_labels
 from trainer.labelled.checks import check_columns
-from trainer.labelled.data import open_labelled, read_labels
+from trainer.labelled.data import Example, open_labelled, read_labels
 from trainer.labelled.label_kinds import KINDS
 from trainer.labelled.labels import refuse_fractions
+from trainer.labelled.lengths import measure_lengths
 from trainer.labelled.rows import Part
-from trainer.labelled.scan import scan_rows
+from trainer.labelled.scan import BAD, read_values, rows_of, scan_rows, texts_of
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.labelled.text_encoder import TextEncoder
+from trainer.records.results import Lengths
 from trainer.store.storage import Store
 
 WHOLE_BYTES = 64 * 2**20
@@ -28,40 +35,49 @@ class Look(NamedTuple):
     """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know them.
 
     `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen` are
-    labels of words, where not all are known.
+    labels of words, where not all are known. `lengths` are by split, and `balance` counts classes, of what was looked at.
     """
 
     classes: list[str] | None
     splits: dict[str, int] | None
     told: str
+    lengths: dict[str, Lengths]
+    balance: dict[str, int] | None = None
     counts: dict[str, int] | None = None
     seen: list[str] | None = None
 
 
-def look_at_labelled(store: Store, data: LabelledDataConfig, progress: Progress) -> Look:
+def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncoder, progress: Progress) -> Look:
     """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
     source = find_labelled(store, data)
     parts = [part for each in source.parts.values() for part in each]
     if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
-        return _look_at_heads(data, source, progress, len(parts))
+        return _look_at_heads(data, source, encoder, progress, len(parts))
     with open_labelled(data, source, progress) as found:
         sizes = {split: len(examples) for split, examples in found.splits.items()}
-        counts = count_labels(found.splits[TRAIN].labels, found.classes)
-        return Look(
-            found.classes, sizes, f"all of it, {plural(sum(sizes.values()), 'example')}", counts.get("class_counts")
-        )  # fmt: skip
+        counts = count_labels(found.splits[TRAIN].labels, found.classes).get("class_counts")
+        lengths = {split: measure_lengths(each.examples(), len(each), encoder) for split, each in found.splits.items()}
+        told = f"all of it, {plural(sum(sizes.values()), 'example')}"
+        return Look(found.classes, sizes, told, lengths, counts, counts)
 
 
-def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: Progress, files: int) -> Look:
+def _look_at_heads(
+    data: LabelledDataConfig, source: LabelledSource, encoder: TextEncoder, progress: Progress, files: int
+) -> Look:
     """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
     _, named = check_columns(data, source.parts)
     classes = data.label_columns or data.classes or named
     known = data.task == "regression" or classes is not None
     seen: set[str] = set()
+    lengths: dict[str, Lengths] = {}
+    balance: Counter[str] = Counter()
     with progress.bar(f"look at {data.name}", None, "row") as bar:
         for split, parts in source.parts.items():
+            lengths[split] = measure_lengths(_first_examples(data, parts), HEAD_ROWS * len(parts), encoder)
             for part in parts:
                 scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
+                if split == TRAIN and data.task == "classification":
+                    balance.update(str(scan.values[code]) for code in scan.codes[scan.codes != BAD])
                 if known:
                     read_labels(data, KINDS[data.task].find(data, scan.values, named, HEAD_ROWS), split, scan)
                 elif split == TRAIN and data.task == "classification":
@@ -69,7 +85,17 @@ def _look_at_heads(data: LabelledDataConfig, source: LabelledSource, progress: P
                 elif split == TRAIN and data.task == "tokens":
                     seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
     told = f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}"
-    return Look(classes, None, told, seen=sorted(seen) or None)
+    return Look(classes, None, told, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
+
+
+def _first_examples(data: LabelledDataConfig, parts: Sequence[Part]) -> Iterator[Example]:
+    """The good examples among the first rows of each part."""
+    for part in parts:
+        for _, row in islice(rows_of(data, [part]), HEAD_ROWS):
+            if row.problem is None:
+                with suppress(ValueError):
+                    read_values(data, row.values)
+                    yield Example("", texts_of(data, row.values))
 
 
 def stored_bytes(part: Part) -> int:

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trainer.common.errors import CorpusError, RecordError
+from trainer.common.errors import CorpusError, RecordError, reason_of
 from trainer.config.chat import ChatDataConfig
 from trainer.config.labelled import LabelledDataConfig
-from trainer.corpus.csv_files import csv_dialect, never_ends, quoting_hint
+from trainer.corpus.csv_files import csv_dialect, csv_hint, never_ends, quoting_hint
 from trainer.corpus.raw_bytes import RawFile, require_file
-from trainer.corpus.raw_files import MAX_RECORD, open_bytes, open_raw, unreadable
+from trainer.corpus.raw_files import MAX_RECORD, not_text, open_bytes, open_raw, unreadable
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -147,7 +147,9 @@ def _read_header(part: Part, data: LabelledDataConfig, rows: Iterator[list[str]]
     try:
         "".join(first).encode()
     except UnicodeEncodeError as error:
-        raise CorpusError(f"{part.name}: line 1 is not valid UTF-8; convert the file to UTF-8") from error
+        known = not_text(part.path)
+        told = f"{part.name} {known}" if known else f"{part.name}: line 1 is not valid UTF-8; convert the file to UTF-8"
+        raise CorpusError(told) from error
     if data.columns is not None and not set(data.text_columns) <= set(first):
         named = list(data.columns)
         if like := [cell for cell, name in zip(first, named, strict=False) if cell.strip().casefold() == name.casefold()]:
@@ -176,8 +178,11 @@ def _open_jsonl(part: Part) -> Table:
                     continue
                 try:
                     record = json.loads(line.decode())
+                except UnicodeDecodeError as error:
+                    known = not_text(part.path)
+                    yield number, None, f"the file {known}" if known else f"not valid UTF-8 ({reason_of(error)}); convert it"
                 except (ValueError, RecursionError) as error:
-                    yield number, None, f"not valid JSON: {error}"
+                    yield number, None, f"not valid JSON: {error}{csv_hint(part.name)}"
                     continue
                 if isinstance(record, dict):
                     yield number, record, None

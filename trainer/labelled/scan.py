@@ -3,13 +3,14 @@
 import hashlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice, repeat
+from itertools import chain, compress, islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import RecordError, how_to_skip
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import RecordError
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatDataConfig
 from trainer.config.labelled import LabelledDataConfig
@@ -33,7 +34,7 @@ class Scan(NamedTuple):
     """What is kept of a split's rows: a few bytes each, and each label once, so that lists for words are about as many as rows.
 
     `codes`: the number of the row's label among the distinct `values`, or BAD; `digests`: of its texts; `held`: whether a
-    hash of them puts it on the validation side; all of shape [rows]. `bad` counts the rows that are BAD.
+    hash of them puts it on the validation side; all of shape [rows]. `bad` are the rows that are BAD.
     """
 
     parts: Sequence[Part]
@@ -41,7 +42,7 @@ class Scan(NamedTuple):
     digests: NDArray[np.uint64]
     held: NDArray[np.bool_]
     values: list[Any]
-    bad: int
+    bad: BadRecords
 
 
 def scan_rows(
@@ -58,7 +59,7 @@ def scan_rows(
     """
     codes, digests, held, ids = array("q"), array("Q"), array("b"), array("Q")
     values: dict[AnyLabel | None, int] = {}
-    bad = 0
+    bad = bad_records(data, split)
     for place, row in watched_rows(data, parts, most):
         problem, text = row.problem, b""
         label: AnyLabel | None = None
@@ -68,9 +69,7 @@ def scan_rows(
             except ValueError as error:
                 problem = str(error)
         if problem is not None:
-            bad += 1
-            if bad > data.max_bad_records:
-                raise bad_record(data, split, place(), problem)
+            bad.add(RecordError(f"{place()}: {problem}"))
         codes.append(BAD if problem is not None else values.setdefault(label, len(values)))
         digests.append(_digest(text))
         held.append(cut and is_held_out(text, data.validation_fraction))
@@ -78,9 +77,7 @@ def scan_rows(
         advance(1)
     found = np.array(codes, dtype=np.int64)
     if (repeated := _repeated(np.array(ids, dtype=np.uint64))).any():
-        bad += int(repeated.sum())
-        if bad > data.max_bad_records:
-            raise _repeats(data, split, lambda: _rows(data, parts, most), int(np.argmax(repeated)))
+        bad.add_all(int(repeated.sum()), _repeats(data, lambda: _rows(data, parts, most), repeated))
         found[repeated] = BAD
     return Scan(parts, found, np.array(digests, dtype=np.uint64), np.array(held, dtype=bool), list(values), bad)
 
@@ -135,12 +132,14 @@ def _repeated(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return repeated
 
 
-def _repeats(data: LabelledDataConfig, split: str, rows: Callable[[], Iterator[Placed]], number: int) -> RecordError:
-    """The error for the row of this number, whose id an earlier one has; both are looked for anew."""
-    place, row = next(islice(rows(), number, None))
-    name = id_of(data, row)
-    first = next(earlier for earlier, each in rows() if each.problem is None and str(id_of(data, each)) == str(name))
-    return bad_record(data, split, place(), f"column {data.id_column!r}: {name!r} names {first()} too; ids may not repeat")
+def _repeats(
+    data: LabelledDataConfig, rows: Callable[[], Iterator[Placed]], repeated: NDArray[np.bool_]
+) -> Iterator[RecordError]:
+    """The errors of rows whose ids earlier ones have; both are read again."""
+    for place, row in compress(rows(), repeated):
+        name = id_of(data, row)
+        first = next(earlier for earlier, each in rows() if each.problem is None and str(id_of(data, each)) == str(name))
+        yield RecordError(f"{place()}: column {data.id_column!r}: {name!r} names {first()} too; ids may not repeat")
 
 
 def _digest_id(data: LabelledDataConfig, row: Row) -> int:
@@ -152,10 +151,9 @@ def _digest(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
-def bad_record(data: LabelledDataConfig | ChatDataConfig, split: str | None, place: str, problem: str) -> RecordError:
-    """The error for a row that may not be passed over; `split` is None where there is only one."""
-    where = f"data set {data.name!r}{f', {split} split' if split else ''}"
-    return RecordError(f"{where}: {place}: {problem}{how_to_skip(data.max_bad_records)}")
+def bad_records(data: LabelledDataConfig | ChatDataConfig, split: str | None) -> BadRecords:
+    """The bad rows of a split, none of them found yet; `split` is None where there is only one."""
+    return BadRecords(data.max_bad_records, f"data set {data.name!r}{f', {split} split' if split else ''}: ")
 
 
 def _namer(part: Part, table: Table, number: int) -> Callable[[], str]:

@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
 from trainer.labelled.word_spaces import space_words
 from trainer.labelled.words import first_tokens
-from trainer.pretrained.model_files import check_settings, read_object
+from trainer.pretrained.loading import load_config, load_tokenizer
+from trainer.pretrained.model_files import read_object
 from trainer.store.manifest import digest_file, fingerprint
 
 UNSET_LENGTH = 10**20
@@ -74,6 +75,11 @@ class TextEncoder:
         return find_other_class(self.tokenizer.backend_tokenizer.to_str(), self.model_type) if self.spaced else None
 
     @property
+    def cuts_left(self) -> bool:
+        """Whether the end of a text is kept where it is too long."""
+        return bool(self.tokenizer.truncation_side == "left")
+
+    @property
     def pad_token(self) -> str:
         return str(self.tokenizer.pad_token)
 
@@ -100,11 +106,11 @@ class TextEncoder:
     def _framed_words(self, found: Any, words: int) -> Encoding:
         framed = self._framed((np.array(found.ids, dtype=np.int32),))
         before, kept = len(self.frame.tokens[0]), len(framed.input_ids) - self.frame.size
-        cut = len(found.ids) - kept if self.tokenizer.truncation_side == "left" else 0
-        return framed._replace(first_tokens=first_tokens(found.word_ids[cut : cut + kept], before, words))
+        cut = len(found.ids) - kept if self.cuts_left else 0
+        return framed._replace(first_tokens=first_tokens(found.word_ids, slice(cut, cut + kept), before, words))
 
     def _framed(self, ids: tuple[NDArray[np.int32], ...]) -> Encoding:
-        frame, keeps_end = self.frame, self.tokenizer.truncation_side == "left"
+        frame, keeps_end = self.frame, self.cuts_left
         lengths = cut_lengths([len(each) for each in ids], self.max_length - frame.size)
         cut = [each[len(each) - n :] if keeps_end else each[:n] for each, n in zip(ids, lengths, strict=True)]
         types = [np.full(len(each), kind, dtype=np.int8) for each, kind in zip(cut, frame.text_types, strict=True)]
@@ -182,22 +188,7 @@ def load_own_tokenizer(name: str, plain: bool = False) -> tuple[Any, Any]:
 
     Raises as `load_text_encoder` does.
     """
-    from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
-
-    check_settings(name)
-    try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {name!r} cannot be loaded: {brief(error)}") from error
-    try:
-        tokenizer = (PreTrainedTokenizerFast if plain else AutoTokenizer).from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # the libraries raise bare Exceptions for every kind of bad file
-        raise TokenizerError(f"the tokenizer of {name!r} cannot be loaded: {brief(error)}") from error
-    if not tokenizer.is_fast:
-        raise TokenizerError(f"the tokenizer of {name!r} is none of the `tokenizers` library; convert it to a tokenizer.json")
-    if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # what transformers makes where there is none
-        raise TokenizerError(f"model {name!r} has no tokenizer, or an empty one; put the files of its tokenizer beside it")
-    return config.get_text_config(), tokenizer
+    return load_config(name).get_text_config(), load_tokenizer(name, plain)
 
 
 def choose_padding(tokenizer: Any, name: str) -> bool:

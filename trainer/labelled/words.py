@@ -80,14 +80,15 @@ def all_words(labels: NDArray[Any]) -> NDArray[np.int32]:
     return np.concatenate([np.empty(0, dtype=np.int32), *labels])
 
 
-def first_tokens(word_ids: Sequence[int], frame: int, words: int) -> NDArray[np.int32]:
-    """The place of the first token of each word, UNSEEN where there is none, of shape [words].
+def first_tokens(word_ids: Sequence[int], kept: slice, frame: int, words: int) -> NDArray[np.int32]:
+    """The place of the first token of each word, UNSEEN where there is none or it is cut off, of shape [words].
 
-    `word_ids` are the numbers of the words that an example's tokens belong to, without the `frame` tokens before them.
+    `word_ids` are the numbers of the words that an example's tokens belong to, of which some are `kept`, after `frame` others.
     """
     firsts = np.full(words, UNSEEN, dtype=np.int32)
     found, places = np.unique(np.array(word_ids, dtype=np.int64), return_index=True)
-    firsts[found] = places + frame
+    seen = (places >= kept.start) & (places < kept.stop)
+    firsts[found[seen]] = places[seen] - kept.start + frame
     return firsts
 
 

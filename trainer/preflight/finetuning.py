@@ -12,12 +12,13 @@ from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import encoded_details, split_sizes
 from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
+from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.order.plan import make_finetune_plan
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
-from trainer.preflight.tuning import Known, Size, conclude, look_at_start
+from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
 from trainer.records.results import FinetunePreflight
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
@@ -30,23 +31,21 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     start = look_at_start(job)
     store, ranks, source = start
     encoded = find_encoded(store, job, source)
-    details, splits, told = _look(store, job, encoded, progress)
+    details, known = _look(store, job, source, encoded, progress)
     check_stop()
     config = classifier_config(source, details)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora, kind_of(job.data.task))
-    memory = _estimate(job, config, ranks, trained, parameters, _longest(job, details, source))
+    memory = _estimate(job, config, ranks, trained, parameters, _longest(details))
     classes: list[str] | None = details["classes"]
-    check_best_by(job if splits else _without_class(job), classes)
-    plan = make_finetune_plan(job.training, splits, ranks) if splits else None
+    check_best_by(job if known.splits else _without_class(job), classes)
+    plan = make_finetune_plan(job.training, known.splits, ranks) if known.splits else None
     run = identify(job, encoded).key if encoded else None
-    return conclude(job, start, Size(trained, parameters, memory), Known(splits, told, plan), metric_names(job, classes), run)
+    return conclude(job, start, Size(trained, parameters, memory), known._replace(plan=plan), metric_names(job, classes), run)
 
 
-def _longest(job: FinetuneJob, details: dict[str, Any], source: str) -> int:
+def _longest(details: dict[str, Any]) -> int:
     """Tokens of the longest example that is trained on; of data that is not encoded yet, tokens of one at most."""
-    if "splits" in details:
-        return int(details["splits"]["train"]["longest"])
-    return load_text_encoder(source, job.data).max_length
+    return int(details["splits"][TRAIN]["longest"] if "splits" in details else details["max_length"])
 
 
 def _estimate(job: FinetuneJob, config: PretrainedConfig, ranks: int, trained: int, parameters: int, length: int) -> Memory:
@@ -65,17 +64,21 @@ def _without_class(job: FinetuneJob) -> FinetuneJob:
 
 
 def _look(
-    store: Store, job: FinetuneJob, encoded: ArtifactRef | None, progress: Progress
-) -> tuple[dict[str, Any], dict[str, int] | None, str]:
-    """What is known of the data: as an encoded set's details say it, the sizes of its splits, and what was looked at."""
+    store: Store, job: FinetuneJob, source: str, encoded: ArtifactRef | None, progress: Progress
+) -> tuple[dict[str, Any], Known]:
+    """What is known of the data, as an encoded set's details say it, and to be told; without a plan."""
     if encoded is not None:
         details = encoded_details(store, encoded.key)
-        _check_class_weights(job, details["classes"], details["splits"]["train"].get("class_counts"))
-        return details, split_sizes(details), f"encoded already: {encoded.key}"
-    look = look_at_labelled(store, job.data, progress)
+        counts = details["splits"][TRAIN].get("class_counts")
+        _check_class_weights(job, details["classes"], counts)
+        lengths = recorded_lengths(details, details["max_length"])
+        return details, Known(split_sizes(details), f"encoded already: {encoded.key}", None, lengths, counts)
+    encoder = load_text_encoder(source, job.data)
+    look = look_at_labelled(store, job.data, encoder, progress)
     _check_class_weights(job, look.classes, look.counts)
     classes = look.classes or look.seen or ["0", "1"] if job.data.task != "regression" else None
-    return {"task": job.data.task, "classes": classes, "pad_id": 0, "vocab_size": 0}, look.splits, look.told
+    details = {"task": job.data.task, "classes": classes, "pad_id": 0, "vocab_size": 0, "max_length": encoder.max_length}
+    return details, Known(look.splits, look.told, None, look.lengths, look.balance)
 
 
 def _check_class_weights(job: FinetuneJob, classes: list[str] | None, counts: dict[str, int] | None) -> None:

@@ -1,16 +1,16 @@
 """What the looks at jobs that tune a model have in common: how they begin, and what they tell in the end."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.common.stopping import check_stop
 from trainer.config.chat import TunedJob
 from trainer.preflight.disks import require_checkpoint_room, require_room
-from trainer.preflight.memory import Memory
+from trainer.preflight.memory import Memory, require_memory
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.weights import check_weights
 from trainer.records.plans import ChatPlan, FinetunePlan
-from trainer.records.results import FinetunePreflight
+from trainer.records.results import FinetunePreflight, Lengths
 from trainer.runs.run import check_origin
 from trainer.store.storage import Store
 
@@ -32,11 +32,31 @@ class Size(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What is known of the data: the sizes of its splits, what was looked at, and the plan, if all of it was."""
+    """What is known of the data: the sizes of its splits, what was looked at, the plan, if all of it was, the lengths of
+    examples by split, and how many there are of each class in train."""
 
     splits: dict[str, int] | None
     told: str
     plan: ChatPlan | FinetunePlan | None
+    lengths: dict[str, Lengths]
+    balance: dict[str, int] | None = None
+
+
+def recorded_lengths(details: dict[str, Any], most: int) -> dict[str, Lengths]:
+    """The lengths of the examples of an encoded set, by split, as its details tell them.
+
+    Conversations of which no answer is left are among those that are cut, and no examples.
+    """
+    return {
+        name: Lengths(
+            examples=split["examples"] + split.get("unanswered", 0),
+            mean=split["tokens"] / max(1, split["examples"]),
+            longest=split["longest"],
+            most=most,
+            cut=split["truncated"],
+        )
+        for name, split in details["splits"].items()
+    }
 
 
 def look_at_start(job: TunedJob) -> Start:
@@ -58,7 +78,8 @@ def conclude(job: TunedJob, start: Start, size: Size, data: Known, metrics: list
     epochs = plan.total_steps // plan.steps_per_epoch if plan else job.training.epochs or 0
     final = final_parameters(job, size.trained, size.parameters)
     needed = {"runs": run_bytes(job.training, size.trained, epochs, final)}
-    require_room(store, needed, lambda _: store.used_bytes(run) if run else 0)
+    require_memory(job, size.trained, size.parameters, start.ranks, size.memory)
+    require_room(store, needed, lambda _: store.used_bytes(run) if run else 0, size.trained)
     require_checkpoint_room(store, checkpoint_bytes(size.trained))
     return FinetunePreflight(
         model=job.model.pretrained,
@@ -68,6 +89,8 @@ def conclude(job: TunedJob, start: Start, size: Size, data: Known, metrics: list
         metrics=metrics,
         looked_at=data.told,
         splits=data.splits,
+        lengths=data.lengths,
+        balance=data.balance,
         plan=plan,
         about_memory_bytes=size.memory.device,
         about_host_bytes=size.memory.host,

@@ -195,6 +195,8 @@ class SplitEvaluation(Result):
     key: str
     checkpoint: str
     encoded: str
+    files: list[str] = Field(default=[], exclude_if=lambda value: not value)
+    """The labelled files that it was measured on, where these are not of the encoded set."""
     scores: dict[str, dict[str, Figure]]
     measured_on: ExamplesBasis | None = None
     clean_of: CleanOf | None = None
@@ -207,20 +209,20 @@ class SplitEvaluation(Result):
 
     @model_validator(mode="after")
     def _has_the_figures_of_a_gate(self) -> Self:
-        if "validation" not in self.scores:
+        if "validation" not in self.scores and not self.files:
             raise ValueError("it has no figures of the validation split")
         return self
 
     def figures(self) -> dict[str, float]:
-        """The figures of the validation split, as a gate's `metric` names them."""
-        return self.scores["validation"]
+        """The figures of the validation split, as a gate's `metric` names them; or of new files."""
+        return self.scores["test" if self.files else "validation"]
 
     def all_figures(self) -> dict[str, dict[str, float]]:
         """The figures by split."""
         return self.scores
 
     def describe(self) -> str:
-        """The figures of the validation split in one line."""
+        """The same in one line."""
         return ", ".join(f"{self.label(name)} {value:.4f}" for name, value in self.figures().items())
 
     def rows(self) -> list[dict[str, object]]:

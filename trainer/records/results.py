@@ -19,26 +19,29 @@ class CorpusPreview(Result):
 
 
 class RuleShare(Result):
-    """How many of some sampled documents of a corpus go for one reason."""
+    """How many of some sampled documents of a corpus go for one reason, and how much of their text."""
 
     corpus: str
     reason: str
     dropped: int
     of: int
+    dropped_bytes: int
+    of_bytes: int
 
 
 class CurationPreview(Result):
-    """What a sample of documents tells of curation, and the reasons to go of which it tells nothing."""
+    """What a sample of documents tells of curation, what may be wrong, and the reasons of which it tells nothing."""
 
     shares: list[RuleShare] = Field(default=[])
     unestimated: list[str] = Field(default=[])
+    warnings: list[str] = Field(default=[])
 
 
 class Preflight(Result):
     """What a job will do. `plan` is exact, and None until the text is tokenized; `about_*` are estimates.
 
     The memory is a rank's: of its device, and of the host, which is the same without a GPU. `unestimated` are the reasons of
-    curation of which a sample tells nothing.
+    curation of which a sample tells nothing; `warnings` are of what it shows.
     """
 
     corpora: list[CorpusPreview]
@@ -55,6 +58,7 @@ class Preflight(Result):
     free_disk_bytes: int | None
     curation: list[RuleShare] = Field(default=[])
     unestimated: list[str] = Field(default=[])
+    warnings: list[str] = Field(default=[])
 
     def lines(self) -> list[str]:
         """The plan of a job that is not started, for a terminal."""
@@ -67,7 +71,7 @@ class Preflight(Result):
             ("vocabulary", f"{self.vocab_size:,} tokens"),
             ("model", tell_parameters(self.parameters, self.trained)),
             ("windows", f"{about}{self.about_windows:,}"),
-            ("steps", f"{about}{self.about_steps:,} on {self.ranks} rank{'s' if self.ranks > 1 else ''}"),
+            ("steps", f"{about}{self.about_steps:,} on {plural(self.ranks, 'rank')}"),
             *memory_rows(self.about_memory_bytes, self.about_host_bytes),
             ("disk", f"about {size(self.about_disk_bytes)}"),
         ]
@@ -76,8 +80,10 @@ class Preflight(Result):
         lines += [f"{name:<16}{value}" for name, value in rows]
         for share in self.curation:
             if share.dropped:
-                told = f"{share.dropped:,} of {share.of:,} sampled documents go: {share.reason}"
+                documents = f"{share.dropped:,} of {share.of:,} sampled documents"
+                told = f"{documents} ({size(share.dropped_bytes)} of {size(share.of_bytes)}) go: {share.reason}"
                 lines.append(f"{'curation':<16}{share.corpus}: {told}")
+        lines += [f"{'warning':<16}{told}" for told in self.warnings]
         if self.unestimated:
             told = f"how many documents go as {' or '.join(self.unestimated)} is not estimated: a sample does not show it"
             lines.append(f"{'curation':<16}{told}")
@@ -101,6 +107,7 @@ def memory_rows(device: int, host: int) -> list[tuple[str, str]]:
 class PredictedTexts(Result):
     """Predictions of new texts: how many, and how many fell to each class, or the mean, least and greatest number.
 
+    `skipped` are the first of the bad records, each with its place and what is wrong with it.
     Where words are labelled, it is they that fell to classes: all `words` but those that the model did not see.
     """
 
@@ -110,6 +117,7 @@ class PredictedTexts(Result):
     model: str
     texts: int
     bad_records: int
+    skipped: list[str] = Field(default=[])
     truncated: int
     predicted: dict[str, float]
     words: int = 0
@@ -117,10 +125,38 @@ class PredictedTexts(Result):
     reused: bool = False
 
 
+class Lengths(Result):
+    """How long the examples of a split are in tokens, of so many that were looked at, and how many are cut to the `most`."""
+
+    examples: int
+    mean: float
+    longest: int
+    most: int
+    cut: int
+
+    def describe(self) -> str:
+        """In one line."""
+        cut = f"{self.cut:,} of {self.examples:,} ({self.cut / self.examples:.1%})" if self.cut else "none"
+        return f"{self.mean:.1f} tokens on average, {self.longest:,} at most; {cut} cut to {self.most:,}"
+
+
+MOST_CLASSES = 12
+"""Classes whose examples are counted for a terminal."""
+
+
+def describe_balance(balance: dict[str, int]) -> str:
+    """How many examples, or words, there are of each class, in one line."""
+    total = max(1, sum(balance.values()))
+    told = [f"{name} {count:,} ({count / total:.1%})" for name, count in list(balance.items())[:MOST_CLASSES]]
+    more = [f"and {len(balance) - MOST_CLASSES} more classes"] if len(balance) > MOST_CLASSES else []
+    return ", ".join([*told, *more])
+
+
 class FinetunePreflight(Result):
     """What a job that tunes a model will do. `splits` and `plan` are None where the data is too large to be looked at whole.
 
-    The memory is told as by `Preflight`.
+    `lengths` are by split, and `balance` the examples of each class in train, of those that were looked at. The memory is
+    told as by `Preflight`.
     """
 
     model: str
@@ -130,6 +166,8 @@ class FinetunePreflight(Result):
     metrics: list[str]
     looked_at: str
     splits: dict[str, int] | None
+    lengths: dict[str, Lengths] = Field(default={})
+    balance: dict[str, int] | None = None
     plan: ChatPlan | FinetunePlan | None
     about_memory_bytes: int
     about_host_bytes: int
@@ -139,15 +177,24 @@ class FinetunePreflight(Result):
         model = f"{self.model}, {tell_parameters(self.parameters, self.trained)}"
         rows = [("model", model), ("metrics", ", ".join(self.metrics))]
         rows.append(("looked at", self.looked_at))
-        rows += [(name, f"{count:,} examples") for name, count in (self.splits or {}).items()]
+        rows += self.data_rows()
         if self.plan is not None:
             batch = plural(self.plan.global_batch, self.plan.sample)
-            rows.append(("steps", f"{self.plan.total_steps:,}, of {batch} on {self.ranks} ranks"))
+            rows.append(("steps", f"{self.plan.total_steps:,}, of {batch} on {plural(self.ranks, 'rank')}"))
         rows += memory_rows(self.about_memory_bytes, self.about_host_bytes)
         lines = [f"{name:<16}{value}" for name, value in rows]
         if self.plan is None:
             lines.append("Examples are counted, and steps planned, once the data is encoded.")
         return lines
+
+    def data_rows(self) -> list[tuple[str, str]]:
+        """What is known of the data: how many examples each split has, how long they are, and their classes in train."""
+        rows = []
+        for name in dict.fromkeys([*(self.splits or {}), *self.lengths]):
+            counted = [f"{self.splits[name]:,} examples"] if self.splits else []
+            lengths = [self.lengths[name].describe()] if name in self.lengths else []
+            rows.append((name, "; ".join([*counted, *lengths])))
+        return [*rows, *([("classes", describe_balance(self.balance))] if self.balance else [])]
 
 
 class Verdict(Result):

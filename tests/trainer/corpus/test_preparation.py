@@ -37,6 +37,7 @@ from trainer.store.storage import Store
 
 
 def test_a_second_preparation_does_nothing(code: Path, own: Path) -> None:
+    run(job_of(code, own))  # holds what it uses again
     before = stamps(own)
     prepared = run(job_of(code, own))
     assert prepared.tokenizer.reused

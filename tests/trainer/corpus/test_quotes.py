@@ -9,7 +9,7 @@ from tests.trainer.labelled_data import as_csv, as_plain_tsv, read, written
 from tests.trainer.raw_files import read_all
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.csv_files import RARE
+from trainer.corpus.csv_files import RARE, csv_hint, format_by_name
 from trainer.corpus.sources import reading_options
 
 SHORT = {"text_columns": ["a"], "id_column": None}
@@ -91,3 +91,21 @@ def test_only_what_is_made_of_csv_files_has_another_name_than_before() -> None:
     corpus = CorpusConfig(name="a", paths=["a.txt"], format="lines")
     assert reading_options(corpus) == before
     assert reading_options(corpus.model_copy(update={"format": "csv"})) not in (before, {**before, "format": "csv"})
+
+
+@pytest.mark.parametrize(
+    ("path", "form"),
+    [
+        ("https://h/e.csv?download=true", "csv"),
+        ("https://h/get?name=e.csv", None),
+        ("/data/v1.csv.dir/a.jsonl", "jsonl"),
+        ("/data/v1.csv/a", None),
+        ("s3://b/part-?.tsv", "csv"),
+        ("rows.JSONL.zst", "jsonl"),
+        ("rows.csv.jsonl", "jsonl"),
+        ("*.parquet", "parquet"),
+    ],
+)
+def test_the_format_is_told_by_the_name_alone(path: str, form: str | None) -> None:
+    assert format_by_name(path) == form
+    assert bool(csv_hint(path)) == (form == "csv")

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import Reader
+from trainer.corpus.look import RECORDS
 from trainer.corpus.preparation import STARTED, deal, prepare_tokenizer, shard_count
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST
@@ -26,9 +28,9 @@ def jsonl_job(raw: Path, store: Path, budget: int = 0, **data: Any) -> PrepareJo
 
 
 def write_docs(raw: Path, bad: dict[str, list[str]]) -> Path:
-    """Files of good records, each with some bad lines at its end."""
+    """Files of good records, more than are looked at before work starts, each with some bad lines at its end."""
     raw.mkdir()
-    good = "".join(json.dumps({"text": text}) + "\n" for text in docstrings(30))
+    good = "".join(json.dumps({"text": text}) + "\n" for text in (docstrings(100) * 3)[:RECORDS])
     for name, lines in bad.items():
         write_old(raw / name, good + "".join(line + "\n" for line in lines))
     return raw
@@ -38,19 +40,28 @@ def manifests(store: Path) -> list[Path]:
     return list(store.glob(f"shards/*/{MANIFEST}"))
 
 
-def test_bad_records_of_all_shards_together_are_held_against_the_budget(tmp_path: Path) -> None:
+def test_bad_records_of_all_shards_together_are_held_against_the_budget_and_the_first_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     raw = write_docs(tmp_path / "raw", {"a.jsonl": ["{", "[]"], "c.jsonl": ['{"text": 1}', "{}"], "d.jsonl": []})
     store = tmp_path / "store"
-    with pytest.raises(CorpusError, match="corpus 'docs': 4 bad records, at most 3 may be skipped") as caught:
+    prepare_tokenizer(jsonl_job(raw, store, budget=4), silent())
+    said = rf"corpus 'docs': at most 3 bad records .*, but 4 bad records \({raw}/.*: line 257: .*; and 1 more\)"
+    with pytest.raises(CorpusError, match=said) as caught:
         run(jsonl_job(raw, store, budget=3))
     assert not isinstance(caught.value, RecordError), "no shard alone has so many"
     assert manifests(store) == []
     finished = {name: stamp for name, stamp in stamps(store / "shards").items() if not name.endswith(STARTED)}
     job = jsonl_job(raw, store, budget=4)
-    folder = set_folder(job, run(job))
-    assert json.loads((folder / MANIFEST).read_text())["details"]["totals"]["bad_records"] == 4
+    with caplog.at_level(logging.WARNING):
+        folder = set_folder(job, run(job))
+    details = json.loads((folder / MANIFEST).read_text())["details"]
+    assert details["totals"]["bad_records"] == 4
+    skipped = details["skipped"]
+    assert len(skipped) == 3 and all(re.match(rf"{raw}/[ac].jsonl: line 25[78]: ", each) for each in skipped)
+    assert f"corpus docs: skipped 4 bad records ({skipped[0]}; " in caplog.text
     assert finished.items() <= stamps(store / "shards").items()
-    with pytest.raises(CorpusError, match="4 bad records, at most 3 may be skipped"):
+    with pytest.raises(CorpusError, match=said):
         run(jsonl_job(raw, store, budget=3))
 
 
@@ -69,7 +80,7 @@ def test_an_error_in_a_worker_names_file_and_line_and_leaves_what_was_published(
 
 def test_a_corpus_all_of_whose_documents_are_held_out_is_refused(tmp_path: Path) -> None:
     raw = write_docs(tmp_path / "raw", {"a.jsonl": []})
-    with pytest.raises(CorpusError, match=r"has no training text: 30 of 30 documents were held out.*lower validation_fraction"):
+    with pytest.raises(CorpusError, match=r"no training text: 256 of 256 documents were held out.*lower validation_fraction"):
         run(jsonl_job(raw, tmp_path / "store", validation_fraction=1 - 1e-12))
     assert manifests(tmp_path / "store") == []
 
@@ -121,3 +132,10 @@ def test_the_number_of_shards_follows_from_the_bytes_where_it_is_not_given(name:
     size = sum(piece.size for piece in pieces)
     assert len(work) == shard_count(options.shards, size) == -(-size // 2048) > 3
     assert sorted(piece.index for shard in work for piece in shard.pieces) == [piece.index for piece in pieces]
+
+
+def test_bad_records_that_the_tokenizer_would_be_trained_without_are_refused_before_it_is_published(tmp_path: Path) -> None:
+    raw = write_docs(tmp_path / "raw", {"a.jsonl": ["{", "[]"]})
+    with pytest.raises(RecordError, match=rf"{raw}/a\.jsonl: line 258: .*more than the 1 that max_bad_records allows"):
+        run(jsonl_job(raw, tmp_path / "store", budget=1))
+    assert not list((tmp_path / "store").glob("tokenizers/*/*.json"))

@@ -29,7 +29,8 @@ def other_text(tmp_path: Path) -> Path:
     folder = write_corpora(tmp_path / "other")
     for path in folder.rglob("*"):
         if path.is_file():
-            path.write_text("".join(f"{number * 7919} is a number\n" for number in range(3000)))
+            text = "".join(f"{number * 7919} is a number\n" for number in range(3000))
+            path.write_text(json.dumps({"text": text}) if path.suffix == ".jsonl" else text)
     return folder
 
 

@@ -7,9 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from sklearn.metrics import accuracy_score, f1_score
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from tests.trainer.conftest import Finished
-from trainer.common.errors import ArtifactError, ConfigError
+from tests.trainer.labelled_data import as_csv, as_jsonl, written
+from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
@@ -84,3 +88,58 @@ def test_a_classifier_of_no_run_and_one_whose_data_is_gone_are_refused(run: Fini
     (run.store / run.run / "eval.json").unlink()
     with pytest.raises(ArtifactError, match="holds no encoded data set; encode it first: run its fine-tuning job again"):
         measure(run, "pairs")
+
+
+def truth(run: Finished, rows: list[dict[str, Any]], labelled: list[int]) -> dict[str, float]:
+    """What scikit-learn says of the final model's predictions, as transformers gives them."""
+    folder = run.store / run.run / "final"
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    guesses = []
+    for row in rows:
+        inputs = tokenizer(row["summary"], row["code"], truncation="longest_first", return_tensors="pt")
+        with torch.no_grad():
+            guesses.append(int(model(**inputs).logits.argmax()))
+    return {"accuracy": accuracy_score(labelled, guesses), "f1": f1_score(labelled, guesses, average="macro")}
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv"])
+def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_training_data(
+    ending: str, run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][40:90]
+    rows = [{**row, "summary": " ".join(row["summary"].split()), "code": row["code"][:400], "extra": 1} for row in rows]
+    names = ["other", "match"]
+    labels = [row["label"] if isinstance(row["label"], int) else names.index(row["label"]) for row in rows]
+    path = written(tmp_path / f"new.{ending}", as_jsonl(rows) if ending == "jsonl" else as_csv(rows))
+    shutil.rmtree(run.store / "encoded")
+    result = measure(run, "pairs", labelled=[path])
+    expected = truth(run, rows, labels)
+    assert list(result.scores) == ["test"] and result.files == [path]
+    assert result.figures()["accuracy"] == pytest.approx(expected["accuracy"])
+    classes = result.classification["test"].classes
+    assert sum(each.f1 for each in classes) / 2 == pytest.approx(expected["f1"])
+    assert [each.support for each in classes] == [labels.count(0), labels.count(1)]
+    assert result.key == f"evaluations/pairs-{result.fingerprint}.json" and result.predictions == {}
+    assert result.lines()[0].startswith("test       loss ")
+    assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
+    written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))
+    assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint
+
+
+def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
+    run: Finished, pretrained: Path, tmp_path: Path, runtime: Runtime
+) -> None:
+    row = {"summary": "one", "code": "two", "id": "1"}
+    for rows, says in {
+        "label": ([row], "has no column 'label'; it has summary, code, id"),
+        "class": ([{**row, "label": "maybe"}], "line 1: column 'label': 'maybe' is no class"),
+        "none": ([{**row, "label": None}], "no example has a label, so that nothing can be measured; `predict` predicts them"),
+    }.values():
+        with pytest.raises(CorpusError) as caught:
+            measure(run, "pairs", labelled=[written(tmp_path / "new.jsonl", as_jsonl(rows))])
+        assert says in str(caught.value)
+    with pytest.raises(CorpusError, match="no file matches"):
+        measure(run, "pairs", labelled=[str(tmp_path / "none.jsonl")])
+    with pytest.raises(ConfigError, match=r"labelled goes with classifiers, but .* is none; leave labelled out"):
+        measure(run, str(pretrained), labelled=[str(tmp_path / "new.jsonl")])

@@ -239,6 +239,7 @@ def test_a_bad_record_is_named_or_passed_over_and_counted(classifier: Path, tmp_
     lenient = job.model_copy(update={"data": job.data.model_copy(update={"max_bad_records": 2})})
     made = predict_texts(lenient, silent())
     assert (made.texts, made.bad_records) == (8, 2)
+    assert "new.jsonl: line 6: column 'a' holds no text" in made.skipped[0] and len(made.skipped) == 2
     assert [line["id"] for line in lines_of(lenient, made)] == [*"01234", "7", "8", "9"]
     with pytest.raises(RecordError, match="line 6"):
         predict_texts(job, silent())  # what was passed over is not reused by who may pass over nothing

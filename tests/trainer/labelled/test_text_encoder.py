@@ -61,7 +61,8 @@ def test_special_tokens_and_chat_templates_are_kept(gpt2: Path, tmp_path: Path) 
     original.chat_template = {"default": "{{ messages }}", "tool_use": "{{ tools }}"}
     original.save_pretrained(model)
     encoder = load_text_encoder(model, job_of(tmp_path, source="csv", train=["any"], max_length=20).data)
-    encoder.save(saved := tmp_path / "saved")
+    (saved := tmp_path / "saved").mkdir()
+    encoder.save(saved)
     kept = load(saved)
     assert kept.special_tokens_map == original.special_tokens_map
     assert kept.chat_template == original.chat_template
@@ -70,11 +71,12 @@ def test_special_tokens_and_chat_templates_are_kept(gpt2: Path, tmp_path: Path) 
 def test_the_published_tokenizer_gives_the_ids_that_were_trained_on(bert: Path, gpt2: Path, tmp_path: Path) -> None:
     rows = [*pair_rows(docstrings(30)), {"id": "odd", "a": f"[SEP] {END}", "b": "[MASK]", "label": 0}]
     for model in (bert, gpt2):
-        found = encoded_rows(tmp_path, rows, model, max_length=20)
-        job = job_of(tmp_path / "store", source="jsonl", train=[str(tmp_path / "rows.jsonl")])
-        (folder,) = (tmp_path / "store" / "encoded").iterdir()
+        (place := tmp_path / f"of-{model.name}").mkdir()
+        found = encoded_rows(place, rows, model, max_length=20)
+        job = job_of(place / "store", source="jsonl", train=[str(place / "rows.jsonl")])
+        (folder,) = (place / "store" / "encoded").iterdir()
         files = tokenizer_paths(Store(job.store), f"encoded/{folder.name}")
-        final = tmp_path / "final" / model.name
+        final = place / "final" / model.name
         final.mkdir(parents=True)
         for path in files:
             shutil.copy(path, final)
@@ -88,7 +90,6 @@ def test_the_published_tokenizer_gives_the_ids_that_were_trained_on(bert: Path, 
         for name, values in batch.items():
             np.testing.assert_array_equal(ours[name], values)
         assert (tokenizer.pad_token, tokenizer.pad_token_id) == (found.details["pad_token"], found.pad_id)
-        shutil.rmtree(tmp_path / "store")
 
 
 def test_a_special_tokens_spelling_in_a_text_stays_text(bert: Path, tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ def test_words_are_read_as_in_running_text(kind: str, model_type: str, tmp_path:
     encoder = encoder_of(model, tmp_path)
     ids = ids_of(encoder)
     assert ids == own(TEXT)["input_ids"]
-    encoder.save(published := tmp_path / "published")
+    (published := tmp_path / "published").mkdir()
+    encoder.save(published)
     shutil.copy(model / "config.json", published)
     assert ids_of(encoder_of(published, tmp_path, finished=True)) == ids, "who predicts"
     again = encoder_of(published, tmp_path)

@@ -27,15 +27,21 @@ OPTIONS: dict[str, Any] = {
 
 
 def course_labels(tokenizer: Any, row: dict[str, Any], length: int) -> tuple[list[int], list[int]]:
-    """Ids and labels of tokens as the documentation of `transformers` aligns them, the label at a word's first token only."""
+    """Ids and labels of tokens as the documentation of `transformers` aligns them, the label at a word's first token only.
+
+    Of a word that is cut on the left, that token is not there: what is left of it has no label.
+    """
     inputs = tokenizer(row["tokens"], truncation=True, is_split_into_words=True, max_length=length)
-    labels, previous = [], None
+    whole = tokenizer(row["tokens"], is_split_into_words=True, add_special_tokens=False).word_ids()
+    kept = [word for word in inputs.word_ids() if word is not None]
+    cut = len(whole) - len(kept) if tokenizer.truncation_side == "left" else 0
+    labels, previous = [], whole[cut - 1] if cut else None
     for word in inputs.word_ids():
         if word is None or word == previous:
             labels.append(-100)
         else:
             labels.append(CLASSES.index(row["ner_tags"][word]))
-        previous = word
+        previous = word if word is not None else previous
     return inputs["input_ids"], labels
 
 
@@ -50,7 +56,7 @@ def test_labels_stand_where_transformers_puts_them(family: str, settings: dict[s
     else:
         kind = {"tokenizer_class": family} if family != "gpt2" else {}
         model = gpt2_folder(tmp_path / "model", **kind)
-    rows = word_rows(120)
+    rows = [row for row in word_rows(120) if len(row["tokens"][-1]) <= 10]
     found = encoded(tmp_path, rows, model)
     split = found.splits["train"]
     folder = tmp_path / "published"
@@ -71,6 +77,15 @@ def test_labels_stand_where_transformers_puts_them(family: str, settings: dict[s
     told = found.details["splits"]["train"]
     assert told["words"] == sum(len(row["tokens"]) for row in rows)
     assert told["words"] - told["unseen_words"] == seen == split.predictions == len(split.labels)
+
+
+def test_a_word_that_fills_a_text_cut_on_the_left_is_refused_with_the_reason(tmp_path: Path) -> None:
+    model = bert_folder(tmp_path / "model")
+    path = model / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncation_side": "left"}))
+    rows = [{"tokens": ["a", "a-" * 45], "ner_tags": CLASSES[:1] * 2}]
+    with pytest.raises(RecordError, match=r"no word can have a label: the last word is longer than data.max_length, and texts"):
+        encoded(tmp_path, [*word_rows(5), *rows], model)
 
 
 def encoded(tmp_path: Path, rows: list[dict[str, Any]], model: Path, **changes: Any) -> EncodedSet:
@@ -178,7 +193,7 @@ def test_words_that_the_model_does_not_see_are_told(tmp_path: Path, caplog: pyte
     assert [each.tolist() for each in split.words.by_example()] == [[True] * 10 + [False] * 3, [True, False, True]]
     assert [split.example_at(row) for row in (0, 9, 10, 11)] == [0, 0, 1, 1]
     assert "does not see 4 of 16 words of the train split: they are beyond 12 tokens, or have none" in caplog.text
-    with pytest.raises(RecordError, match="gives no token for the words of example '1'; leave it out"):
+    with pytest.raises(RecordError, match="of example '1', no word can have a label: the tokenizer gives no token"):
         encoded(tmp_path, [rows[0], {"tokens": ["\u0007"], "ner_tags": ["O"]}], tmp_path / "model")
 
 

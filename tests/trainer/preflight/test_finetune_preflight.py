@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.trainer.labelled_data import as_jsonl, written
+from tests.trainer.labelled_data import as_jsonl, load, written
 from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent
 from trainer.labelled import look as labelled_look
 from trainer.labelled.encoding import encode
+from trainer.labelled.lengths import SAMPLED
 from trainer.labelled.look import HEAD_ROWS, look_at_labelled
+from trainer.labelled.text_encoder import load_text_encoder
 from trainer.preflight import finetuning as preflight
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.records.results import FinetunePreflight
@@ -89,10 +91,40 @@ def test_classes_are_those_of_the_data_before_it_is_encoded(pairs: Path, pretrai
     changes = {**files, "data__classes": None, "data__id_column": None, "evaluation__metrics": ["glue/mrpc"]}
     with pytest.raises(ConfigError, match="'glue/mrpc' is for two classes, but the data has 3"):
         look(pairs, tmp_path / "store", pretrained, **changes)
-    found = look_at_labelled(
-        Store(str(tmp_path / "store")), finetune_job(pairs, tmp_path, pretrained, **changes).data, silent()
-    )
+    data = finetune_job(pairs, tmp_path, pretrained, **changes).data
+    found = look_at_labelled(Store(str(tmp_path / "store")), data, load_text_encoder(pretrained, data), silent())
     assert (found.classes, found.splits) == (["a", "b", "c"], {"train": 60, "validation": 60})
+
+
+def test_classes_are_counted_and_texts_measured_before_anything_is_encoded(
+    pairs: Path, pretrained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"a": "word " * (1 + n % 20), "label": "yes" if n % 10 else "no"} for n in range(200)]
+    path = written(tmp_path / "a.jsonl", as_jsonl(rows))
+    changes = {
+        "data__train": [path], "data__validation": [path], "data__test": None, "data__text_columns": ["a"],
+        "data__classes": None, "data__id_column": None, "data__max_length": 12, "evaluation__metrics": None,
+        "evaluation__positive_class": None,
+    }  # fmt: skip
+    before = look(pairs, tmp_path / "store", pretrained, **changes)
+    assert before.balance == {"no": 20, "yes": 180}
+    tokenizer = load(pretrained)
+    lengths = [len(tokenizer(row["a"])["input_ids"]) for row in rows]
+    cut = [min(length, 12) for length in lengths]
+    expected = {"examples": 200, "mean": sum(cut) / 200, "longest": 12, "most": 12, "cut": sum(n > 12 for n in lengths)}
+    assert before.lengths["train"].model_dump() == expected and 0 < expected["cut"] < 200
+    lines = before.lines()
+    assert "classes         no 20 (10.0%), yes 180 (90.0%)" in lines
+    share = f"{expected['cut']} of 200 ({expected['cut'] / 200:.1%})"
+    mean = f"{expected['mean']:.1f} tokens on average, 12 at most"
+    assert f"train           200 examples; {mean}; {share} cut to 12" in lines
+    encode(finetune_job(pairs, tmp_path / "store", pretrained, **changes), silent())
+    after = look(pairs, tmp_path / "store", pretrained, **changes)
+    assert (after.balance, after.lengths) == (before.balance, before.lengths)
+    monkeypatch.setattr(labelled_look, "WHOLE_BYTES", 0)
+    heads = look(pairs, tmp_path / "elsewhere", pretrained, **changes)
+    assert (heads.splits, heads.balance) == (None, before.balance)
+    assert heads.lengths["train"].examples == 200 // (HEAD_ROWS // SAMPLED), "as if there were as many rows as are looked at"
 
 
 def test_a_model_whose_weights_are_cut_short_is_refused(pairs: Path, pretrained: Path, tmp_path: Path) -> None:
