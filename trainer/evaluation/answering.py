@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from trainer.chat.encoded import ChatSet, ChatSplit, open_chat
 from trainer.chat.messages import MESSAGES
@@ -26,6 +26,7 @@ from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.labelled.sources import VALIDATION
 from trainer.models.answering import load_answering, outline_answering
+from trainer.pretrained.loading import load_tokenizer
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
 from trainer.records.seals import write_sealed
@@ -94,7 +95,7 @@ def answer(model: PreTrainedModel, store: Store, encoded: str, data: ChatSet, jo
     """
     held_out = data.splits[VALIDATION]
     chosen = np.linspace(0, len(held_out) - 1, min(job.evaluation.samples, len(held_out))).round().astype(int).tolist()
-    tokenizer = AutoTokenizer.from_pretrained(str(tokenizer_paths(store, encoded)[0].parent))
+    tokenizer = load_tokenizer(str(tokenizer_paths(store, encoded)[0].parent))
 
     def give(check: Callable[[], None]) -> list[Answer]:
         return [_answer(model, tokenizer, held_out, each, job.evaluation.new_tokens, runtime.device, check) for each in chosen]

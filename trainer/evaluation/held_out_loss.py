@@ -44,7 +44,7 @@ def evaluate(
     for corpus in held_out:
         if not corpus.windows:
             continue
-        losses, text_bytes, tokens = _window_sums(model, corpus, context, batch, runtime, advance).T.tolist()
+        losses, text_bytes, tokens = _window_sums(model, corpus, context, batch, runtime, advance).T.numpy()
         counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
         measured[corpus.name] = _Sums(math.fsum(losses), int(math.fsum(tokens)), len(corpus.windows), counted)
     model.train(was_training)
@@ -76,7 +76,7 @@ def _window_sums(
     Of shape [windows, 3], float64.
     """
     sums = torch.zeros(len(corpus.windows), 3, dtype=torch.float64)
-    used = corpus.used
+    used = corpus.windows.used
     for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
         runtime.check_stop()
         first = round_ + runtime.rank * batch

@@ -43,14 +43,13 @@ def evaluate_masked(
     was_training = model.training
     model.eval()
     measured: dict[str, CorpusScore] = {}
-    everything: list[list[float]] = []
+    everything: list[torch.Tensor] = []
     for corpus in held_out:
         if corpus.windows:
-            sums = _window_sums(model, corpus, context, batch, runtime, tokens, options, advance).tolist()
-            measured[corpus.name] = _score(sums)
-            everything.extend(sums)
+            everything.append(_window_sums(model, corpus, context, batch, runtime, tokens, options, advance))
+            measured[corpus.name] = _score(everything[-1])
     model.train(was_training)
-    return Scores(corpora=measured, total=_score(everything))
+    return Scores(corpora=measured, total=_score(torch.cat(everything)))
 
 
 def _window_sums(
@@ -58,7 +57,7 @@ def _window_sums(
     options: MaskingConfig, advance: Callable[[int], None],
 ) -> torch.Tensor:  # fmt: skip
     """Each window's loss in nats, and how many of its hidden tokens are told, and are there; of shape [windows, 3], float64."""
-    sums, used = torch.zeros(len(corpus.windows), 3, dtype=torch.float64), corpus.used
+    sums, used = torch.zeros(len(corpus.windows), 3, dtype=torch.float64), corpus.windows.used
     for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
         runtime.check_stop()
         first = round_ + runtime.rank * batch
@@ -83,8 +82,8 @@ def _window_sums(
     return runtime.sum(sums)
 
 
-def _score(sums: Sequence[Sequence[float]]) -> CorpusScore:
-    loss, told, tokens = (math.fsum(each) for each in zip(*sums, strict=True))
+def _score(sums: torch.Tensor) -> CorpusScore:
+    loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
     mean = loss / tokens
     return CorpusScore(
         loss=mean, perplexity=math.exp(min(mean, 700.0)), tokens=int(tokens), windows=len(sums), accuracy=told / tokens

@@ -12,7 +12,7 @@ from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed
 from trainer.report.making import find_fault
 from trainer.runs.facts import read_facts
-from trainer.runs.run import Run, TrainingData, TrainingJob, final_manifest, finished_run
+from trainer.runs.run import Run, TrainingData, TrainingJob, final_form, final_manifest, finished_run
 from trainer.store.manifest import read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
@@ -74,7 +74,10 @@ def _continue(store: Store, run: Run, work: str, fault: str | None) -> Foreseen:
     """Where a run that was begun goes on, and the fault of its config.json, if that is written anew then."""
     checkpoint, damaged = look_for_checkpoint(store, run.key, run.fingerprint)
     told = [f"written anew: {fault}"] if fault else []
-    unfinished = [f"{FINAL}: {each}" for each in look(store, f"{run.key}/{FINAL}", FINAL_KIND)[1]]
+    final, faults = look(store, f"{run.key}/{FINAL}", FINAL_KIND)
+    unfinished = [f"{FINAL}: {each}" for each in faults]
+    if final is not None and final_form(final) != run.form:
+        unfinished.append(f"model.lora.publish: {final_form(final)} -> {run.form}")
     problems = [*told, *damaged.values(), *unfinished]
     if checkpoint is None and damaged:
         return Foreseen("training", "refused", run.key, ("no checkpoint is intact", *problems), work)

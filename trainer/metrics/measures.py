@@ -168,8 +168,13 @@ def of_one_class(metrics: Sequence[str]) -> set[str]:
     return {name for measure, figure in found if figure for name in (figure, measure.names(figure))}
 
 
-def greater_is_better(name: str) -> bool:
-    """Whether a greater figure of this name is better: not if it is a loss or an error. The names of tasks do not count."""
+def greater_is_better(name: str, said: bool | None = None) -> bool:
+    """Whether a greater figure of this name is better, where nobody `said` it: not if it is a loss or an error.
+
+    The names of tasks do not count.
+    """
+    if said is not None:
+        return said
     figure = name.rpartition("/")[2] if name.startswith(PREFIX) else name
     words = re.split(r"[^a-z]+", figure.lower())
     return not any(word in SMALLER_IS_BETTER or word.endswith(("loss", "error", "errors")) for word in words)

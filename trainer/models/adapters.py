@@ -21,6 +21,7 @@ from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.adapters import LoraConfig
 from trainer.pretrained.adapters import BASE, PREFIX, SETTINGS, WEIGHTS, Base, describe_settings
 from trainer.pretrained.heads import classifies_words
+from trainer.store.private_folders import followed
 
 LINEAR = (nn.Linear, Conv1D)
 """What can be adapted; GPT-2 has its linear layers in the second form."""
@@ -101,13 +102,17 @@ def save_model(
 
     `tensors` are copies of what is saved, by default the model's own.
     """
+    with followed(folder) as place:
+        _save(model, place, base, tensors)
+
+
+def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapping[str, torch.Tensor] | None) -> None:
     if base is None:
         model.save_pretrained(folder, state_dict=None if tensors is None else dict(tensors))
         return
     own: Any = model
     settings = {**own.peft_config["default"].to_dict(), "inference_mode": True}
     saved = adapter_tensors(model) if tensors is None else tensors
-    folder.mkdir(parents=True, exist_ok=True)
     save_file({f"{PREFIX}{name}": each.contiguous() for name, each in saved.items()}, folder / WEIGHTS, {"format": "pt"})
     (folder / SETTINGS).write_text(describe_settings(settings), encoding="utf-8")
     (folder / BASE).write_text(base.model_dump_json(indent=2) + "\n", encoding="utf-8")

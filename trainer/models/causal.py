@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -27,6 +26,7 @@ from trainer.models.adapters import Trained, add_adapter, count_trained, find_he
 from trainer.models.blocks import require_blocks
 from trainer.models.new import new_config
 from trainer.pretrained.hub import NO_NAME, is_hub_name
+from trainer.pretrained.loading import load_config
 from trainer.pretrained.model_files import check_settings
 from trainer.pretrained.opened import Tensors
 from trainer.pretrained.parts import MODEL, find_parts
@@ -125,22 +125,28 @@ def load_model(
         model = load_model(beside, attention)
         restore_adapter(model, Path(path))
         return merge(model)
-    check_settings(str(path))
-    check_weights(str(path))
-    try:
-        model = load_pretrained(kind, str(path), attn_implementation=attention)
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {str(path)!r} cannot be loaded: {brief(error)}") from error
-    return made_ready(keep_fixed(model))
+    return made_ready(keep_fixed(load_pretrained(kind, str(path), attn_implementation=attention)))
 
 
 def load_pretrained(kind: Any, path: str, **options: Any) -> Any:
-    """What `kind.from_pretrained` gives in float32, of a folder too whose weights lie in the parts of several ranks."""
-    options |= {"dtype": torch.float32, "trust_remote_code": False}
+    """What `kind.from_pretrained` gives, in float32 unless the options say otherwise: every model is loaded by this.
+
+    Its weights may lie in the parts of several ranks. Nothing that the model brings is run, and nothing is unpickled. Raises
+    `ConfigError` if it needs that, if files are missing, cut short or damaged, or if it is of another kind.
+    """
+    check_settings(path)
+    check_weights(path)
+    try:
+        return _load_files(kind, path, {"dtype": torch.float32, **options, "trust_remote_code": False})
+    except Exception as error:  # hub, file system, format and architecture errors alike
+        raise ConfigError(f"model {path!r} cannot be loaded: {brief(error)}") from error
+
+
+def _load_files(kind: Any, path: str, options: dict[str, Any]) -> Any:
     parts = find_parts(Path(path), MODEL)
     if not parts:
         return kind.from_pretrained(path, use_safetensors=True, **options)
-    config = options.pop("config", None) or AutoConfig.from_pretrained(path, trust_remote_code=False)
+    config = options.pop("config", None) or load_config(path)
     with torch.device("meta"):
         family = type(kind.from_config(config))
     tensors = Tensors(parts)
@@ -167,6 +173,8 @@ def model_from(config: PretrainedConfig, attention: str | None, kind: Any) -> Pr
 
 def made_ready(model: PreTrainedModel) -> PreTrainedModel:
     """A language model as it is trained."""
+    if model.loss_type is None:
+        model.loss_type = "ForCausalLM"  # what transformers takes then, with a warning that it was not named
     return fuse_activations(let_padding_learn(model))
 
 
@@ -216,11 +224,7 @@ def _pretrained_config(name: str) -> PretrainedConfig:
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: {NO_NAME}")
     if Path(name).is_dir() and not Path(name, "config.json").is_file():
         raise ConfigError(f"pretrained model {name!r} cannot be loaded: the folder has no config.json; name a model's folder")
-    check_settings(name)
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(name, trust_remote_code=False)
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"pretrained model {name!r} cannot be loaded: {brief(error)}") from error
+    config = load_config(name)
     check_weights(name)
     return config
 

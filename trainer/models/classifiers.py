@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     PretrainedConfig,
@@ -16,7 +15,7 @@ from transformers import (
 )
 from transformers import logging as transformers_logging
 
-from trainer.common.errors import ConfigError, TokenizerError, brief
+from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.finetuning import FinetuneJob
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
@@ -24,8 +23,7 @@ from trainer.models.outline import Outline, Rows, outline_folder
 from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.heads import classifies_words
-from trainer.pretrained.model_files import check_settings
-from trainer.pretrained.weights import check_weights
+from trainer.pretrained.loading import load_config
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -70,7 +68,6 @@ def load_classifier(
         return merge(model) if beside else model
     source = str(checkpoint or find_model(store, job.model.pretrained, hub=True).folder)
     config = classifier_config(source, data)
-    check_weights(source)
     torch.manual_seed(job.training.seed)
     model, report = _load(source, config, job.model.attention, kind, ignore_mismatched_sizes=checkpoint is None)
     made = _not_loaded(report)
@@ -109,12 +106,11 @@ def load_finished(source: str, pad_id: int, beside: str | None = None) -> PreTra
 
     Raises `ConfigError` if it cannot be loaded, or has no such head.
     """
-    config = _read_config(source)
+    config = load_config(source)
     config.get_text_config().pad_token_id = config.pad_token_id = pad_id
     kind = kind_of(task_of(config))
     if beside is not None:
         return merge(_load_adapted(source, beside, config, None, kind))
-    check_weights(source)
     model, report = _load(source, config, None, kind, ignore_mismatched_sizes=False)
     if lacking := _not_loaded(report):
         raise ConfigError(
@@ -134,7 +130,7 @@ def classes_of(config: PretrainedConfig) -> list[str] | None:
 
 def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     """The model's configuration with the data's labels and padding. Raises as `load_classifier` does."""
-    config = _read_config(source)
+    config = load_config(source)
     classes = data["classes"] or ["value"]
     config.problem_type = PROBLEMS[data["task"]]
     config.id2label = dict(enumerate(classes))
@@ -149,18 +145,8 @@ def classifier_config(source: str, data: dict[str, Any]) -> PretrainedConfig:
     return config
 
 
-def _read_config(source: str) -> PretrainedConfig:
-    check_settings(source)
-    try:
-        config: PretrainedConfig = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    except Exception as error:  # hub, file system and format errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded: {brief(error)}") from error
-    return config
-
-
 def _load_adapted(source: str, beside: str, config: PretrainedConfig, attention: str | None, kind: Any) -> PreTrainedModel:
     """A base model with the adapter and the head that lie in another folder."""
-    check_weights(beside)
     model, report = _load(beside, config, attention, kind, ignore_mismatched_sizes=True)
     fuse_activations(model)
     restore_adapter(model, Path(source))
@@ -174,18 +160,11 @@ def _load(
     source: str, config: PretrainedConfig, attention: str | None, kind: Any, ignore_mismatched_sizes: bool
 ) -> tuple[PreTrainedModel, dict[str, Any]]:
     """The model, and what transformers tells of its loading."""
-    try:
-        with _quiet():
-            model, report = load_pretrained(
-                kind,
-                source,
-                config=config,
-                attn_implementation=attention,
-                ignore_mismatched_sizes=ignore_mismatched_sizes,
-                output_loading_info=True,
-            )
-    except Exception as error:  # hub, file system, format and architecture errors alike
-        raise ConfigError(f"model {source!r} cannot be loaded as a classifier: {brief(error)}") from error
+    with _quiet():
+        model, report = load_pretrained(
+            kind, source, config=config, attn_implementation=attention, ignore_mismatched_sizes=ignore_mismatched_sizes,
+            output_loading_info=True,
+        )  # fmt: skip
     return keep_fixed(model), report
 
 

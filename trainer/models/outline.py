@@ -16,14 +16,14 @@ import torch
 from accelerate import init_empty_weights
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from trainer.common.errors import brief
 from trainer.models.blocks import find_blocks
 from trainer.models.causal import made_ready, model_from, take_generation_config
 from trainer.models.converted import Converted
 from trainer.pretrained.adapters import is_adapter
-from trainer.pretrained.model_files import check_settings
+from trainer.pretrained.loading import load_config
 from trainer.pretrained.opened import Tensors
 from trainer.pretrained.weights import check_weights, weight_files
 
@@ -63,13 +63,11 @@ def outline_new(config: PretrainedConfig, attention: str | None, seed: int, rows
 
 def outline_files(path: str, attention: str | None, rows: Rows) -> Outline | None:
     """A causal model whose weights lie in a local folder; None as `outline_folder` says."""
-    check_settings(path)
     if not Path(path).is_dir() or is_adapter(Path(path)):
         return None
 
     def build() -> PreTrainedModel:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-        return made_ready(model_from(config, attention, AutoModelForCausalLM))
+        return made_ready(model_from(load_config(path), attention, AutoModelForCausalLM))
 
     return outline_folder(path, rows, build)
 

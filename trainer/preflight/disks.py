@@ -8,7 +8,7 @@ from trainer.store.storage import Store
 from trainer.store.verified import FOLDER, machine_cache
 
 
-def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int]) -> None:
+def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:
     """Raise `StorageError` if a disk lacks the bytes that a job needs in folders of the store, which may be links to others.
 
     `present` says how many of a folder's bytes are there already, from an earlier start of the same job.
@@ -25,8 +25,9 @@ def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str]
         if left > free:
             place = " and ".join(store.path(folder) for folder in folders) if len(folders) < len(needs) else store.path("")
             raise StorageError(
-                f"the job needs about {size(left)} on {place}, which has {size(free)} free; free some there, or keep fewer "
-                "checkpoints (training.keep_last, training.keep_epochs)"
+                f"the job needs about {size(left)} on {place}, which has {size(free)} free, for the checkpoints of "
+                f"{parameters:,} parameters that are trained; take a smaller model, free some there, or keep fewer checkpoints "
+                "(training.keep_last, training.keep_epochs)"
             )
 
 

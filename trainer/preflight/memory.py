@@ -7,10 +7,14 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig
 
+from trainer.common.errors import DeviceError
+from trainer.common.formats import plural, size
+from trainer.config.engines import RayEngine
 from trainer.config.optimization import OptimizationConfig
 from trainer.config.training import TrainingConfig
 from trainer.models.causal import Units
 from trainer.order.plan import divide_batch
+from trainer.runs.run import TrainingJob
 from trainer.training.consolidating import FILE_BYTES
 from trainer.training.runtime import count_gpus
 
@@ -50,6 +54,26 @@ class Activations(NamedTuple):
     fixed: float
     per_token: float
     per_pair: float
+
+
+def require_memory(job: TrainingJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
+    """Raise `DeviceError` if this machine cannot hold so much as the weights of a model and their gradients."""
+    training = job.training
+    if isinstance(job.engine, RayEngine):  # other machines have the ranks
+        return
+    least = WEIGHT_BYTES * parameters + GRADIENT_BYTES * trained
+    gpus = count_gpus(training.device)
+    there = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
+    divided = training.sharding == "fsdp"
+    held = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
+    if held > there and not (gpus and training.cpu_offload):
+        place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
+        raise DeviceError(
+            f"a model of {parameters:,} parameters is too large to be trained here: its weights and gradients alone take "
+            f"{size(held)}, and training takes about {size(memory.device)} a rank, but the memory {place} is "
+            f"{size(there)}; take a smaller model (model.config, model.pretrained), train an adapter (model.lora), or divide "
+            "it among more GPUs (training.sharding: fsdp)"
+        )
 
 
 def library_bytes() -> int:

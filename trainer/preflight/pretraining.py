@@ -16,6 +16,7 @@ from trainer.config.engines import RayEngine
 from trainer.config.jobs import PipelineJob
 from trainer.config.optimization import OptimizationConfig
 from trainer.config.training import TrainingConfig
+from trainer.corpus.look import look_at_text
 from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
@@ -29,9 +30,10 @@ from trainer.models.causal import build_model, check_same_vocabulary, count_adap
 from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, plan_run
+from trainer.preflight.cautions import tell_cautions
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
-from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations
+from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations, require_memory
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.runs.pretraining import identify
 from trainer.runs.run import TrainingJob, check_origin
@@ -55,6 +57,9 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     ranks = check_optimization(job)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
     data = find_prepared(job.preparation())
+    if data is None:
+        for corpus in job.data.corpora:
+            look_at_text(corpus, [file.path for file in sources[corpus.name]])
     published = data.tokenizer if data else find_tokenizer(store, job.data)
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
     masked = training.masks is not None
@@ -77,6 +82,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         return_freed_memory()
     units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
     memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
+    require_memory(job, trained, parameters, ranks, memory)
     check_stop()
     manifests = shard_manifests(store, data) if data else []
     plan = plan_run(store, data, training, ranks) if data else None
@@ -89,7 +95,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         "shards": _shard_bytes(previews, tokenizer),
         "runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters)),
     }
-    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder))
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), trained)
     require_checkpoint_room(store, checkpoint_bytes(trained))  # of the parts of a sharded model all are fetched
     return Preflight(
         corpora=previews,
@@ -106,6 +112,7 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
         free_disk_bytes=store.free_bytes(),
         curation=curation.shares,
         unestimated=curation.unestimated,
+        warnings=curation.warnings,
     )
 
 
@@ -134,7 +141,10 @@ def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
 
 
 def check_optimization(job: TrainingJob) -> int:
-    """Check trackers, devices, batches and schedule, without the data; returns the number of ranks, of a cluster the most."""
+    """Check trackers, devices, batches and schedule, without the data, and warn of what is unusual.
+
+    Returns the number of ranks, of a cluster the most.
+    """
     training = job.training
     check_trackers(job.tracking)
     fewest, most = _plan_ranks(job)
@@ -143,6 +153,7 @@ def check_optimization(job: TrainingJob) -> int:
     if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
         check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
     make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
+    tell_cautions(job, most)
     return most
 
 

@@ -6,12 +6,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ArtifactError
 from trainer.pretrained.adapters import Base, base_of, is_adapter, read_base, require_base
 from trainer.pretrained.hub import hub_reason, is_hub_name
 from trainer.pretrained.parts import of_optimizer
 from trainer.pretrained.weights import CONVERT
 from trainer.records.pointers import read_pointer
+from trainer.records.run_names import made_by, tell_runs_like
 from trainer.records.seals import read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
@@ -86,7 +87,7 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     Raises `ArtifactError` if there is no such model or it is damaged.
     """
     named = posixpath.normpath(name)
-    candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in runs_of(store, named))]
+    candidates = [named, f"runs/{named}/{FINAL}", *(f"runs/{run}/{FINAL}" for run in made_by(store, named))]
     is_pointer = named.rsplit("/", 1)[-1].startswith("checkpoint-") and is_plain_key(named) and not Path(name).is_dir()
     if is_pointer and (target := read_pointer(store, named)):
         candidates.insert(0, f"{named.rsplit('/', 1)[0]}/{target.checkpoint}")
@@ -108,7 +109,8 @@ def _find(store: Store, name: str, hub: bool) -> Checkpoint:
     if hub and is_hub_name(name) and not Path(name).exists():
         folder = _fetch_from_hub(store, name)
         return Checkpoint(str(folder), digest_files(folder), None, "hub")
-    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}")
+    like = tell_runs_like(store, named.removeprefix("runs/").partition("/")[0]) if store.names("runs") else ""
+    raise ArtifactError(f"no checkpoint {name!r}: {_not_here(store)}{f'; {like}' if like else ''}")
 
 
 def _champion(store: Store, name: str) -> dict[str, Any] | None:
@@ -152,11 +154,3 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
 
 def _not_here(store: Store) -> str:
     return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
-
-
-def runs_of(store: Store, job: str) -> list[str]:
-    """The one run that a job of this name has made. Raises `ConfigError` if there are several."""
-    runs = [run for run in store.names("runs") if re.fullmatch(re.escape(job) + r"-[0-9a-f]{8}", run)]
-    if len(runs) > 1:
-        raise ConfigError(f"{job!r} has made several runs: {', '.join(runs)}; say which one is meant")
-    return runs

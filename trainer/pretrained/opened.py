@@ -14,6 +14,9 @@ from trainer.common.errors import ArtifactError
 from trainer.pretrained.parts import find_gap
 from trainer.pretrained.tensor_files import STRETCHES, Tensor, read_file_header
 
+MOST_OPEN = 64
+"""Files that are mapped at a time: a model may have thousands, and what is mapped and was read counts as memory in use."""
+
 
 class Stretch(NamedTuple):
     """Rows of a tensor: the first one's number, and the shape of the whole."""
@@ -91,6 +94,8 @@ class Tensors:
 
     def _file(self, path: Path) -> Any:
         if path not in self._open:
+            if len(self._open) == MOST_OPEN:
+                del self._open[next(iter(self._open))]
             self._open[path] = safe_open(path, framework="pt")
         return self._open[path]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.config.finetuning import FinetuneJob
-from trainer.metrics.measures import metric_identity
+from trainer.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.runs.run import Run, one_spelling
 from trainer.runs.tuning import identify_tuning
 from trainer.store.manifest import ArtifactRef
@@ -14,12 +14,19 @@ def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
     settings = {name: getattr(job.training, name) for name in ("class_weights", "label_smoothing")}
     # Without them runs are named as before there were any.
     beside = {name: one_spelling(said) for name, said in settings.items() if said}
-    return identify_tuning(job, data, beside, _measurement(job))
+    return identify_tuning(job, data, beside, _selection(job))
 
 
-def _measurement(job: FinetuneJob) -> dict[str, Any]:
-    """The evaluation's settings, with the contents of metric files in place of their paths."""
-    settings = job.evaluation.model_dump()
-    if job.evaluation.metrics:
-        settings["metrics"] = [metric_identity(name) for name in job.evaluation.metrics]
-    return settings
+def _selection(job: FinetuneJob) -> dict[str, Any]:
+    """What decides which checkpoint is best: the figure, and the metrics that may give it; a file of one by its content."""
+    settings = job.evaluation
+    figure = settings.best_by
+    selection: dict[str, Any] = {"best_by": figure, "greater_is_better": greater_is_better(figure, settings.greater_is_better)}
+    if figure == "loss":
+        return selection
+    metrics = settings.metrics
+    if metrics is not None:  # a figure that is named like one of them is that one's, whatever the others give
+        selection["metrics"] = [metric_identity(name) for name in ([figure] if figure in metrics else metrics)]
+    if figure in of_one_class(list(OF_ONE_CLASS) if metrics is None else metrics):
+        selection["positive_class"] = settings.positive_class
+    return selection

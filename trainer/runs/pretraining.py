@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from trainer.config.harness import without_harness
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.pretrained.finding import digest_files
 from trainer.runs.base_model import describe_base
-from trainer.runs.run import Run, make_run, one_spelling
+from trainer.runs.run import Run, lora_identity, make_run, one_spelling
 from trainer.store.manifest import digest_file
 
 
@@ -24,19 +23,19 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "model": _model_identity(job.model),
     }
     reads = [data.tokenizer.key, *(ref.key for ref in data.shards)]
-    return make_run(job, made_from, without_harness(job.evaluation), reads, base=base)
+    selection = {"during_training": job.evaluation.during_training}
+    return make_run(job, made_from, selection, reads, base=base)
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:
     """The model's settings, with the contents of local files in place of their names."""
-    identity = model.model_dump(exclude={"attention"})
+    identity = model.model_dump(exclude={"attention", "lora"})
     for key in ("config", "pretrained"):
         value = identity[key]
         if isinstance(value, str) and Path(value).is_file():
             identity[key] = digest_file(Path(value)).sha256
         elif isinstance(value, str) and Path(value).is_dir():
             identity[key] = digest_files(Path(value))
-    lora = identity.pop("lora")
-    if lora is not None:  # else runs are named as before there were adapters
-        identity["lora"] = one_spelling(lora)
+    if model.lora is not None:  # else runs are named as before there were adapters
+        identity["lora"] = lora_identity(model.lora)
     return {**identity, "config": one_spelling(identity["config"])}

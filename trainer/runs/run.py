@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
+from trainer.config.adapters import LoraConfig
 from trainer.config.chat import ChatJob
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob
@@ -14,9 +15,11 @@ from trainer.config.runs import RunJob
 from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.order.packing import FORMAT as PACKING
+from trainer.pretrained.adapters import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
+from trainer.records.run_names import tell_runs_like
 from trainer.records.seals import read_sealed, write_sealed
 from trainer.runs.references import run_at
 from trainer.store.manifest import ArtifactRef, Manifest, find_damage, fingerprint, read_manifest
@@ -59,18 +62,23 @@ class Run(NamedTuple):
     """The keys of the artifacts that it is trained on."""
     renews_data: bool = False
     """Whether its data may become another in what is not trained on: a test split."""
+    form: str = "merged"
+    """How its final model is published: with all weights, or as the adapter alone; either is made of the same checkpoint."""
 
 
 def make_run(
     job: RunJob,
     made_from: Mapping[str, Any],
-    measurement: Mapping[str, Any],
+    selection: Mapping[str, Any],
     reads: Sequence[str],
     start: dict[str, Any] | None = None,
     base: dict[str, Any] | None = None,
     renews_data: bool = False,
 ) -> Run:
-    """The run that a job makes, given what its kind says of it: its data and model, and how it is measured."""
+    """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint is best.
+
+    Evaluation settings that decide no more than what is told of the finished model are no part of its name.
+    """
     training = job.training
     settings = training.model_dump(exclude=OPERATIONAL)
     settings["schedule_options"] = one_spelling(settings["schedule_options"])
@@ -88,11 +96,12 @@ def make_run(
         del settings["locality"]  # the order that there was before there was a choice
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
     if training.early_stopping is not None or training.final == "best":
-        identity["selection"] = {"evaluate_every": training.evaluate_every, **measurement}
+        identity["selection"] = {"evaluate_every": training.evaluate_every, **selection}
     name = fingerprint(identity)
     key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
-    return run._replace(start=start, base=base, reads=tuple(reads), renews_data=renews_data)
+    form = job.model.lora.publish if job.model.lora else "merged"
+    return run._replace(start=start, base=base, reads=tuple(reads), renews_data=renews_data, form=form)
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -121,7 +130,8 @@ def check_origin(store: Store, job: TrainingJob) -> None:
 
 
 def _nothing_to_fork(store: Store, key: str) -> RunError:
-    return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out")
+    hint = tell_runs_like(store, key.removeprefix("runs/"))
+    return RunError(f"there is no {store.path(key)} to fork from; name another `run`, or leave `resume` out; {hint}")
 
 
 def claim_run(
@@ -196,13 +206,13 @@ def check_begun(store: Store, run: Run, job: TrainingJob) -> None:
 
 
 def finished_run(store: Store, run: Run) -> ArtifactRef | None:
-    """The run's final model, if it is published and intact."""
+    """The run's final model, if it is published in the form that is asked for, and intact."""
     try:
         manifest = final_manifest(store, run.key)
     except ArtifactError as error:
         log.warning("%s: the final model is to be published anew", error)
         return None
-    if manifest is None or manifest.details["run"] != run.fingerprint:
+    if manifest is None or manifest.details["run"] != run.fingerprint or final_form(manifest) != run.form:
         return None
     if find_damage(store, f"{run.key}/{FINAL}", manifest):
         return None
@@ -226,11 +236,21 @@ def final_manifest(store: Store, run_key: str) -> Manifest | None:
     return read_manifest(store, f"{run_key}/{FINAL}", FINAL_KIND)
 
 
+def final_form(manifest: Manifest) -> str:
+    """The form in which a final model is published, as `Run.form` has it."""
+    return "adapter" if SETTINGS in manifest.digests() else "merged"
+
+
 def _without_reused(values: Any) -> Any:
     """References without the mark that says whether they were made just now: that is no part of the run."""
     if isinstance(values, dict):
         return {key: _without_reused(value) for key, value in values.items() if key != "reused"}
     return [_without_reused(value) for value in values] if isinstance(values, list) else values
+
+
+def lora_identity(lora: LoraConfig) -> Any:
+    """An adapter's settings, with the usual form of the final model in place of the one asked for: it is trained the same."""
+    return one_spelling(lora.model_copy(update={"publish": "merged"}).model_dump())
 
 
 def one_spelling(value: Any) -> Any:

@@ -8,17 +8,18 @@ from trainer.config.tuning import TuningJob
 from trainer.order.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.pretrained.finding import find_model
 from trainer.runs.base_model import describe_base
-from trainer.runs.run import Run, make_run, one_spelling
+from trainer.runs.run import Run, lora_identity, make_run
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 
-def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], measurement: Mapping[str, Any]) -> Run:
-    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome."""
+def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], selection: Mapping[str, Any]) -> Run:
+    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, and `selection` which
+    checkpoint is best."""
     found = find_model(Store(job.store), job.model.pretrained, hub=True)
     base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
     made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
     if job.model.lora is not None:
-        made_from["lora"] = one_spelling(job.model.lora.model_dump())
+        made_from["lora"] = lora_identity(job.model.lora)
     start = {"origin": found.origin, "key": found.key}
-    return make_run(job, made_from, measurement, [data.key], start, base, renews_data=True)
+    return make_run(job, made_from, selection, [data.key], start, base, renews_data=True)

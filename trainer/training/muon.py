@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from trainer.common.errors import ConfigError
 from trainer.config.optimizers import MuonConfig
@@ -12,6 +13,25 @@ from trainer.models.blocks import find_blocks
 
 MARK = "ns_steps"
 """A setting that only Muon's groups of parameters have."""
+
+
+class Muon(torch.optim.Muon):
+    """torch's, for weights of which some are stored with one row an input, not an output.
+
+    Jordan's rate grows with outputs / inputs, for which torch takes rows / columns: it is given such weights transposed, as
+    views of what it steps.
+    """
+
+    def __init__(self, matrices: list[nn.Parameter], transposed: set[nn.Parameter], **settings: Any) -> None:
+        super().__init__(matrices, **settings)
+        self._transposed = transposed
+
+    def _init_group(self, group: Any, params: Any, grads: Any, moments: Any) -> bool:
+        has_complex = super()._init_group(group, params, grads, moments)
+        for place, parameter in enumerate(params):
+            if parameter in self._transposed:
+                params[place], grads[place], moments[place] = parameter.T, grads[place].T, moments[place].T
+        return has_complex
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -40,11 +60,19 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def make_muon(
-    matrices: list[nn.Parameter], others: torch.optim.AdamW, options: MuonConfig, learning_rate: float, weight_decay: float
+    model: nn.Module,
+    matrices: set[nn.Parameter],
+    others: torch.optim.AdamW,
+    options: MuonConfig,
+    learning_rate: float,
+    weight_decay: float,
 ) -> MuonWithAdamW:
-    """Muon for some matrices, beside an AdamW of all other parameters."""
-    muon = torch.optim.Muon(
-        matrices, lr=options.learning_rate or learning_rate, weight_decay=weight_decay, momentum=options.momentum,
+    """Muon for some matrices of a model, beside an AdamW of all other parameters."""
+    turned = {module.weight for module in model.modules() if isinstance(module, Conv1D)}
+    muon = Muon(
+        [each for each in model.parameters() if each in matrices],
+        turned if options.adjust_lr == "original" else set(),  # the other adjustment is the same for both
+        lr=options.learning_rate or learning_rate, weight_decay=weight_decay, momentum=options.momentum,
         nesterov=options.nesterov, ns_steps=options.ns_steps, adjust_lr_fn=options.adjust_lr,
     )  # fmt: skip
     return MuonWithAdamW(others, muon)

@@ -60,8 +60,8 @@ def make_optimizer(model: nn.Module, training: OptimizationConfig) -> torch.opti
     ]
     if training.optimizer != "muon":
         return OPTIMIZERS[training.optimizer](groups, training)
-    options, ordered = training.muon or MuonConfig(), [each for each in model.parameters() if each in matrices]
-    return make_muon(ordered, _adamw(groups, training), options, training.learning_rate, training.weight_decay)
+    others, options = _adamw(groups, training), training.muon or MuonConfig()
+    return make_muon(model, matrices, others, options, training.learning_rate, training.weight_decay)
 
 
 def spared_from_decay(model: nn.Module) -> set[nn.Parameter]:

@@ -1,6 +1,7 @@
 """Held-out loss against a plain loop, and how little it depends on."""
 
 import math
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.trainer.shard_files import Arrays
 from trainer.evaluation.held_out_loss import evaluate
-from trainer.order.held_out import HeldOut, held_out_windows
+from trainer.order.held_out import HeldOut, HeldOutWindows
 from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 
@@ -33,7 +34,7 @@ TEXTS = {"one": shards(37, 1, 8, 9), "two": shards(20), "none": shards(0, 1)}
 
 
 def held_out(context: int = CONTEXT, max_windows: int | None = None) -> list[HeldOut]:
-    return [held_out_windows(name, texts, context, max_windows) for name, texts in TEXTS.items()]
+    return [HeldOut(name, texts, HeldOutWindows(texts.lengths, context, max_windows)) for name, texts in TEXTS.items()]
 
 
 def losses_one_by_one(model: PreTrainedModel, texts: Sequence[np.ndarray]) -> list[float]:
@@ -75,7 +76,7 @@ def test_each_held_out_token_but_a_shards_first_is_predicted_exactly_once(contex
     for corpus in held_out(context):
         predicted = [
             (shard, place)
-            for shard, start in corpus.windows
+            for shard, start in corpus.windows[:]
             for place in range(start + 1, min(start + context, len(corpus.shards[shard])))
         ]
         assert len(predicted) == len(set(predicted))
@@ -84,7 +85,7 @@ def test_each_held_out_token_but_a_shards_first_is_predicted_exactly_once(contex
 
 @pytest.mark.parametrize("limit", [1, 2, 4, 1000])
 def test_a_limited_choice_of_windows_is_distinct_and_spread_from_first_to_last(limit: int) -> None:
-    everything, chosen = (held_out(max_windows=n)[0].windows for n in (None, limit))
+    everything, chosen = (held_out(max_windows=n)[0].windows[:] for n in (None, limit))
     assert len(chosen) == len(set(chosen)) == min(limit, len(everything))
     assert set(chosen) <= set(everything)
     assert chosen == sorted(chosen)
@@ -92,12 +93,37 @@ def test_a_limited_choice_of_windows_is_distinct_and_spread_from_first_to_last(l
         assert (chosen[0], chosen[-1]) == (everything[0], everything[-1])
 
 
+@pytest.mark.parametrize("context", [2, 3, 7, 100])
+@pytest.mark.parametrize("most", [None, 1, 5, 12, 10_000])
+def test_windows_are_those_of_a_plain_list(context: int, most: int | None) -> None:
+    lengths = [0, 1, 37, 2, 0, 8, 100, 9, 1]
+    plain = [(shard, start) for shard, length in enumerate(lengths) for start in range(0, length - 1, context - 1)]
+    if most is not None and len(plain) > most:
+        plain = [plain[int(place)] for place in np.linspace(0, len(plain) - 1, most).round()]
+    windows = HeldOutWindows(lengths, context, most)
+    assert (len(windows), windows[:], windows.used) == (len(plain), plain, sorted({shard for shard, _ in plain}))
+    assert [window for place in range(0, len(plain) + 3, 3) for window in windows[place : place + 3]] == plain
+
+
+@pytest.mark.parametrize("most", [None, 256])
+def test_millions_of_windows_take_no_memory(most: int | None) -> None:
+    tracemalloc.start()
+    try:
+        windows = HeldOutWindows([255_000_000] * 18, 256, most)
+        assert len(windows[100:116]) == 16
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
+    assert len(windows) == (most or 18_000_000)
+
+
 def test_limited_windows_are_scored_alone(model: PreTrainedModel, runtime: Runtime) -> None:
     limited = held_out(max_windows=2)
     scores = evaluate(model, limited, CONTEXT, 16, runtime)
     assert {name: score.windows for name, score in scores.corpora.items()} == {"one": 2, "two": 2}
-    (first, _), *_ = [corpus.windows for corpus in limited]
-    alone = evaluate(model, [HeldOut("one", TEXTS["one"], [first])], CONTEXT, 1, runtime)
+    assert limited[0].windows[:1] == [(0, 0)]
+    alone = evaluate(model, [HeldOut("one", TEXTS["one"], HeldOutWindows([CONTEXT], CONTEXT, None))], CONTEXT, 1, runtime)
     one = TEXTS["one"][0][:CONTEXT]
     assert alone.total.loss == pytest.approx(math.fsum(losses_one_by_one(model, [one])) / (CONTEXT - 1), rel=1e-5)
 

@@ -66,13 +66,15 @@ def test_parameters_are_those_of_the_model_that_is_trained(raw: Path, stocked: P
     assert found.about_disk_bytes > 12 * found.parameters
 
 
-def test_nothing_is_left_behind_but_the_notes_about_raw_files(raw: Path, tmp_path: Path, stocked: Path) -> None:
+def test_nothing_is_left_behind_but_the_notes_about_raw_files_and_what_is_held(
+    raw: Path, tmp_path: Path, stocked: Path
+) -> None:
     preflight(small_job(raw, tmp_path / "new"), silent())
     assert digests(tmp_path / "new") == {}
     before = digests(stocked, "tokenizers", "shards")
     preflight(small_job(raw, stocked), silent())
     assert digests(stocked, "tokenizers", "shards") == before
-    assert sorted(path.name for path in stocked.iterdir()) == [".staging", "cache", "shards", "tokenizers"]
+    assert sorted(path.name for path in stocked.iterdir()) == [".staging", "cache", "pins", "shards", "tokenizers"]
 
 
 def test_a_warm_up_beyond_the_epochs_is_refused_as_soon_as_their_steps_are_known(raw: Path, stocked: Path) -> None:

@@ -71,10 +71,12 @@ def test_what_a_kill_leaves_there_is_swept(spread: Path) -> None:
 def test_each_disk_is_asked_for_what_goes_there(spread: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(str(spread))
     monkeypatch.setattr(Store, "free_bytes", lambda store, folder="": {"shards": 1000, "runs": 50}[folder])
-    require_room(store, {"shards": 1000, "runs": 50}, lambda folder: 0)
-    with pytest.raises(StorageError, match=f"needs about 51 bytes on {spread}/runs, which has 50 bytes free; free some"):
-        require_room(store, {"shards": 10, "runs": 51}, lambda folder: 0)
-    require_room(store, {"shards": 10, "runs": 51}, lambda folder: 1)
+    require_room(store, {"shards": 1000, "runs": 50}, lambda folder: 0, 1)
+    with pytest.raises(
+        StorageError, match=f"needs about 51 bytes on {spread}/runs, which has 50 bytes free, for the checkpoints of 1 "
+    ):
+        require_room(store, {"shards": 10, "runs": 51}, lambda folder: 0, 1)
+    require_room(store, {"shards": 10, "runs": 51}, lambda folder: 1, 1)
 
 
 def leave_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:

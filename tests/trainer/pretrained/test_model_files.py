@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from tests.support import ROOT
 from tests.trainer.labelled_data import gpt2_folder
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
@@ -166,6 +168,16 @@ def test_a_model_of_the_store_is_looked_at_too(empty_store: Store, model: Path) 
         load_model(find_model(empty_store, "runs/a/final").folder)
     with pytest.raises(ArtifactError, match="no checkpoint"):
         find_model(empty_store, "runs/b/final")
+
+
+LOADERS = {"trainer/pretrained/loading.py", "trainer/models/causal.py", "trainer/corpus/taken_tokenizer.py"}
+"""They look at what is loaded first."""
+
+
+def test_nothing_is_loaded_but_by_the_loaders_that_look_first() -> None:
+    loads = re.compile(r"^(?!.*[\"`']).*(?:Auto\w+|kind|Tokenizer\w*|family)\)?\.from_pretrained\(", re.MULTILINE)
+    found = {str(path.relative_to(ROOT)) for path in (ROOT / "trainer").rglob("*.py") if loads.search(path.read_text())}
+    assert found - {"trainer/report/pretraining.py", "trainer/report/chat.py", "trainer/report/finetuning_card.py"} == LOADERS
 
 
 def classification(model: Path) -> FinetuneJob:

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.pretrained.opened import Stretch, Tensors, rows_of, write_part
+from trainer.pretrained.opened import MOST_OPEN, Stretch, Tensors, rows_of, write_part
 from trainer.pretrained.parts import MODEL, find_parts, part_name
 from trainer.pretrained.tensor_files import read_file_header
 from trainer.pretrained.weights import check_weights
@@ -94,3 +94,14 @@ def test_a_header_that_tells_impossible_rows_is_damage(tmp_path: Path, told: str
     save_file({"a": torch.zeros(3, 2)}, path, metadata={"stretches": told})
     with pytest.raises(ValueError, match=r"stretch|shape|header"):
         read_file_header(path)
+
+
+def test_a_model_of_many_files_is_read_with_few_of_them_mapped(tmp_path: Path) -> None:
+    """What is mapped and was read counts as memory of this process."""
+    for number in range(3 * MOST_OPEN):
+        save_file({f"t{number}": torch.full((4096,), float(number))}, tmp_path / f"{number:05d}.safetensors")
+    opened = Tensors(sorted(tmp_path.iterdir()))
+    for number in range(3 * MOST_OPEN):
+        assert opened.read(f"t{number}")[0] == number
+    mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if str(tmp_path) in line}
+    assert len(mapped) <= MOST_OPEN

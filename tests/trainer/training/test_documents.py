@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tests.support import SMALL_MODEL, cpu_runtime, records
+from tests.support import SMALL_MODEL, cpu_runtime, only_run, records, small_values, write_config
 from tests.tiny_models import tiny_config
-from tests.trainer.short_texts import short_job, write_short_texts
+from tests.trainer.short_texts import short_job, short_values, write_short_texts
+from tests.trainer.training.sharded_runs import finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
@@ -188,3 +189,27 @@ def test_it_does_not_go_with_masked_models(texts: Path, tmp_path: Path) -> None:
 def test_the_preflight_takes_what_is_right(texts: Path, made: tuple[Path, PreparedData]) -> None:
     job = short_job(texts, made[0], **MASK, model__config=SMALL_MODEL)
     assert kind_of(job).preflight(job, silent()).plan == open_work(job, made[1]).plan
+
+
+@pytest.mark.slow
+def test_a_model_divided_between_ranks_is_trained_under_a_mask_in_half_precision(
+    texts: Path, store: Path, tmp_path: Path
+) -> None:
+    """With weights as large as trained ones: the logits of a text alone and in a window are rounded to 2e-2 from each other."""
+    values = small_values(texts, store, **short_values(texts), **MASK, training__max_steps=2, training__context=24)
+    values["model"]["config"] = {**LLAMA, "initializer_range": 0.3}
+    values["training"] |= {"sharding": "fsdp", "precision": "bf16"}
+    config = write_config(tmp_path / "job.yaml", values)
+    finish(tmp_path / "said", config, store, 2)
+    assert [record["step"] for record in records(store, "train", only_run(store))][-1] == 2
+
+
+@pytest.mark.slow
+def test_one_that_sees_the_text_before_is_refused_on_every_rank(texts: Path, store: Path, tmp_path: Path) -> None:
+    values = small_values(texts, store, **short_values(texts), **MASK, training__max_steps=2)
+    values["model"]["config"] = tiny_config("falcon")
+    values["training"] |= {"sharding": "fsdp", "precision": "bf16"}
+    ranks = start(tmp_path / "said", 2, write_config(tmp_path / "job.yaml", values), f"store={store}")
+    ended = [rank.wait() for rank in ranks]
+    assert [each.status for each in ended] == [2, 2], ended
+    assert "documents would see each other; set training.document_mask to false" in ended[0].stderr

@@ -19,11 +19,15 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.training import foresee_run
 from trainer.kinds.reporting import make_report
-from trainer.kinds.table import kind_of
+from trainer.kinds.table import identify_run, kind_of
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.pretrained.finding import find_model
+from trainer.records.pointers import read_pointer
+from trainer.records.seals import read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.places import CHECKPOINT_KIND
 from trainer.store.storage import Store
@@ -168,7 +172,7 @@ def test_a_base_model_of_a_relative_path_is_found_from_other_folders(
 def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     raw: Path, stocked: Path, data: PreparedData, base: Path, tmp_path: Path
 ) -> None:
-    merged = adapt(raw, stocked, data, base, training__max_steps=5)
+    merged = adapt(raw, stocked, data, base, training__max_steps=5, run="merged")
     run = adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, training__max_steps=5)
     final = stocked / run / "final"
     assert {path.name for path in final.glob("*.safetensors")} == {"adapter_model.safetensors"}
@@ -189,6 +193,43 @@ def test_an_adapter_that_is_published_computes_what_the_merged_model_does(
     with pytest.raises(ConfigError, match=r"is an adapter, without the weights .* whose model.lora.publish is merged"):
         kind = kind_of(further := lora_job(raw, stocked, final))
         kind.preflight(further, silent())
+
+
+def test_the_other_form_is_published_without_training_again(
+    raw: Path, stocked: Path, data: PreparedData, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changes = {"training__max_steps": 5, "training__save_every": 2, "training__final": "best", "training__evaluate_every": 2}
+    run = adapt(raw, stocked, data, base, **changes)
+    final, rows = stocked / run / "final", records(stocked, "train")
+    merged = digests(final)
+    store = Store(str(stocked))
+    asked = lora_job(raw, stocked, base, {**LORA, "publish": "adapter"}, **changes)
+
+    def foreseen() -> Foreseen:
+        return foresee_run(store, asked, data, (), identify_run)
+
+    assert (foreseen().verdict, foreseen().key) == ("continued", run)
+    assert foreseen().reasons == ("continues from step 5 of 5", "model.lora.publish: merged -> adapter")
+    assert adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, **changes) == run
+    assert {path.name for path in final.glob("*.safetensors")} == {"adapter_model.safetensors"}
+    best = read_pointer(store, f"{run}/checkpoint-best")
+    assert best is not None
+    saved = stocked / run / best.checkpoint / "adapter_model.safetensors"
+    assert (final / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
+    assert foreseen().verdict == "reused"
+    assert read_sealed(store, f"{run}/config.json")["job"]["model"]["lora"]["publish"] == "adapter"  # type: ignore[index]
+    assert adapt(raw, stocked, data, base, **changes) == run
+    assert {name: each for name, each in digests(final).items() if name != "manifest.json"} == {
+        name: each for name, each in merged.items() if name != "manifest.json"
+    }
+    assert records(stocked, "train") == rows, "no step was taken again"
+    shutil.rmtree(stocked / run / "checkpoints")
+    for pointer in ("checkpoint-last", "checkpoint-best"):
+        (stocked / run / pointer).unlink()
+    assert foreseen().reasons[0] == "it was begun and has no checkpoint yet"
+    adapt(raw, stocked, data, base, {**LORA, "publish": "adapter"}, **changes)
+    assert "has no checkpoint left to publish its final model from: it is trained again" in caplog.text
+    assert (final / "adapter_model.safetensors").read_bytes() == saved.read_bytes()
 
 
 @pytest.mark.parametrize(

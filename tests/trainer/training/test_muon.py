@@ -13,9 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, curve, final_bytes, small_job
+from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
+from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
@@ -25,6 +27,7 @@ from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.runs.pretraining import identify
 from trainer.store.storage import Store
+from trainer.training.muon import block_matrices
 from trainer.training.step import make_optimizer
 
 STEPS = 20
@@ -52,7 +55,8 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(raw: Pat
     matrices = [p for name, p in model.named_parameters() if name.startswith("transformer.h.") and p.ndim == 2]
     embeddings = [model.transformer.wte.weight, model.transformer.wpe.weight]
     rest = [p for p in model.parameters() if p.ndim == 1]
-    muon = torch.optim.Muon(matrices, lr=2e-2, weight_decay=0.1)
+    turned = [nn.Parameter(p.detach().T.contiguous()) for p in matrices]  # a row an output, as Jordan has it
+    muon = torch.optim.Muon(turned, lr=2e-2, weight_decay=0.1)
     adamw = torch.optim.AdamW(
         [{"params": embeddings}, {"params": rest, "weight_decay": 0.0}], lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1
     )
@@ -65,7 +69,13 @@ def test_matrices_step_by_muon_and_the_rest_by_adamw_as_in_a_plain_loop(raw: Pat
         loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), inputs["input_ids"][:, 1:].reshape(-1))
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for matrix, stored in zip(turned, matrices, strict=True):
+            assert stored.grad is not None
+            matrix.grad = stored.grad.T.contiguous()
         muon.step()
+        with torch.no_grad():
+            for matrix, stored in zip(turned, matrices, strict=True):
+                stored.copy_(matrix.T)
         adamw.step()
         model.zero_grad()
         losses.append(float(loss.detach()))
@@ -119,6 +129,35 @@ def test_a_job_without_muon_names_its_run_as_before_and_one_with_it_by_its_setti
     assert named.identity["training"]["muon"]["learning_rate"] == 2e-2
     defaults = [identify(muon_job(raw, stocked, training__muon=each), data).fingerprint for each in (None, {})]
     assert defaults[0] == defaults[1] != named.fingerprint
+
+
+def jordans_rate(inputs: int, outputs: int) -> float:
+    """The rate of one step of 1 by Keller Jordan's muon.py, whose matrices have a row an output: max(1, rows / columns)."""
+    return float(max(1, outputs / inputs) ** 0.5)
+
+
+@pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_rates_follow_inputs_and_outputs_however_a_family_stores_its_weights(family: str, adjust_lr: str) -> None:
+    """GPT-2 keeps a row an input, Llama a row an output. An orthogonal update of rank r has the norm sqrt(r) times its rate."""
+    options = ModelConfig(config={**tiny_config(family), **({"n_inner": 96} if family == "gpt2" else {})})
+    model = build_model(options, resolve_config(options, VOCABULARY, 32), 0)
+    settings = {"learning_rate": 1.0, "adjust_lr": adjust_lr, "ns_steps": 5}
+    training = TrainingConfig(max_steps=1, optimizer="muon", muon=settings, weight_decay=0.0)  # type: ignore[arg-type]
+    matrices = {name: p for name, p in model.named_parameters() if p in block_matrices(model)}
+    before = {name: matrix.detach().clone() for name, matrix in matrices.items()}
+    torch.manual_seed(0)
+    for matrix in model.parameters():
+        matrix.grad = torch.randn_like(matrix)
+    make_optimizer(model, training).step()
+    shapes = set()
+    for name, matrix in matrices.items():
+        inputs, outputs = matrix.shape if family == "gpt2" else matrix.shape[::-1]
+        wanted = jordans_rate(inputs, outputs) if adjust_lr == "original" else 0.2 * max(inputs, outputs) ** 0.5
+        step = float((matrix.detach() - before[name]).norm()) / min(inputs, outputs) ** 0.5
+        assert step == pytest.approx(wanted, rel=0.25), (name, tuple(matrix.shape))  # singular values are of 0.7 to 1.2
+        shapes.add((inputs, outputs))
+    assert any(outputs > 2 * inputs for inputs, outputs in shapes) or family == "llama"
 
 
 @pytest.mark.parametrize(
