@@ -9,13 +9,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
 from trainer.common.errors import Preempted
-from trainer.common.stopping import KEPT, SIGNALS, on_stop, stop_requested
+from trainer.common.stopping import KEPT, blocked_stops, on_stop, stop_requested
 
 WITHOUT_THREADS = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """A process with threads cannot be forked safely. Loading NumPy starts some for products of matrices, which nothing here
@@ -95,16 +94,6 @@ class Surroundings(NamedTuple):
         return cls(given, os.getcwd(), frozenset(os.sched_getaffinity(0)))
 
 
-@contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Have what is started in the block begin without heeding stops, which are not meant for it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class ForkServer:
     """The process that stages are forks of. It ends when it is closed and its stages have ended."""
 
@@ -112,7 +101,7 @@ class ForkServer:
         self._given = Surroundings.now()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         added = {name: value for name, value in WITHOUT_THREADS.items() if name not in self._given.environment}
-        with theirs, _blocked_signals():
+        with theirs, blocked_stops():  # which are not meant for it
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.fork_server", str(theirs.fileno()), *added],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],

@@ -10,8 +10,11 @@ from contextvars import copy_context
 from typing import Any, TypeVar, cast
 from uuid import UUID
 
+import httpx
 from prefect import State, get_run_logger
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
 from prefect.states import Completed
 from tqdm import tqdm
 
@@ -107,6 +110,17 @@ class TaskLogger(logging.LoggerAdapter[Any]):
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         with tqdm.external_write_mode():
             self.logger.log(level, msg, *args, **kwargs)
+
+
+def name_flow_run(name: str) -> None:
+    """Have the flow run that this task belongs to carry a name; if the server cannot be asked, it keeps the one that it has."""
+    if flow_run.id is None:
+        return
+    try:
+        with get_client(sync_client=True) as client:
+            client.set_flow_run_name(UUID(flow_run.id), name)
+    except httpx.HTTPError as error:
+        TaskLogger().warning("the flow run cannot be named %s in Prefect: %s", name, error)
 
 
 def reused(result: T, what: str) -> T:

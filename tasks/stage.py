@@ -14,6 +14,7 @@ from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, Rank
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
+from trainer.store import roots
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
@@ -42,7 +43,7 @@ def run_stage(
     if stop_requested():
         raise Preempted(KEPT)
     carried = {"ranks": ranks, "engine": engine.model_dump(), "device": device}
-    request = {"stage": name, "arguments": arguments, "parent": os.getpid(), **carried}
+    request = {"stage": name, "arguments": arguments, "parent": os.getpid(), "roots": roots.seen(), **carried}
     with tempfile.TemporaryFile("w+") as file:  # without a name, so that nothing stays of it whatever happens
         json.dump(request, file)
         file.flush()
@@ -63,7 +64,9 @@ def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> di
     """Pass on what the child says until it ends; returns its error or result event."""
     outcome: dict[str, Any] = {}
     for line in said:
-        event = _event(line)
+        plain, event = _event(line)
+        if plain.strip():
+            logger.info("%s", plain.rstrip())
         match event.pop("event", None):
             case "progress":
                 show(Update(**event))
@@ -77,19 +80,16 @@ def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> di
                     outcome = event
             case "result":
                 outcome = event
-            case _ if line.strip():
-                logger.info("%s", line.rstrip())
     return outcome
 
 
-def _event(line: str) -> dict[str, Any]:
-    if line.startswith('{"event":'):
-        try:
-            event: dict[str, Any] = json.loads(line)
-        except ValueError:
-            return {}
-        return event
-    return {}
+def _event(line: str) -> tuple[str, dict[str, Any]]:
+    """A line's event, and what a library printed before it that did not end its line, or in place of one."""
+    plain, begin, rest = line.partition('{"event":')
+    try:
+        return plain, json.loads(begin + rest) if begin else {}
+    except ValueError:
+        return line, {}
 
 
 def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import IO
 
 from tasks.forked_stages import CannotFork, ForkedStage, fitting_server
 from trainer.common.errors import ConfigError
+from trainer.common.stopping import blocked_stops
 from trainer.stages import STAGES
 
 log = logging.getLogger(__name__)
@@ -38,10 +39,11 @@ def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subpro
             return ForkedStage(fitting_server(), module, request)
         except CannotFork as reason:
             log.warning("stage %s loads its libraries itself: %s", name, reason)
-    return subprocess.Popen(
-        [sys.executable, "-m", "trainer.child"], stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace",
-    )  # fmt: skip
+    with blocked_stops():
+        return subprocess.Popen(
+            [sys.executable, "-m", "trainer.child"], stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace",
+        )  # fmt: skip
 
 
 def load_early(name: str) -> None:

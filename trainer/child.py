@@ -20,7 +20,7 @@ from typing import Any
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, RankLost
 from trainer.common.loading import loading
-from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested, stoppable
+from trainer.common.stopping import blocked_stops, check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"
 """Seconds that torchrun gives the ranks to save when it is told to stop; when one has failed, it gives the others thirty."""
@@ -38,9 +38,11 @@ def main(parent: int | None = None) -> int:
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import die_with_parent, name_process
     from trainer.runs.logs import AsEvents, start_logging
+    from trainer.store import roots
 
     stdin = sys.stdin.fileno()
     request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
+    roots.remember(request["roots"])
     launched = "RANK" in os.environ
     name_process(f"stage {request['stage']}")
     die_with_parent(os.getppid() if launched else parent or request["parent"])
@@ -95,7 +97,7 @@ def _torchrun(ranks: int) -> None:
 
     # That it installs no handlers in a thread is no news; what it says of ranks is said here as well.
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory(prefix="headrace-") as logs:  # torchrun leaves its own behind
+    with tempfile.TemporaryDirectory(prefix="headrace-") as logs, blocked_stops():  # torchrun leaves its own behind
         torchrun(["--standalone", "--log-dir", logs, "--nproc-per-node", str(ranks), "-m", "trainer.child"])
 
 

@@ -145,7 +145,6 @@ def _run(server: int, end: QuickEnd) -> NoReturn:
     """In a fork: go on as `python -m trainer.child` does."""
     gc.enable()
     heed_stops()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     end(run_stage(server))
 
 

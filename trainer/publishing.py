@@ -142,6 +142,8 @@ def _check_name(repo: str) -> None:
         validate_repo_id(repo)
     except HFValidationError as error:
         raise ConfigError(f"{repo!r} is no name of a repository: {brief(error)}; it is OWNER/NAME") from error
+    if "/" not in repo:
+        raise ConfigError(f"{repo!r} does not say whose repository that is; it is OWNER/NAME, such as your-name/{repo}")
 
 
 def _token() -> str:

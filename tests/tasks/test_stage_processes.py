@@ -33,7 +33,14 @@ REFUSED = {"job": 5}
 @contextmanager
 def stage(name: str = "tokenizer", arguments: dict[str, Any] = REFUSED) -> Iterator[subprocess.Popen[str] | ForkedStage]:
     """A stage that was started; it is waited for at the end."""
-    request = {"stage": name, "arguments": arguments, "ranks": 1, "engine": {"kind": "local"}, "parent": os.getpid()}
+    request = {
+        "stage": name,
+        "arguments": arguments,
+        "ranks": 1,
+        "engine": {"kind": "local"},
+        "parent": os.getpid(),
+        "roots": [],
+    }
     with tempfile.TemporaryFile("w+") as file:
         json.dump(request, file)
         file.flush()

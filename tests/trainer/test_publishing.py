@@ -84,6 +84,7 @@ CASES = [
     ("refused", 2, "refuses 'you/model' (status 403)", {"repo": "you/model"}),
     ("wrong token", 2, "refuses 'me/model' (status 401)", {"token": "hf_wrong"}),
     ("no name", 2, "'a/b/c' is no name of a repository", {"repo": "a/b/c"}),
+    ("no owner", 2, "'model' does not say whose repository that is; it is OWNER/NAME", {"repo": "model"}),
     ("no model", 2, "knows no model 'nobody'", {"model": "nobody"}),
     ("trouble", 75, "has trouble of its own (status 503)", {}),
 ]

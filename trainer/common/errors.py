@@ -20,6 +20,8 @@ like a store that is away or a disk that is full: trying again later will help. 
 
 from typing import TYPE_CHECKING
 
+from trainer.common.addresses import redacted
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -41,7 +43,7 @@ class PipelineError(Exception):
     """Something that the user can put right, or that passes by itself; shown as its message, without a traceback."""
 
     def __init__(self, message: str, passes: bool = False, waited_for: bool = False) -> None:
-        super().__init__(message)
+        super().__init__(redacted(message))
         self.passes, self.waited_for = passes, waited_for
 
 
@@ -149,13 +151,6 @@ def in_one_line(error: "ValidationError") -> str:
     return f"{told}; and {len(problems) - 3} more" if len(problems) > 3 else told
 
 
-def how_to_skip(allowed: int) -> str:
-    """What to do about a bad record beyond those that may be skipped, as the end of a message."""
-    if allowed:
-        return f" (more than the {allowed} that max_bad_records allows: mend them, or raise it)"
-    return " (max_bad_records is 0: mend it, or let some be skipped)"
-
-
 def reason_of(error: Exception) -> str:
     """What the system or a library says of an error, in one line, without what only its own authors understand."""
     if isinstance(error, UnicodeDecodeError):
@@ -170,5 +165,5 @@ def brief(error: Exception) -> str:
 
 def shortened(said: str) -> str:
     """The beginning of what a library says, in one line."""
-    text = " ".join(said.split())
+    text = redacted(" ".join(said.split()))
     return text if len(text) <= BRIEF else f"{text[:BRIEF]} …"

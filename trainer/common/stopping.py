@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -27,6 +28,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 LATEST = 6.0
 """Seconds from the request, or from the end of what had to be finished, to the end of the process."""
+
+TELLING_SECONDS = 3.0
+"""What those who are told that the process is ended may take; it is ended meanwhile if they take longer."""
 
 LOOK_SECONDS = 1.0
 """Between two questions of a worker whether it is asked to stop."""
@@ -93,6 +97,7 @@ class _Heeding(_Request):
             if self._over.wait(0.1):
                 return
             waited = 0.0 if _unfinished else waited + 0.1
+        _tell_end()
         if self.status == EXIT_PREEMPTED:
             os.write(2, f"{KEPT} (it came to no place to stop within {latest:g} s)\n".encode())
         end_at_once(self.status)
@@ -100,16 +105,34 @@ class _Heeding(_Request):
 
 _heeding: _Request | None = None
 _calls: list[Callable[[], None]] = []
+_told_of_end: list[Callable[[], None]] = []
 _unfinished: list[None] = []
 """One entry for each block that is finishing, in any thread."""
 
 
 def heed_stops(latest: float = LATEST) -> None:
-    """From now on, SIGTERM and SIGINT ask this process to stop. For commands: it stays so until `leave`."""
+    """From now on, SIGTERM and SIGINT ask this process to stop. For commands: it stays so until `leave`.
+
+    Also one that came before, if this process was started with them `blocked_stops`.
+    """
     global _heeding
     if _heeding is None and threading.current_thread() is threading.main_thread():
         _heeding = _Heeding(latest)
         os.register_at_fork(after_in_child=_forget)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+@contextmanager
+def blocked_stops() -> Iterator[None]:
+    """Have what this thread starts in the block begin with these signals blocked, until it has said what they mean to it.
+
+    Python's own handler would end it with a traceback of wherever its imports are.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -206,6 +229,20 @@ def on_stop(call: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _calls.remove(call)
+
+
+def tell_if_ended(call: Callable[[], None]) -> None:
+    """Have a function called, in another thread, if this process is ended because it came to no place to stop."""
+    _told_of_end.append(call)
+
+
+def _tell_end() -> None:
+    tellers = [threading.Thread(target=call, daemon=True) for call in _told_of_end]
+    for each in tellers:
+        each.start()
+    end = time.monotonic() + TELLING_SECONDS
+    for each in tellers:
+        each.join(max(0.0, end - time.monotonic()))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What a worker process does: it builds shards, and publishes each. All that it imports delays its beginning."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,6 +19,7 @@ from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.engines.carriers import Advance
+from trainer.store import roots
 from trainer.store.storage import Store
 
 
@@ -56,12 +57,13 @@ _broken_off: Any = None
 """In a worker: whether the parent wants no more of it."""
 
 
-def begin(parent: int, done: Any, broken_off: Any) -> None:
+def begin(parent: int, done: Any, broken_off: Any, seen: Sequence[str]) -> None:
     global _done, _broken_off
     die_with_parent(parent, signal.SIGKILL)
     return_large_buffers()
     for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
         signal.signal(signum, signal.SIG_IGN)
+    roots.remember(seen)
     _done, _broken_off = done, broken_off
 
 

@@ -4,12 +4,15 @@ import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
 from trainer.common.process import QuickEnd
+from trainer.common.stopping import blocked_stops
 from trainer.corpus.shard_building import begin, load_encoder, tell_parent
+from trainer.store import roots
 
 EARLY_BYTES = 16 * 2**20
 """Raw text, to be built, for which a worker is started before it is known what there is to build."""
@@ -43,7 +46,7 @@ class Workers:
         if self._pool is None:
             context = _Context()
             self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
-            given = os.getpid(), self._done, self._broken_off
+            given = os.getpid(), self._done, self._broken_off, roots.seen()
             self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=begin, initargs=given)
         return self._pool
 
@@ -71,10 +74,12 @@ class _Worker(SpawnProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:
+        resource_tracker.ensure_running()  # which is started with the first, and lets the signals through again
         program = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")  # without a file and a name that a worker could find it by
         try:
-            return SpawnProcess._Popen(process_obj)
+            with blocked_stops():  # a worker never heeds them (`begin`)
+                return SpawnProcess._Popen(process_obj)
         finally:
             sys.modules["__main__"] = program
 

@@ -25,8 +25,11 @@ log = logging.getLogger(__name__)
 
 HOLDS = "pins/holds"
 TIME = "%Y%m%dT%H%M%S"
-SHORT, LONG, YOUNG = timedelta(hours=1), timedelta(days=7), timedelta(hours=12)
-"""For what is done at once, for a run that waits for its turn, and the age below which an artifact needs no hold."""
+SHORT, LONG = timedelta(hours=1), timedelta(days=7)
+"""For what is done at once, and for a run that waits for its turn."""
+
+SPENT = timedelta(hours=12)
+"""The part of a long hold that may have passed before the same is held again."""
 
 
 class Hold(NamedTuple):
@@ -63,16 +66,15 @@ def holding(store: Store, run: str, lasting: timedelta = SHORT) -> Iterator[None
         store.delete(name)
 
 
-def hold_reused(store: Store, key: str, created: str) -> bool:
-    """Hold an artifact that was made long ago and is used again, until a run says so; returns whether it is still there.
+def hold_reused(store: Store, key: str) -> bool:
+    """Hold an artifact that is used again, until a run says so; returns whether it is still there.
 
-    What is young, or is held for most of that time, costs nothing, or a listing. A store that cannot be written is only read.
+    However young it is: who removes garbage chooses from which age on. What is held for most of that time already costs a
+    listing. A store that cannot be written is only read.
     """
-    now = datetime.now(UTC)
-    if now - datetime.fromisoformat(created) < YOUNG:
-        return True
+    least = datetime.now(UTC) + LONG - SPENT
     try:
-        if not any(hold.key == key and hold.until > now + LONG - YOUNG for hold in _all(store)[0]):
+        if not any(hold.key == key and hold.until > least for hold in _all(store)[0]):
             _hold(store, key, LONG)
     except StorageError as error:
         log.info("%s may be removed before a run says that it reads it: %s", store.path(key), error)

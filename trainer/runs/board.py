@@ -35,11 +35,9 @@ class Board:
     """
 
     def __init__(self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()) -> None:
-        self._constant = constant
-        self._file = EventFileWriter(str(folder))
-        self.rewind(step)
-        if job is not None:
-            self._add(Event(summary=session_start(job)))
+        self._folder, self._step, self._job, self._constant = folder, step, job, constant
+        self._file: EventFileWriter | None = None
+        self._told, self._turn = False, threading.Lock()
 
     def show(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """Show a record's figures."""
@@ -53,29 +51,52 @@ class Board:
 
     def _add(self, event: Event) -> None:
         event.wall_time = time.time()
-        with _only_warned():
+        with self._only_warned():
+            if self._file is None:
+                self._folder.mkdir(exist_ok=True)  # not those above it, as those of a store that is away
+                self._file = EventFileWriter(str(self._folder))
             self._file.add_event(event)
 
     def flush(self) -> None:
         """See to it that the file holds everything."""
-        with _only_warned():
-            self._file.flush()
+        with self._only_warned():
+            if self._file is not None:
+                self._file.flush()
 
     def __enter__(self) -> Self:
         self._hook, threading.excepthook = threading.excepthook, self._report
+        self.rewind(self._step)
+        if self._job is not None:
+            self._add(Event(summary=session_start(self._job)))
         return self
 
     def __exit__(self, *error: object) -> None:
+        with self._only_warned():
+            if self._file is not None:
+                self._file.close()
         threading.excepthook = self._hook
-        with _only_warned():
-            self._file.close()
+
+    @contextmanager
+    def _only_warned(self) -> Iterator[None]:
+        """Say once that the file cannot be written; what is shown later goes to another one, once there is room again."""
+        try:
+            yield
+        except OSError as error:
+            self._file = None
+            self._warn(error)
 
     def _report(self, failure: threading.ExceptHookArgs) -> None:
         """Say in one line that TensorBoard's own thread has failed."""
         if not type(failure.thread).__module__.startswith("tensorboard."):
             self._hook(failure)
             return
-        log.warning(NOT_WRITTEN, failure.exc_value)
+        self._warn(failure.exc_value)
+
+    def _warn(self, error: BaseException | None) -> None:
+        with self._turn:  # its own thread and this one meet the same at once
+            told, self._told = self._told, True
+        if not told:
+            log.warning(NOT_WRITTEN, error)
 
 
 def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
@@ -87,11 +108,3 @@ def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
         elif name not in NO_CURVES and isinstance(value, int | float):
             found[f"{kind}/{name}"] = value
     return found
-
-
-@contextmanager
-def _only_warned() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        log.warning(NOT_WRITTEN, error)

@@ -4,17 +4,21 @@ The root, and the folders right in it (runs, say), may be symbolic links: that i
 on another disk. Links further inside are not followed, neither for reading nor for writing: others may have put them there.
 """
 
+import errno
 import fcntl
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from trainer.common.errors import StorageError
+from trainer.store import roots
 from trainer.store.plain_names import plain_key, plain_name
 from trainer.store.private_folders import STAGING, files_below
 from trainer.store.stored import Stored
@@ -26,6 +30,8 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.kept = (root, root / STAGING)
+        """What is there as long as the store is, once it was there."""
 
     def exists(self, key: str) -> bool:
         return self.at(key).exists()
@@ -50,6 +56,7 @@ class LocalFiles:
     def put(self, path: Path, key: str) -> None:
         """Move a file of the same file system into place."""
         target = self._place(key)
+        _open_to_readers(path)
         sync_file(path)
         os.replace(path, target)
         sync_folder(target.parent)
@@ -58,6 +65,7 @@ class LocalFiles:
         """Move a folder into the place of an older one, which loses its file named `last` first."""
         target = self._place(key)
         for path in folder.iterdir():
+            _open_to_readers(path)
             sync_file(path)
         sync_folder(folder)
         with alone(target):  # another process may be publishing the same, whose folder would be in the way
@@ -177,8 +185,21 @@ class LocalFiles:
 
     def _place(self, key: str) -> Path:
         target = self._entry(key)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        self.make_folder(target.parent)
         return target
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder of the store, with those above it, but not the root of a store that was there before."""
+        if away := roots.find_away(*self.kept):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away))
+        if folder == self.root:
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+        try:
+            folder.mkdir(exist_ok=True)
+        except FileNotFoundError:
+            self.make_folder(folder.parent)
+            folder.mkdir(exist_ok=True)
 
 
 def linked_folders(root: Path | None) -> list[Path]:
@@ -209,6 +230,23 @@ def alone(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _open_to_readers(path: Path) -> None:
+    """Let others read a file that a library made for its owner alone, as far as the umask lets them read new files."""
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if not mode & 0o077:
+        path.chmod(mode | (0o666 & ~_umask()))
+
+
+@cache
+def _umask() -> int:
+    """Which permissions new files do not get, as the process was started."""
+    with suppress(OSError):
+        told = Path("/proc/self/status").read_text()
+        if found := re.search(r"^Umask:\s*(\d+)$", told, re.MULTILINE):
+            return int(found[1], 8)
+    return 0o077  # nothing tells: nobody is let in
 
 
 def sync_file(path: Path) -> None:

@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 STAGING = ".staging"
@@ -30,13 +30,12 @@ OLD_SECONDS = 24 * 60 * 60
 
 
 class PrivateFolder:
-    """A new folder of this process, which holds the lock beside it until it ends.
+    """A new folder of this process below one that is there, which holds the lock beside it until it ends.
 
     A forked child holds the lock too, and leaves the folder to its parent; a program that is started does not inherit it.
     """
 
     def __init__(self, base: Path) -> None:
-        base.mkdir(parents=True, exist_ok=True)
         self.path = base / f"{socket.gethostname()}_{_kernel()}_{uuid.uuid4().hex[:12]}"
         self._process, self._descriptor = os.getpid(), _held(_lock_of(self.path))
         try:
@@ -54,6 +53,22 @@ class PrivateFolder:
             with suppress(OSError):
                 _lock_of(self.path).unlink()
         os.close(self._descriptor)
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[Path]:
+    """A path that leads to a folder wherever it is moved, for libraries that make the folder which they are to write to.
+
+    Of a store that was taken away, they would make another one in its place.
+    """
+    if not Path("/proc/self/fd").is_dir():
+        yield folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
 
 
 def sweep(base: Path) -> None:

@@ -58,6 +58,10 @@ class RemoteObjects:
             self.fs.retries = ROUNDS
         self.cache = BlobCache.of_this_machine()
 
+    def make_folder(self, folder: Path) -> None:
+        """One of this machine, for private folders."""
+        folder.mkdir(parents=True, exist_ok=True)
+
     def exists(self, key: str) -> bool:
         """Whether there is an object of this name. On S3 one request, and no listing."""
         if not self._s3:
@@ -268,6 +272,7 @@ def _own_folder(cache: BlobCache) -> Path:
     with _turn:
         mine = os.getpid(), cache.work
         if mine not in _own_folders:
+            cache.work.mkdir(parents=True, exist_ok=True)
             _own_folders[mine] = folder = PrivateFolder(cache.work)
             atexit.register(cache.trim)  # after the folder is removed: what is registered last comes first
             atexit.register(folder.remove)

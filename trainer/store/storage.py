@@ -17,8 +17,10 @@ from typing import Any, Protocol
 from fsspec.core import split_protocol
 from fsspec.implementations.local import LocalFileSystem
 
-from trainer.common.errors import StorageError, WrongContent, brief, reason_of
+from trainer.common.addresses import check_address
+from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
 from trainer.common.outages import FULL, number_of, passes
+from trainer.store import roots
 from trainer.store.local import LocalFiles, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
 from trainer.store.stored import Stored
@@ -36,6 +38,7 @@ LOCAL_HINTS = {
 class Files(Protocol):
     """A place for files. `put`, `put_folder`, `create` and `swap` take finished local ones."""
 
+    def make_folder(self, folder: Path) -> None: ...
     def exists(self, key: str) -> bool: ...
     def names(self, key: str) -> list[str]: ...
     def size(self, key: str) -> int: ...
@@ -67,6 +70,10 @@ class Store:
     """
 
     def __init__(self, url: str) -> None:
+        try:
+            check_address(url)
+        except ValueError as error:
+            raise ConfigError(f"the store {error}") from error
         self.url = url.rstrip("/") if len(url) > 1 else url
         self.local: Path | None = None
         self.cache_bytes: int | None
@@ -227,7 +234,9 @@ class Store:
         `needed` is about how many bytes are written there, to become `key`: for the message about a full disk.
         """
         with self._explained("write", STAGING):
-            folder = PrivateFolder(self._base_for(key))
+            base = self._base_for(key)
+            self.files.make_folder(base)
+            folder = PrivateFolder(base)
         try:
             with self.explained_when_full(key, folder.path, needed):
                 yield folder.path
@@ -254,13 +263,15 @@ class Store:
 
     def require_there(self) -> None:
         """Raise `StorageError` if there is no store: for what only looks at one, which else finds everything in order."""
+        self._require_not_away("")
         if not (self.local.is_dir() if self.local is not None else self.names("")):
             raise StorageError(f"there is no store at {self.path('').rstrip('/')}; check the path")
 
     def check_writable(self) -> None:
-        """Raise `StorageError` unless a file can be written and removed."""
+        """Raise `StorageError` unless a file can be written and removed: a job begins with it, and a new store too."""
         try:
             if self.local is not None:  # where a private folder is swept after a kill
+                roots.forget(self.local, self._base)
                 with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
                     (folder / "probe").write_bytes(PROBE)
                 return
@@ -301,11 +312,16 @@ class Store:
 
     @contextmanager
     def explained_when_full(self, key: str, folder: Path | None = None, needed: int | None = None) -> Iterator[None]:
-        """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`."""
+        """For work whose libraries write by themselves: turn their errors about a full disk into a `StorageError`.
+
+        So are those of a local store that is away.
+        """
         try:
             yield
         except Exception as error:
             number = number_of(error)
+            if number is not None:
+                self._require_not_away(key, error)
             if number not in FULL:
                 raise
             raise self._full(key, number, folder, needed) from error
@@ -314,7 +330,9 @@ class Store:
     def _explained(self, operation: str, key: str, needed: int | None = None) -> Iterator[None]:
         try:
             yield
+            self._require_not_away(key)  # else what is not there would be taken for what was never made
         except self._refusals as error:
+            self._require_not_away(key, error)
             if isinstance(error, FileNotFoundError) and (self.local or operation == "read"):
                 raise
             number = number_of(error)
@@ -323,6 +341,17 @@ class Store:
             reason = getattr(error, "strerror", None) or error
             hint = self._hint(error) if self.local is None else LOCAL_HINTS.get(number or 0, REACHABLE)
             raise StorageError(f"cannot {operation} {self.path(key)}: {reason}; {hint}", passes(error)) from error
+
+    def _require_not_away(self, key: str, error: Exception | None = None) -> None:
+        """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not now."""
+        if self.local is None:
+            return
+        top = self.local / key.partition("/")[0]
+        folders = [self.local, self._base, *([top] if os.path.islink(top) else [])]
+        if away := roots.find_away(*folders):
+            said = f"the store {self.url} is away: {away} was there before, and is not now"
+            raise StorageError(f"{said}; put it back, or mount its disk, and the work goes on", passes=True) from error
+        roots.see(*folders)
 
     @contextmanager
     def _named(self, key: str) -> Iterator[None]:

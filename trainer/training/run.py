@@ -1,14 +1,14 @@
 """Training a run, from its data or from its newest checkpoint to its published final model."""
 
 import logging
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from trainer.common.errors import RunError
+from trainer.common.errors import ArtifactError, RunError
 from trainer.common.outages import patiently
 from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
@@ -22,7 +22,16 @@ from trainer.records.plans import Plan, RunPlan
 from trainer.records.pointers import folder_name
 from trainer.records.seals import write_sealed
 from trainer.runs.logs import kept_log
-from trainer.runs.run import Run, TrainingData, TrainingJob, check_begun, claim_run, finished_run, note_untrained
+from trainer.runs.run import (
+    Run,
+    TrainingData,
+    TrainingJob,
+    check_begun,
+    claim_run,
+    final_manifest,
+    finished_run,
+    note_untrained,
+)
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
 from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
@@ -121,6 +130,8 @@ def _train(
 ) -> tuple[PreTrainedModel, TrainState]:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
+    if checkpoint is None:
+        runtime.on_first(lambda: _tell_retrained(store, run))
     folder = patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
@@ -172,6 +183,13 @@ def _train(
         )  # fmt: skip
         run_loop(session, batches)
     return model, state
+
+
+def _tell_retrained(store: Store, run: Run) -> None:
+    """Warn that a run is trained again whose final model is not as it is asked for, if no checkpoint is left to make it of."""
+    with suppress(ArtifactError):  # of a damaged one there was a word already
+        if final_manifest(store, run.key) is not None:
+            log.warning("%s has no checkpoint left to publish its final model from: it is trained again", store.path(run.key))
 
 
 def _require_base(start: Path | None, workload: Workload) -> None:

@@ -119,7 +119,7 @@ class RunLog:
     def _send(self) -> None:
         if self._store.local is None:
             self._check()
-            for path in [self._path, *self._events.iterdir(), *(self._path.parent / LOGS).glob("*")]:
+            for path in [self._path, *self._events.glob("*"), *(self._path.parent / LOGS).glob("*")]:
                 self._store.put(path, f"{self._run}/{path.relative_to(self._path.parent).as_posix()}")
 
     def __enter__(self) -> Self:

@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from typing import Any, Self
 
 from trainer.common.errors import ConfigError, brief
@@ -62,10 +61,9 @@ class Trackers:
         tracker.store_init_configuration(_settings(job))
 
     def _attempt(self, name: str, work: Callable[[], object]) -> None:
-        """Do something with a tracker; what it prints is no result of this process."""
+        """Do something with a tracker. What it prints goes where this process prints, as its other threads print there too."""
         try:
-            with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-                work()
+            work()
         except StopRequested:
             raise
         except Exception as error:  # each fails in its own way

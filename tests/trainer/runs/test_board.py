@@ -13,11 +13,13 @@ from tensorboard.plugins.hparams import metadata
 from tests.support import cpu_runtime, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
+from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.seals import require_sealed, write_sealed
+from trainer.runs.board import Board
 from trainer.runs.board_outcome import OUTCOME
 from trainer.store.places import EVALUATION
 from trainer.store.storage import Store
@@ -134,3 +136,28 @@ def test_a_learning_rate_that_never_changes_makes_no_curve(raw: Path, stocked: P
     board = read(stocked / run / "tensorboard")
     assert "train/loss" in board.Tags()["scalars"] and "train/learning_rate" not in board.Tags()["scalars"]
     assert hyperparameters(board)["training.learning_rate"] == 1e-3
+
+
+def test_a_full_disk_at_the_start_is_warned_of_once_and_shown_on_once_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        folder = disk / "tensorboard"
+        fill(disk)
+        with Board(folder, 0, {"model": {}, "training": {"seed": 1}}) as board:
+            for step in range(3):
+                board.show(**step_shown(step))
+                board.flush()
+            assert [message.partition(": ")[0] for message in caplog.messages] == [
+                "TensorBoard's files can no longer be written"
+            ]
+            (disk / "filler").unlink()
+            for step in range(3, 6):
+                board.show(**step_shown(step))
+        assert points(read(folder), "train/loss") == [(step, 1.0) for step in range(3, 6)]
+    assert len(caplog.messages) == 1
+    assert capfd.readouterr().err == "", "no traceback of TensorBoard's own thread"
+
+
+def step_shown(step: int) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "values": {"loss": 1.0}}

@@ -3,6 +3,8 @@
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -335,3 +337,24 @@ def test_a_folder_that_may_not_be_read_is_told_unless_it_is_the_disk_s_own(close
             assert [file.key for file in store.walk()] == ["runs/a"]
     finally:
         os.seteuid(0)
+
+
+@pytest.mark.parametrize(("umask", "expected"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_what_a_library_made_private_is_published_as_readable_as_the_umask_lets_it_be(
+    umask: int, expected: int, tmp_path: Path
+) -> None:
+    """As safetensors makes its files."""
+    program = f"""
+import os, sys
+from pathlib import Path
+os.umask({umask})
+from trainer.store.storage import Store
+store = Store(sys.argv[1])
+with store.staging() as folder:
+    for name in ("a", "b"):
+        os.close(os.open(folder / name, os.O_WRONLY | os.O_CREAT, 0o600))
+    store.put(folder / "a", "alone/a")
+    store.put_folder(folder, "whole", last="b")
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    assert {oct((tmp_path / key).stat().st_mode & 0o777) for key in ("alone/a", "whole/b")} == {oct(expected)}

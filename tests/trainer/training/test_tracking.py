@@ -1,22 +1,29 @@
 """Trackers: shown the figures of a run, under one name however often it continues, and no reason for training to end."""
 
+import io
 import logging
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tasks.stage import _follow
 from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
-from trainer.common.progress import silent
+from trainer.common.progress import emit, silent
 from trainer.config.tracking import Tracker
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.pretraining import preflight
 from trainer.kinds.training import train
+from trainer.runs.logs import AsEvents
 from trainer.runs.pretraining import identify
 from trainer.training import tracking
 from trainer.training.tracking import MAKERS, Trackers
 
+STEPS = 60
 JOB = {"model": {"config": {"n_layer": 2}}, "training": {"learning_rate": 0.1, "micro_batch": None}, "data": {}}
 
 
@@ -28,7 +35,7 @@ class Kept:
         self._fails_at = fails_at
 
     def start(self) -> None:
-        print("a banner")
+        print("a banner", end="")  # some libraries do not end their lines
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         self.told.append(values)
@@ -59,9 +66,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, Kept]:
     return made
 
 
-def test_trackers_are_shown_the_curves_and_the_hyperparameters(
-    kept: dict[str, Kept], caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trackers_are_shown_the_curves_and_the_hyperparameters(kept: dict[str, Kept], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), Trackers(["mlflow", "wandb"], "job", "job-1", JOB) as trackers:
         for step in (1, 2, 3):
             trackers.show("train", step, {"loss": 3.0 - step, "attempts": step})
@@ -72,7 +77,44 @@ def test_trackers_are_shown_the_curves_and_the_hyperparameters(
     assert kept["wandb"].told == [("job", "job-1"), settings, *steps, measured, "finished"]
     assert kept["mlflow"].told == [("job", "job-1"), settings, steps[0]], "one that fails is told nothing more"
     assert caplog.messages == ["tracking: mlflow fails, and is told nothing more: OSError: no more room"]
-    assert capsys.readouterr().out == "", "standard output is for the stage's own words"
+
+
+def test_what_other_threads_say_while_a_tracker_is_shown_something_arrives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the thread does that saves, or the one that renews the lease."""
+    told, shown, said = logging.getLogger("other"), threading.Event(), threading.Event()
+
+    class Slow(Kept):
+        def log(self, values: dict[str, float], step: int) -> None:
+            shown.set()
+            assert said.wait(10)
+
+    def warn() -> None:
+        for number in range(STEPS):
+            assert shown.wait(10)
+            shown.clear()
+            told.warning("warning %d", number)
+            said.set()
+
+    monkeypatch.setitem(MAKERS, "wandb", Slow)
+    handler = AsEvents()
+    told.addHandler(handler)
+    try:
+        with Trackers(["wandb"], "job", "job-1", JOB) as trackers, ThreadPoolExecutor(1) as pool:
+            other = pool.submit(warn)
+            for step in range(STEPS):
+                trackers.show("train", step, {"loss": 1.0})
+                said.clear()
+            other.result()
+    finally:
+        told.removeHandler(handler)
+    emit(sys.stdout, "result", value={"key": "made"})
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        outcome = _follow(io.StringIO(capsys.readouterr().out), lambda update: None, logging.getLogger("stage"))
+    assert caplog.messages == ["a banner", *(f"warning {number}" for number in range(STEPS))]
+    assert outcome == {"value": {"key": "made"}}, "which the banner's line, without an end, does not hide"
 
 
 def test_training_shows_a_tracker_what_it_records_and_is_the_same_run_without(

@@ -1,0 +1,26 @@
+"""A command whose flow comes to no place to stop: it opens the job of a store, says so with a file, and does not end."""
+
+import sys
+import time
+from pathlib import Path
+
+from prefect import flow
+
+from flows.work import status_of
+from tasks.opening import open_flow
+from trainer.common.stopping import heed_stops, leave
+from trainer.config.jobs import GarbageJob
+
+
+@flow(name="stuck")
+def stuck(store: str) -> None:
+    open_flow(GarbageJob(store=store), ())
+    Path(store, "opened").touch()
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    heed_stops(0.5)
+    from flows.running import run
+
+    sys.exit(leave(status_of(lambda: run(stuck, sys.argv[1]))))

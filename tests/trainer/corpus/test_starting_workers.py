@@ -1,0 +1,49 @@
+"""Workers that are asked to stop while they start, as Ctrl-C asks a whole group: they end, and say nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support import ROOT
+from trainer.common.errors import EXIT_PREEMPTED
+
+WORK = """
+import sys
+from trainer.common.ranks import on_rank
+from trainer.common.stopping import check_stop, heed_stops, leave, wait
+
+def work():
+    from trainer.corpus.shard_building import tell_parent
+    from trainer.corpus.shard_workers import Workers
+    with Workers(2) as workers:
+        for _ in range(2):
+            workers._started().submit(tell_parent, 1)
+        print("starting", flush=True)
+        while True:
+            wait(0.05)
+            check_stop()
+
+heed_stops()
+sys.exit(leave(on_rank(work)))
+"""
+
+
+@pytest.mark.parametrize("after", [0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0])
+def test_a_group_that_is_interrupted_while_workers_start_ends_without_a_traceback(after: float) -> None:
+    started = subprocess.Popen(
+        [sys.executable, "-c", WORK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
+    )
+    assert started.stdout is not None and started.stdout.readline() == "starting\n"
+    time.sleep(after)
+    os.killpg(started.pid, signal.SIGINT)
+    _, said = started.communicate(timeout=60)
+    assert (started.returncode, "Traceback" in said) == (EXIT_PREEMPTED, False), said

@@ -1,0 +1,81 @@
+"""Addresses with credentials in them: a user's password before the host, or a signature or key in the query.
+
+An address is recorded with whatever is made of it, and told in logs and messages, so one that holds credentials is refused.
+"""
+
+import re
+from urllib.parse import unquote
+
+HIDDEN = "***"
+
+WHOLE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*::)*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+"""How a text begins that is an address as a whole."""
+
+CHAIN = re.compile(r"::(?=[a-z][a-z0-9+.-]*://)", re.IGNORECASE)
+"""Between the addresses of a chain, such as zip://a.csv::s3://bucket/a.zip."""
+
+WITHIN = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://[^\s'\"<>]+")
+"""An address, or a chain, in a text. It begins where a word does, so that a long word is read only once."""
+
+WEB = ("http", "https")
+"""Where a user without a password may be a token."""
+
+WITHOUT_PASSWORDS = {"file", "local", "memory", "github", "git", "hf"}
+"""Where a colon and an @ mean something else: a drive, or a repository and its revision."""
+
+QUERY = re.compile(r"([?&;])([^=?&;#]+)=([^&;#]+)")
+
+SECRET = re.compile(
+    r"(?:signature|credential|secret|password|passwd|api[-_]?key|access[-_]?key(?:[-_]?id)?|rlkey|authkey)$|^(?:sig|pwd)$",
+    re.IGNORECASE,
+)
+"""What a query says of who asks, as the signed addresses of S3, Google and Azure do."""
+
+MAYBE_SECRET, LONG = re.compile(r"token$|^(?:key|auth)$", re.IGNORECASE), 16
+"""What may be anything, like the number of a page, unless its value has so many characters."""
+
+INSTEAD = (
+    "leave them out, and give them where the store's own tools look for them: environment variables such as AWS_ACCESS_KEY_ID "
+    "and AWS_SECRET_ACCESS_KEY, or their files"
+)
+
+
+def redacted(text: str) -> str:
+    """A text without the credentials of the addresses in it."""
+    return WITHIN.sub(lambda found: _hide_in_chain(found[0]), text) if "://" in text else text
+
+
+def check_address(text: str) -> None:
+    """Raise `ValueError` if a text is, as a whole, an address with credentials in it."""
+    if "://" in text and WHOLE.match(text) and (shown := _hide_in_chain(text)) != text:
+        raise ValueError(f"{shown!r} holds credentials, which would be recorded with all that is made: {INSTEAD}")
+
+
+def _hide_in_chain(chain: str) -> str:
+    return "::".join(_hide(address) for address in CHAIN.split(chain))
+
+
+def _hide(address: str) -> str:
+    scheme, found, rest = address.partition("://")
+    path = re.split("[?#]", rest, maxsplit=1)[0]
+    if found and "@" in path and _has_password(scheme.strip().lower(), path):
+        rest = f"{HIDDEN}@{path.rpartition('@')[2]}{rest[len(path) :]}"
+    return scheme + found + QUERY.sub(_hide_value, rest)
+
+
+def _has_password(scheme: str, path: str) -> bool:
+    """Whether what stands before an @ of a path is a user with a password, which may hold slashes and @, or a token."""
+    first = path.split("/", 1)[0]
+    user, _, password = first.rpartition("@")[0].partition(":")
+    if "@" in first:
+        return scheme.endswith(WEB) or (scheme not in WITHOUT_PASSWORDS and bool(password) and user != "anonymous")
+    _, _, password = first.partition(":")
+    is_name = scheme in WITHOUT_PASSWORDS or first.startswith(("[", "arn:"))
+    return bool(password) and not password.isdecimal() and not is_name
+
+
+def _hide_value(found: re.Match[str]) -> str:
+    before, name, value = found.groups()
+    plain = unquote(name)
+    secret = SECRET.search(plain) or (MAYBE_SECRET.search(plain) and len(value) >= LONG)
+    return f"{before}{name}={HIDDEN}" if secret else found[0]
