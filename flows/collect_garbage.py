@@ -1,9 +1,11 @@
 """What nothing in a store reaches, found and removed: `python -m flows.collect_garbage CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.upkeep import collect_unreached
 from trainer.config.files import Overrides
@@ -12,7 +14,10 @@ from trainer.upkeep.garbage import Garbage
 
 
 @flow(name="gc", log_prints=True)
-def collect_garbage(job: GarbageJob, set: Overrides = ()) -> list[Garbage]:  # noqa: A002 - the name on the form
+def collect_garbage(
+    job: GarbageJob,
+    set: Annotated[Overrides, SettingsOf(GarbageJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> list[Garbage]:
     """Find what no run, champion or pin reaches, with its size, and remove it if the job says so."""
     job = open_flow(job, set)
     return collect_unreached(job)

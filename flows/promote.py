@@ -1,25 +1,32 @@
 """A run's model becomes the champion by hand: `python -m flows.promote CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import PromoteJob
+from trainer.records.run_names import find_run_name
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Move, figures
 from trainer.upkeep.promotion import find_measured, promote
 
 
-@flow(name="promote", log_prints=True)
-def promote_model(job: PromoteJob, set: Overrides = ()) -> Move:  # noqa: A002 - the name on the form
+@flow(name="promote", flow_run_name="{job.name}", log_prints=True)
+def promote_model(
+    job: PromoteJob,
+    set: Annotated[Overrides, SettingsOf(PromoteJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> Move:
     """Make a run's final model the champion under a name, whatever the gate says."""
     job = open_flow(job, set)
     store = Store(job.store)
-    run = f"runs/{job.run}"
+    run = f"runs/{find_run_name(store, job.run)}"
     found = find_measured(store, run)
-    return promote(store, job.name, run, figures(found), job.reason, found.measured_on if found else None)
+    measured_on = found.measured_on if found else None
+    return promote(store, job.name, run, figures(found), job.reason, measured_on, job.another_use)
 
 
 if __name__ == "__main__":

@@ -131,4 +131,4 @@ def test_promotion_and_rollback_by_hand(done: Done, store: Store, server: dict[s
     assert "runs/other since" in command("promote", run="other")
     assert f"runs/{own} since" in command("rollback", reason="worse in use")
     assert "2: " in (refused := command("rollback")) and "names no champion before" in refused
-    assert "holds no finished model" in command("promote", run="none")
+    assert "there is no run 'none' in " in command("promote", run="none")

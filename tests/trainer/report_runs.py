@@ -33,7 +33,7 @@ DETAILS: dict[str, dict[str, Any]] = {
     "decisions": {
         "curation": {"near": None, "transform": None}, "recipe": {}, "reading": {},
         "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
-        "table": {}, "kept_out": None, "functions": {}, "piece_bytes": 1, "measures": [],
+        "table": {}, "compared": None, "kept_out": None, "functions": {}, "piece_bytes": 1, "measures": [],
     },
     "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
     "model": {"run": "0" * 16},

@@ -30,8 +30,7 @@ def criterion_of(run: ComparedRun) -> Criterion:
     """What decides which checkpoint of a run is best."""
     settings = run.job["evaluation"]
     figure = settings.get("best_by", "loss")
-    greater = settings.get("greater_is_better")
-    return Criterion(figure, greater_is_better(figure) if greater is None else greater)
+    return Criterion(figure, greater_is_better(figure, settings.get("greater_is_better")))
 
 
 def best_of(values: Sequence[float], greater: bool) -> float | None:

@@ -3,7 +3,6 @@
 Nothing here needs the libraries that train.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from trainer.comparison.listing import state_of
 from trainer.corpus.decisions import decisions_behind
 from trainer.records.kinds import RunKind, run_kind
 from trainer.records.pointers import read_pointer
+from trainer.records.run_names import find_run_name, tell_runs_like
 from trainer.records.seals import read_listed, read_sealed
 from trainer.report.account import Block
 from trainer.runs.evaluation import read_evaluation
@@ -26,9 +26,6 @@ from trainer.store.storage import Store
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with what it was measured on: figures are compared if that is equal."""
-
-NAMED = 5
-"""Runs that are named where one is looked for that is not there."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +106,11 @@ class ComparedKind:
 
 
 def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> list[ComparedRun]:
-    """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it."""
-    keys = [f"runs/{name.strip('/').removeprefix('runs/')}" for name in names]
+    """The runs of these names, in this order. Raises `RunError` for a name that no run has, and says which are like it.
+
+    A name may be that of a job that made one run, or the beginning of one run's. Raises `ConfigError` if it is of several.
+    """
+    keys = [f"runs/{find_run_name(store, name.strip('/').removeprefix('runs/'))}" for name in names]
     configs = [_read_config(store, key) for key in keys]
     return [_read(store, chr(ord("A") + i), kinds, *each) for i, each in enumerate(zip(keys, configs, strict=True))]
 
@@ -118,18 +118,10 @@ def read_runs(store: Store, names: list[str], kinds: Sequence[ComparedKind]) -> 
 def _read_config(store: Store, key: str) -> dict[str, Any]:
     config = read_sealed(store, f"{key}/{CONFIG}")
     if config is None:
-        raise RunError(f"{store.path(key)} holds no run: it has no {CONFIG}; {_like(store, key.removeprefix('runs/'))}")
+        like = tell_runs_like(store, key.removeprefix("runs/"))
+        raise RunError(f"{store.path(key)} holds no run: it has no {CONFIG}; {like}")
     require_job(store, key, config)
     return config
-
-
-def _like(store: Store, name: str) -> str:
-    there = store.names("runs")
-    if not there:
-        return f"{store.path('runs')} holds no run at all: check the store's name"
-    close = difflib.get_close_matches(name, there, NAMED, cutoff=0.4) or there[:NAMED]
-    more = f", the closest of {len(there)} (--list shows all)" if len(there) > len(close) else ""
-    return f"there are {', '.join(close)}{more}"
 
 
 def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, config: dict[str, Any]) -> ComparedRun:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.pretrained.finding import runs_of
+from trainer.common.nearest import tell_nearest
 from trainer.provenance.record import make_lineage
 from trainer.records.origins import by_file, describe_file, labelled_digests
+from trainer.records.run_names import find_run_name
 from trainer.records.seals import read_listed, read_sealed
 from trainer.runs.facts import read_facts, require_job
 from trainer.runs.records import read_records
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 def find_run(store: Store, model: str) -> str:
     """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
 
-    Raises `ArtifactError` if there is none, or if the champion's run holds another model by now, `ConfigError` if a job has
-    made several runs, `RunError` if the champion's run is gone.
+    A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another model by
+    now, `ConfigError` if several runs may be meant, `RunError` if the champion's run is gone.
     """
     name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
     kind, _, rest = name.rpartition("/")
@@ -37,13 +38,16 @@ def find_run(store: Store, model: str) -> str:
     if kind in ("", "models") and (champion := find_champion(store, rest)):
         _require_model(store, rest, champion)
         return champion.run
-    found = runs_of(store, rest) if not kind else []
-    if not found:
-        raise ArtifactError(
-            f"{store.path('')} knows no model {model!r}: neither a run in {store.path('runs')}, nor a name in "
-            f"{store.path('models')} that has a champion"
-        )
-    return f"runs/{found[0]}"
+    try:
+        if kind in ("", "runs"):
+            return f"runs/{find_run_name(store, rest)}"
+        problem = tell_nearest(model, [key_of(each) for each in store.names("models")])
+    except RunError as error:
+        problem = str(error)
+    raise ArtifactError(
+        f"{store.path('')} knows no model {model!r}, neither a run nor a name in {store.path('models')} that has a champion: "
+        f"{problem}"
+    )
 
 
 def _require_model(store: Store, name: str, champion: Move) -> None:

@@ -37,8 +37,8 @@ def describe_metadata(facts: RunFacts, account: Account) -> tuple[dict[str, Any]
         "model-index": [{"name": facts.name, "results": results}] if results else None,
     }
     missing = [
-        *(["the license (the job's `card.license` says it)"] if not license_ else []),
-        *(["the language (`card.language`)"] if not language else []),
+        *(["the license (the job's setting card.license says it)"] if not license_ else []),
+        *(["the language (card.language)"] if not language else []),
         *([f"the base model ({_origin(base)})"] if base and not base["hub"] else []),
     ]
     return {key: value for key, value in matter.items() if value is not None}, missing

@@ -42,7 +42,11 @@ def markdown_pairs(title: str, pairs: Pairs) -> str:
     return markdown_table(Table([title, "Value"], [list(pair) for pair in pairs], words=2))
 
 
+MARKS = re.compile(r"[\\`*\[\]|$]|(?<![^\W_])_|_(?![^\W_])|(?<!\s)~|~(?!\s)")
+"""What means something in markdown; not an underscore within a word, nor a tilde by itself."""
+
+
 def markdown_text(text: str) -> str:
     """Text on one line that markdown shows as it is."""
-    escaped = re.sub(r"[<>&]", lambda mark: f"&#{ord(mark[0])};", re.sub(r"[\\`*_\[\]|~$]", r"\\\g<0>", text))
-    return " ".join(escaped.split())
+    escaped = re.sub(r"[<>&]", lambda mark: f"&#{ord(mark[0])};", MARKS.sub(r"\\\g<0>", " ".join(text.split())))
+    return escaped

@@ -113,7 +113,7 @@ def standing_champions(found: list[Move]) -> list[Move]:
 
 def _sign(gate: PromotionConfig) -> int:
     """1 if a greater score is better, else -1."""
-    return 1 if (greater_is_better(gate.metric) if gate.greater_is_better is None else gate.greater_is_better) else -1
+    return 1 if greater_is_better(gate.metric, gate.greater_is_better) else -1
 
 
 def comparable_scores(metric: str, measured_on: Basis, champion: Move, anew: Remeasured | None) -> Move | Remeasured | None:

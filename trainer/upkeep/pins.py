@@ -4,10 +4,13 @@ pins/runs/X    pins/shards/X    …    one small sealed file for each thing that
 """
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError
+from trainer.common.nearest import tell_nearest
 from trainer.records.holds import HOLDS, is_being_removed
+from trainer.records.run_names import find_run_name
 from trainer.records.seals import read_sealed, sealed_bytes
 from trainer.runs.references import KINDS, RUNS
 from trainer.store.manifest import MANIFEST
@@ -38,7 +41,7 @@ def pin(store: Store, name: str) -> str:
 
     Raises `ConfigError` for what is no such key, `ArtifactError` if there is nothing there.
     """
-    key = _key_of(name)
+    key = _key_of(name if "/" in name else find_run_name(store, name))
     said = {"since": datetime.now(UTC).isoformat(timespec="seconds")}
     made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
     # After the pin is there: whatever removes something says so before it looks at the pins.
@@ -47,15 +50,20 @@ def pin(store: Store, name: str) -> str:
         if made:
             store.delete(f"{PINS}/{key}")
         problem = "is gone, or just being removed" if removing else "is not there"
-        raise ArtifactError(f"there is nothing to pin at {store.path(key)}: it {problem}; `headrace gc {store.url}` lists keys")
+        kind, _, named = key.partition("/")
+        hint = tell_nearest(named, store.names(kind))
+        raise ArtifactError(f"there is nothing to pin at {store.path(key)}: it {problem}; {hint}")
     return key
 
 
 def unpin(store: Store, name: str) -> str:
     """Take a pin away; returns the key. Raises `ConfigError` if there is none."""
-    key = _key_of(name)
-    if not store.exists(f"{PINS}/{key}"):
-        raise ConfigError(f"{key} is not pinned; pinned are: {', '.join(sorted(pinned(store))) or 'none'}")
+    found, key = sorted(pinned(store)), _key_of(name)
+    if key not in found and "/" not in name:
+        with suppress(RunError):  # of a run that is gone, the pin may be there
+            key = _key_of(find_run_name(store, name))
+    if key not in found:
+        raise ConfigError(f"{key} is not pinned; {tell_nearest(key, found)}")
     store.delete(f"{PINS}/{key}")
     return key
 

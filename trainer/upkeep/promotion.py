@@ -21,6 +21,7 @@ from trainer.runs.run import final_manifest
 from trainer.store.places import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.upkeep.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
+from trainer.upkeep.uses import other_use
 
 
 def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis) -> Move | None:
@@ -28,6 +29,8 @@ def find_rival(store: Store, gate: PromotionConfig, run: str, measured_on: Basis
     champion = find_champion(store, gate.name)
     if gate.better_by is None or champion is None or (champion.run, champion.fingerprint) == (run, _model_of(store, run)):
         return None
+    if other_use(store, run, champion.run):
+        return None  # it is not measured, as it keeps its place
     return None if comparable_scores(gate.metric, measured_on, champion, None) else champion
 
 
@@ -40,7 +43,7 @@ def look(
     anew: Remeasured | None = None,
 ) -> Verdict:
     """What the gate says of a run's final model now; nothing is changed."""
-    return judge(gate, run, _model_of(store, run), scores, moves(store, gate.name), measured_on, anew)
+    return _judge(store, gate, run, _model_of(store, run), scores, moves(store, gate.name), measured_on, anew)
 
 
 def pass_through(
@@ -58,7 +61,7 @@ def pass_through(
     verdicts: list[Verdict] = []
 
     def on_top(before: list[Move]) -> Move | None:
-        verdicts.append(judge(gate, run, fingerprint, scores, before, measured_on, anew))
+        verdicts.append(_judge(store, gate, run, fingerprint, scores, before, measured_on, anew))
         if not verdicts[-1].passed or verdicts[-1].reason == ALREADY:
             return None
         return _promotion(run, fingerprint, scores, verdicts[-1].reason, measured_on)
@@ -88,16 +91,26 @@ def find_measured(store: Store, run: str) -> RunEvaluation | None:
     return evaluation_type(found)(**found)
 
 
-def promote(store: Store, name: str, run: str, scores: dict[str, float], reason: str, measured_on: Basis = None) -> Move:
+def promote(
+    store: Store,
+    name: str,
+    run: str,
+    scores: dict[str, float],
+    reason: str,
+    measured_on: Basis = None,
+    another_use: bool = False,
+) -> Move:
     """Make a run's final model the champion. One that is it already stays, and is returned.
 
-    Raises `ArtifactError` if the run has no published final model, or is being removed.
+    Raises `ArtifactError` if the run has no published final model, or is being removed, and `RunError` if that is for another
+    use than the champion, unless that is asked for.
     """
 
     def on_top(before: list[Move]) -> Move | None:
         champion = before[-1] if before else None
         if champion is not None and (champion.run, champion.fingerprint) == (run, fingerprint):
             return None
+        _require_same_use(store, name, run, champion, another_use)
         return _promotion(run, fingerprint, scores, reason, measured_on)
 
     with holding(store, run):
@@ -123,9 +136,42 @@ def roll_back(store: Store, name: str, reason: str) -> Move:
     return _add(store, name, one_less)[-1]
 
 
+def check_promotion(store: Store, name: str, run: str, another_use: bool = False) -> None:
+    """Raise as `promote` does, and change nothing."""
+    _model_of(store, run)
+    _require_same_use(store, name, run, find_champion(store, name), another_use)
+
+
+def _require_same_use(store: Store, name: str, run: str, champion: Move | None, another_use: bool) -> None:
+    """Raise `RunError` if a run's model is for another use than the champion of a name, and that is not asked for."""
+    if champion is not None and not another_use and (difference := other_use(store, run, champion.run)):
+        raise RunError(
+            f"{difference}, and whoever uses {store.path(key_of(name))} would get it. Choose another name, or give "
+            "another_use=true if that is meant"
+        )
+
+
 def key_of(name: str) -> str:
     """Where a name's champion is written."""
     return f"models/{name}/{CHAMPION}"
+
+
+def _judge(
+    store: Store,
+    gate: PromotionConfig,
+    run: str,
+    fingerprint: str,
+    scores: dict[str, float],
+    before: list[Move],
+    measured_on: Basis,
+    anew: Remeasured | None,
+) -> Verdict:
+    """What the gate says; a model for another use than the champion does not pass."""
+    standing = standing_champions(before)
+    if standing and (difference := other_use(store, run, standing[-1].run)):
+        said = f"{difference}; choose another promotion.name, or promote by hand with another_use=true"
+        return Verdict(passed=False, reason=said)
+    return judge(gate, run, fingerprint, scores, before, measured_on, anew)
 
 
 def _promotion(run: str, fingerprint: str, scores: dict[str, float], reason: str, measured_on: Basis) -> Move:

@@ -248,13 +248,23 @@ def test_an_unknown_run_is_refused_with_the_closest_names(
 ) -> None:
     assert main([store.url, "base", "retunde"]) == 2
     said = capsys.readouterr().err
-    assert "retunde holds no run" in said and "there are retuned, tuned, the closest of 6 (--list shows all)" in said
+    assert f"there is no run 'retunde' in {store.path('runs')}; did you mean 'retuned' or 'tuned'?" in said
+    assert f"(`headrace list {store.url}` shows all)" in said
     assert main([str(tmp_path), "a", "b"]) == 2
     assert "holds no run at all" in capsys.readouterr().err
     assert main([f"{store.url}/nothing", "a", "b"]) == 2
     assert "there is no store at" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main([store.url, "base"])
+
+
+def test_runs_are_named_by_their_beginning_or_by_the_job_that_made_them(
+    store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([store.url, "base", "retuned"]) == 0
+    whole = capsys.readouterr().out
+    assert main([store.url, "bas", "runs/ret"]) == 0
+    assert capsys.readouterr().out == whole
 
 
 def test_the_list_tells_each_run_newest_first(own: Store) -> None:

@@ -1,5 +1,6 @@
 """The model card's front matter, as the hub's own library reads it, and where license and language come from."""
 
+import html
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCardData
 from huggingface_hub.repocard_data import EvalResult, model_index_to_eval_results
+from markdown_it import MarkdownIt
 from pydantic import ValidationError
 
 from tests.trainer.conftest import OFTEN, Finished
@@ -23,6 +25,7 @@ from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.records.seals import read_sealed, write_sealed
+from trainer.report.tables import markdown_text
 from trainer.runs.base_model import describe_base, read_card
 from trainer.store.places import CARD
 from trainer.store.storage import Store
@@ -175,3 +178,22 @@ def test_a_positive_class_that_cannot_be_is_refused_before_any_work(
     job = finetune_job(pairs, tmp_path / "store", pretrained, **{f"evaluation__{key}": value for key, value in changes.items()})
     with pytest.raises(ConfigError, match=f"evaluation.positive_class .*{message}"):
         finetune_preflight(job, silent())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cpu_offload", "learning_rate 0.001, max_grad_norm", "p ~ tokens ^ 0.7", "__init__ and _private_", "~~gone~~ ~a~",
+        "*a* **b**", "`code` $x$ [a](b) <b>c</b> &amp; a|b \\n", "a_b_ c", "the job's card.license", "größe_ä _é_",
+    ],
+)  # fmt: skip
+def test_a_text_in_a_card_is_shown_as_it_is(text: str) -> None:
+    written = markdown_text(text)
+    shown = MarkdownIt("gfm-like", {"linkify": False}).render(written)
+    assert html.unescape(shown.strip().removeprefix("<p>").removesuffix("</p>")) == text
+
+
+def test_names_of_settings_stand_in_a_card_without_backslashes(store: Store) -> None:
+    finetune(store, ["no", "yes"])
+    make_report(store, RUN)
+    assert "| weight_decay |" in card(store) and "\\_" not in card(store)

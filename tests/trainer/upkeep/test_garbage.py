@@ -305,10 +305,12 @@ def test_pins_name_what_exists(any_store: Store) -> None:
     pin(any_store, f"encoded/pairs-{OLD}")
     assert pinned(any_store) == {"runs/a", f"encoded/pairs-{OLD}"}
     assert unpin(any_store, "a") == "runs/a"
-    with pytest.raises(ConfigError, match=f"runs/a is not pinned; pinned are: encoded/pairs-{OLD}"):
+    with pytest.raises(ConfigError, match=f"runs/a is not pinned; there are 'encoded/pairs-{OLD}'"):
         unpin(any_store, "a")
-    with pytest.raises(ArtifactError, match=r"there is nothing to pin at .*runs/b"):
+    with pytest.raises(RunError, match=r"there is no run 'b' in .*; there are 'a' \(`headrace list"):
         pin(any_store, "b")
+    with pytest.raises(ArtifactError, match=rf"there is nothing to pin at .*; did you mean 'pairs-{OLD}'\?"):
+        pin(any_store, f"encoded/pears-{OLD}")
     with pytest.raises(ConfigError, match="expected a run's name, or a key"):
         pin(any_store, "models/lm/champion")
     assert pinned(any_store) == {f"encoded/pairs-{OLD}"}

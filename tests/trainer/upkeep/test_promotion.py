@@ -13,12 +13,22 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
 from trainer.pretrained.finding import find_model
 from trainer.records.basis import TextBasis
-from trainer.records.seals import sealed_bytes
+from trainer.records.seals import sealed_bytes, write_sealed
+from trainer.store.manifest import fingerprint as name_of
 from trainer.store.manifest import publish_folder
-from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.places import CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Move, figures, judge
-from trainer.upkeep.promotion import find_champion, find_measured, moves, pass_through, promote, roll_back
+from trainer.upkeep.promotion import (
+    check_promotion,
+    find_champion,
+    find_measured,
+    find_rival,
+    moves,
+    pass_through,
+    promote,
+    roll_back,
+)
 
 ON = TextBasis(
     held_out={"code": "ab"}, shards=[], max_windows=None, tokenizer="t", keeps_text=True, context=32, precision="fp32"
@@ -169,3 +179,67 @@ def test_the_figures_are_those_of_the_runs_evaluation(finished: Finished) -> Non
     saved = json.loads(Path(finished.store, finished.run, "eval.json").read_text())["scores"]["total"]
     assert found == {name: saved[name] for name in ("loss", "perplexity", "bits_per_byte")}
     assert figures(find_measured(store, "runs/none")) == {}
+
+
+USES: dict[str, dict[str, Any]] = {
+    "causal": {},
+    "masked": {"job": {"training": {"objective": "masked"}}},
+    "chat": {"job": {"data": {"task": "chat"}}, "data": {"key": "encoded/x"}},
+    "moods": {"job": {"data": {"task": "classification"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
+    "swapped": {"job": {"data": {"task": "classification"}}, "data": {"key": "encoded/x"}, "classes": ["good", "bad"]},
+    "several": {"job": {"data": {"task": "multi-label"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
+    "words": {"job": {"data": {"task": "tokens"}}, "data": {"key": "encoded/x"}, "classes": ["bad", "good"]},
+    "numbers": {"job": {"data": {"task": "regression"}}, "data": {"key": "encoded/x"}, "classes": ["LABEL_0"]},
+}
+
+
+def finish_use(store: Store, run: str, use: str) -> str:
+    """Publish a final model of a use for a run; returns its key."""
+    said = USES[use]
+    identity = {"name": run}
+    values = {"fingerprint": name_of(identity), "identity": identity, "fork": None, "start": None}
+    data = {"tokenizer": {"key": "tokenizers/x"}, "shards": []}
+    write_sealed(
+        store, f"runs/{run}/{CONFIG}", {**values, "job": {}, "data": data, **{k: said[k] for k in said if k != "classes"}}
+    )
+    with store.staging() as folder:
+        labels = {str(number): name for number, name in enumerate(said.get("classes", ["LABEL_0", "LABEL_1"]))}
+        (folder / "config.json").write_text(json.dumps({"id2label": labels}))
+        publish_folder(store, folder, f"runs/{run}/{FINAL}", FINAL_KIND, name_of([run, use]), {"run": run})
+    return f"runs/{run}"
+
+
+@pytest.mark.parametrize("new", USES)
+@pytest.mark.parametrize("old", USES)
+def test_a_champion_is_replaced_by_a_model_for_the_same_use_alone(empty_store: Store, old: str, new: str) -> None:
+    champion, run = finish_use(empty_store, "old", old), finish_use(empty_store, "new", new)
+    promote(empty_store, "lm", champion, {"loss": 3.0}, "why", ON)
+    for values in ({"threshold": 3.0}, {"better_by": 0.1}):
+        verdict = pass_through(empty_store, gate(**values), run, {"loss": 2.0}, ON)
+        assert verdict.passed is (old == new)
+        if old == new:
+            roll_back_to(empty_store, champion)
+        else:
+            assert "is for another use" in verdict.reason and "promote by hand with another_use=true" in verdict.reason
+            assert find_rival(empty_store, gate(**values), run, None) is None, "which is not measured in vain"
+    if old != new:
+        for refused in (check_promotion, lambda *what: promote(*what, {}, "by hand")):
+            with pytest.raises(RunError, match=r"new is for another use .* than the champion runs/old .*give another_use=true"):
+                refused(empty_store, "lm", run)
+        check_promotion(empty_store, "lm", run, another_use=True)
+        promote(empty_store, "lm", run, {}, "it is meant", another_use=True)
+    promote(empty_store, "lm", run, {}, "by hand")
+    assert moves(empty_store, "lm")[-1].run == run
+
+
+def roll_back_to(store: Store, run: str) -> None:
+    """Have the history be that of one promotion again."""
+    first = moves(store, "lm")[0]
+    assert first.run == run
+    store.write_bytes("models/lm/champion", sealed_bytes("models/lm/champion", {"moves": [first.model_dump()]}))
+
+
+def test_a_champion_of_which_the_records_do_not_tell_the_use_is_replaced(empty_store: Store) -> None:
+    promote(empty_store, "lm", finish(empty_store, "old"), {}, "why")
+    promote(empty_store, "lm", finish_use(empty_store, "new", "moods"), {}, "why")
+    assert [move.run for move in moves(empty_store, "lm")] == ["runs/old", "runs/new"]
