@@ -5,6 +5,7 @@ Both hand over to work.py.
 """
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from prefect import Flow
 
 from flows.work import carry_out
 from trainer.config.files import Job, add_config, add_verify, explain
+from trainer.config.hints import setting_of_option
 
 
 def main(
@@ -28,6 +30,9 @@ def main(
     parser.add_argument("--dry-run", action="store_true", help="check everything, print the plan, and start nothing")
     if "verify" in schema.model_fields:
         add_verify(parser)
+    given = sys.argv[1:] if arguments is None else arguments
+    if (meant := setting_of_option([schema], given, ["--dry-run", "--verify"])) is not None:
+        parser.error(f"settings are given as key=value, without dashes: {meant}")
     parsed = parser.parse_intermixed_args(arguments)
     words = [*parsed.overrides, *getattr(parsed, "verify", [])]
     return carry_out(schema, parsed.config, words, lambda: (flow, show), parsed.dry_run)

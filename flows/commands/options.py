@@ -7,15 +7,60 @@ from typer.core import TyperCommand
 
 from flows.schemas import schema_of
 
+TEXT = ("store", "name", "data.corpora.N.paths", "data.corpora.N.format", "data.tokenizer.vocab_size")
+TRAINING = ("training.global_batch", "training.learning_rate")
+TUNING = ("store", "name", "data.source", "data.train")
+
+CHANGED: dict[str, tuple[str, ...]] = {
+    "PipelineJob": (*TEXT, "model.config", "training.max_steps", "training.context", *TRAINING),
+    "PrepareJob": (
+        *TEXT, "data.corpora.N.text_field", "data.tokenizer.path", "data.shards.num_shards", "data.validation_fraction",
+        "data.workers",
+    ),
+    "FinetuneJob": (*TUNING, "data.text_columns", "data.label_column", "model.pretrained", "training.epochs", *TRAINING),
+    "ChatJob": (*TUNING, "data.chat_template", "data.context", "model.pretrained", "training.epochs", *TRAINING),
+    "EvaluateJob": (
+        "store", "checkpoint", "shards", "context", "precision", "device", "evaluation.batch", "evaluation.max_windows",
+        "evaluation.prompts", "evaluation.new_tokens",
+    ),
+    "PredictJob": (
+        "store", "name", "model", "data.source", "data.paths", "data.text_columns", "data.id_column", "batch", "precision",
+        "device",
+    ),
+}  # fmt: skip
+"""By the schema of a job, the settings that most people change, where it has many."""
+
+ALL = "--all"
+
 
 class JobCommand(TyperCommand):
-    """A command that reads a configuration: its help explains every field."""
+    """A command that reads a configuration: its help explains the settings that most people change, with `--all` every one.
+
+    Settings are no options of it.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        from trainer.config.hints import setting_of_option
+
+        ctx.meta[ALL] = ALL in args
+        if ALL in args:
+            return super().parse_args(ctx, ["--help"])
+        if any(word.startswith("--") for word in args):
+            options = [name for parameter in self.get_params(ctx) for name in parameter.opts]
+            meant = setting_of_option(list(schema_of(str(self.name)).values()), args, options)
+            if meant is not None:
+                raise typer.BadParameter(f"settings are given as key=value, without dashes: {meant}")
+        return super().parse_args(ctx, args)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         from trainer.config.files import explain
 
         for title, schema in schema_of(str(self.name)).items():
-            formatter.write(f"\n{title}:\n\n{explain(schema)}\n")
+            few = () if ctx.meta[ALL] else CHANGED.get(schema.__name__, ())
+            formatter.write(f"\n{title}{', those that most people change' if few else ''}:\n\n{explain(schema, few)}\n")
+            if few:
+                formatter.write(f"\n`headrace {self.name} {ALL}` explains all settings.\n")
+                break
 
 
 def end(status: int) -> NoReturn:

@@ -78,24 +78,21 @@ def test_a_dry_run_starts_no_server(config: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "home").glob("*.db"))
 
 
-@pytest.mark.parametrize("flow", once("collect_garbage", "promote", "rollback"))
+@pytest.mark.parametrize("flow", once("collect_garbage", "evaluate_model", "promote", "rollback"))
 def test_a_dry_run_on_a_store_that_is_not_there_says_so(flow: str, server: dict[str, str], tmp_path: Path) -> None:
     values: dict[str, Any] = {"store": str(tmp_path / "none")}
-    if flow != "collect_garbage":
-        values |= {"name": "words", **({"run": "tiny"} if flow == "promote" else {})}
+    values |= {
+        "collect_garbage": {}, "evaluate_model": {"checkpoint": "tiny"}, "promote": {"name": "words", "run": "tiny"},
+        "rollback": {"name": "words"},
+    }[flow]  # fmt: skip
     ended = run(tmp_path, flow, write_config(tmp_path / "job.yaml", values), "--dry-run", env=server)
     assert message_of(ended) == f"StorageError: there is no store at {tmp_path / 'none'}; check the path"
 
 
-@pytest.mark.parametrize(
-    ("flow", "says"), [("prepare_data", r"code: \d+ files, [\d.]+ KiB"), ("evaluate_model", "would evaluate tiny")]
-)
-def test_the_other_flows_have_dry_runs_too(flow: str, says: str, config: Path, server: dict[str, str], tmp_path: Path) -> None:
-    if flow == "evaluate_model":
-        config = write_config(tmp_path / "job.yaml", {"store": str(tmp_path / "store"), "checkpoint": "tiny"})
-    ended = run(tmp_path, flow, config, "--dry-run", env=server)
+def test_a_dry_run_of_a_preparation_says_how_much_text_there_is(config: Path, server: dict[str, str], tmp_path: Path) -> None:
+    ended = run(tmp_path, "prepare_data", config, "--dry-run", env=server)
     assert ended.status == 0, ended.stderr
-    assert re.search(says, ended.stdout)
+    assert re.search(r"code: \d+ files, [\d.]+ KiB", ended.stdout)
     assert not (tmp_path / "store").exists()
 
 

@@ -9,6 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
+from trainer.common.formats import plural
+
 
 @dataclass(frozen=True)
 class Update:
@@ -141,11 +143,13 @@ def plain_lines(stream: TextIO = sys.stderr) -> Show:
 
 
 def describe(update: Update) -> str:
-    """One line such as `train: 120 of 300 step (40%), 1.2 step/s, 150 s left; loss 4.2`."""
+    """One line such as `train: 120 of 300 steps (40%), 1.2 steps/s, 150 s left; loss 4.2`."""
     rate = (update.done - update.start) / update.seconds if update.seconds > 0 else 0.0
-    line = f"{update.title}: {_amount(update.done, update.unit)}"
     if update.total:
-        line += f" of {_amount(update.total, update.unit)} ({100 * update.done / update.total:.0f}%)"
+        done = f"{update.done:,} of " if update.unit != "B" else f"{_amount(update.done, update.unit)} of "
+        line = f"{update.title}: {done}{_amount(update.total, update.unit)} ({100 * update.done / update.total:.0f}%)"
+    else:
+        line = f"{update.title}: {_amount(update.done, update.unit)}"
     line += f", {_amount(rate, update.unit)}/s"
     if update.total and rate and not update.finished:
         line += f", {(update.total - update.done) / rate:.0f} s left"
@@ -155,4 +159,4 @@ def describe(update: Update) -> str:
 def _amount(value: float, unit: str) -> str:
     if unit == "B":
         return f"{value / 1e6:.1f} MB"
-    return f"{value:.3g} {unit}" if isinstance(value, float) else f"{value} {unit}"
+    return f"{value:.3g} {unit}s" if isinstance(value, float) else plural(value, unit)

@@ -3,6 +3,7 @@
 from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -19,8 +20,7 @@ from trainer.config.words import set_value
 
 Job = TypeVar("Job", bound=BaseModel)
 
-WORD = r"^[^=]+="
-Overrides = Sequence[Annotated[str, Field(pattern=WORD, description="key=value, such as training.max_steps=100")]]
+Overrides = Sequence[Annotated[str, Field(description="key=value, such as training.max_steps=100")]]
 """Words that replace settings of a job, each by the path of its field."""
 
 COMMAND_LINE = "on the command line"
@@ -93,22 +93,26 @@ def add_verify(parser: ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def explain(schema: type[BaseModel]) -> str:
-    """A line for each field: its name, type, bounds, default and meaning."""
-    return "\n".join(_lines(schema, ""))
+def explain(schema: type[BaseModel], names: Sequence[str] = ()) -> str:
+    """A line for each field, or for those of some names: its name, type, bounds, default and meaning."""
+    if not names:
+        return "\n".join(text for _, text in _explained(schema, ""))
+    texts = dict(_explained(schema, ""))
+    return "\n".join(fill(line, 79, subsequent_indent=" " * 8) for name in names for line in texts[name].split("\n"))
 
 
-def _lines(schema: type[BaseModel], prefix: str) -> Iterator[str]:
+def _explained(schema: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
+    """Names of fields, and what explains each."""
     for name, field in schema.model_fields.items():
         nested = schemas_in(field.annotation)
         many = get_origin(field.annotation) is list
         if nested:
-            yield f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
+            yield f"{prefix}{name}", f"{prefix}{name}{': a list of' if many else ':'}  ({field.description})"
             for each in nested:  # several where a `kind` tells them apart
-                yield from _lines(each, f"{prefix}{name}.{'N.' if many else ''}")
+                yield from _explained(each, f"{prefix}{name}.{'N.' if many else ''}")
         else:
-            yield f"  {prefix}{name}  {type_name(field.annotation)}{bounds_of(field)}, {default_of(field)}"
-            yield f"        {field.description}"
+            kind = f"{type_name(field.annotation)}{bounds_of(field)}, {default_of(field)}"
+            yield f"{prefix}{name}", f"  {prefix}{name}  {kind}\n        {field.description}"
 
 
 def type_name(annotation: Any) -> str:

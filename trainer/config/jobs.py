@@ -88,7 +88,7 @@ class PipelineJob(RunJob, PrepareJob):
 
 
 class EvaluateJob(Schema):
-    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run."""
+    """A checkpoint, measured on held-out text; one of a fine-tuned run, on the labelled splits of that run or on new files."""
 
     store: Place
     checkpoint: str = Field(
@@ -102,6 +102,12 @@ class EvaluateJob(Schema):
     )
     context: int | None = Field(
         default=None, ge=2, description="window length in tokens; default: that of its training; not for a classifier"
+    )
+    labelled: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="for a classifier: files of labelled examples to measure it on, with the columns that it was trained on; "
+        "paths or globs, local or any fsspec URL; default: the labelled splits of its run",
     )
     precision: Precision = "fp32"
     device: Device = "auto"
@@ -127,6 +133,10 @@ class PromoteJob(Schema):
     name: Name = Field(description="the name under which models are used")
     run: Name = Field(description="the run whose final model it is to be")
     reason: str = Field(default="by hand", description="why, for the history")
+    another_use: bool = Field(
+        default=False,
+        description="take the place of a champion that is for another use: of another kind or task, or with other classes",
+    )
 
 
 class RollbackJob(Schema):

@@ -1,6 +1,5 @@
 """What is wrong with a job's values, told as whoever wrote them sees it: the place, what was expected there, what was found."""
 
-import difflib
 from datetime import date
 from typing import Any, get_args
 
@@ -8,8 +7,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from trainer.common.addresses import redacted
 from trainer.common.formats import plural
 from trainer.config.field_types import inside, of_kind, options_of, schemas_in
+from trainer.config.hints import amount_hint, meant_by
 from trainer.config.schema import SPELLINGS
 
 TEXT, NUMBER, INTEGER, LIST, KEYS = "text", "a number", "a whole number", "a list", "keys with values"
@@ -66,14 +67,15 @@ def shown(value: Any) -> str:
 def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -> str:
     kind, path = problems[0]["type"], ".".join(map(str, place))
     if kind.startswith("union_tag"):
+        if strange := [key for key in problems[0]["input"] if key not in _fields_at(schema, place)]:
+            return _unknown(schema, (*place, strange[0]))
         kinds = [get_args(each.model_fields["kind"].annotation)[0] for each in _schemas_at(schema, place)]
         return f"{path}.kind: expected {' or '.join(map(repr, kinds))}, found {shown(problems[0]['input'].get('kind'))}"
     if kind == "extra_forbidden":
         known = _fields_at(schema, place[:-1])
         if place[-1] in known:
             return f"{path}: goes with another {'.'.join(map(str, place[:-1]))}.kind"
-        close = difflib.get_close_matches(str(place[-1]), known, 1)
-        return f"{path}: unknown key" + (f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}")
+        return _unknown(schema, place)
     if kind == "missing":
         fields = [each.model_fields.get(str(place[-1])) for each in _schemas_at(schema, place[:-1])]
         description = next(field.description for field in fields if field)
@@ -84,6 +86,13 @@ def _told(schema: type[BaseModel], place: Place, problems: list[ErrorDetails]) -
         return f"{path}: {message}" if path else message
     expected = " or ".join(each for each in wanted if each and not (each == INTEGER and NUMBER in wanted))
     return f"{path}: expected {expected}, found {shown(problems[0]['input'])}" + _hint(schema, place, wanted, problems[0])
+
+
+def _unknown(schema: type[BaseModel], place: Place) -> str:
+    known = _fields_at(schema, place[:-1])
+    meant = meant_by([schema], str(place[-1]), known)
+    hint = f"did you mean {' or '.join(map(repr, meant))}?" if meant else f"known are {', '.join(known)}"
+    return f"{'.'.join(map(str, place))}: unknown key; {hint}"
 
 
 def _expected(problem: ErrorDetails) -> str | None:
@@ -112,6 +121,8 @@ def _hint(schema: type[BaseModel], place: Place, wanted: list[str | None], probl
         return f"""; in quotes it is text: "{text}" in a file, '{path}="{text}"' on the command line"""
     if wanted == [LIST] and isinstance(value, str):
         return f"; a list of one is [{_cut(value)}]"
+    if isinstance(value, str) and {INTEGER, NUMBER} & set(wanted):
+        return amount_hint(next((key for key in reversed(place) if isinstance(key, str)), ""), value)
     if problem["type"].startswith("model_"):
         return f"; known keys are {', '.join(_fields_at(schema, place))}"
     return ""
@@ -125,6 +136,7 @@ def _as_yaml(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
+    text = redacted(text)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 

@@ -54,11 +54,7 @@ class FinetuneTrainingConfig(OptimizationConfig):
     learning_rate: float = Field(default=5e-5, gt=0, description="peak learning rate")
     weight_decay: float = Field(default=0.01, ge=0, description="decay of weight matrices; biases and norms are spared")
     beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW's decay of the gradient's square")
-    max_grad_norm: float | None = Field(
-        default=None,
-        gt=0,
-        description="clip the gradient's norm; null: no clipping, small data sets overfit less so",
-    )
+    max_grad_norm: float | None = Field(default=None, gt=0, description="clip the gradient's norm; null: no clipping")
     schedule: Schedule = Field(
         default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"
     )

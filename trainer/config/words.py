@@ -1,6 +1,7 @@
 """`key=value` words: a path of keys, and what is to stand there, read as YAML where it is not text."""
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,6 +15,8 @@ from trainer.config.field_types import allows_list_of_text, allows_text, wants_t
 from trainer.config.problems import shown
 from trainer.config.unique_keys import DuplicateKey, parse_yaml
 
+ENTRY = re.compile(r"\[(\d+)\]")
+
 NOTHING = ("", "~", "null", "Null", "NULL")
 """How YAML spells that there is no value."""
 
@@ -23,6 +26,9 @@ def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseMode
     path, equals, text = word.partition("=")
     if not equals or not path:
         raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
+    if ENTRY.search(path):
+        dotted = ENTRY.sub(r".\1", path)
+        raise ConfigError(f"{word!r} cannot be set: the number of a list's entry stands after a dot: {dotted}={text}")
     keys = path.split(".")
     if wants_text(schemas, keys):
         value: Any = _read_text(text)

@@ -96,7 +96,7 @@ class ChatPlan(Plan):
         """The plan in one line."""
         return (
             f"{self.conversations:,} conversations in {self.windows:,} windows, {self.fill:.1%} full; {self.steps_per_epoch:,} "
-            f"steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows ({self.ranks} ranks x "
+            f"steps an epoch; {self.total_steps:,} steps of {self.global_batch} windows ({plural(self.ranks, 'rank')} x "
             f"{self.accumulation} x {self.micro_batch})"
         )
 
@@ -116,7 +116,7 @@ class FinetunePlan(Plan):
         """The plan in one line."""
         return (
             f"{self.examples:,} examples, {self.steps_per_epoch:,} steps an epoch; {self.total_steps:,} steps of "
-            f"{self.global_batch} examples ({self.ranks} ranks x {self.accumulation} x {self.micro_batch})"
+            f"{self.global_batch} examples ({plural(self.ranks, 'rank')} x {self.accumulation} x {self.micro_batch})"
         )
 
 

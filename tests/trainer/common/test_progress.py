@@ -22,10 +22,12 @@ class Terminal(io.StringIO):
     [
         (
             Update("train", 120, 300, "step", 100.0, "loss 4.2"),
-            "train: 120 step of 300 step (40%), 1.2 step/s, 150 s left; loss 4.2",
+            "train: 120 of 300 steps (40%), 1.2 steps/s, 150 s left; loss 4.2",
         ),
-        (Update("train", 300, 300, "step", 100.0, finished=True), "train: 300 step of 300 step (100%), 3 step/s"),
-        (Update("train", 120, 300, "step", 10.0, start=100), "train: 120 step of 300 step (40%), 2 step/s, 90 s left"),
+        (Update("train", 300, 300, "step", 100.0, finished=True), "train: 300 of 300 steps (100%), 3 steps/s"),
+        (Update("train", 120, 300, "step", 10.0, start=100), "train: 120 of 300 steps (40%), 2 steps/s, 90 s left"),
+        (Update("order", 1, 1, "part", 0.5, finished=True), "order: 1 of 1 part (100%), 2 parts/s"),
+        (Update("find", 1200, None, "row", 100.0), "find: 1,200 rows, 12 rows/s"),
         (Update("read", 5_000_000, None, "B", 2.0), "read: 5.0 MB, 2.5 MB/s"),
         (Update("read", 0, 1_000_000, "B", 2.0), "read: 0.0 MB of 1.0 MB (0%), 0.0 MB/s"),
         (Update("read", 0, 0, "B", 0.0), "read: 0.0 MB, 0.0 MB/s"),
@@ -55,7 +57,7 @@ def test_every_event_is_one_line_of_json() -> None:
 def test_plain_lines_are_what_people_read_where_there_is_no_terminal() -> None:
     stream = io.StringIO()
     work(for_people(stream))
-    assert stream.getvalue().startswith("work: 4 step of 4 step (100%)")
+    assert stream.getvalue().startswith("work: 4 of 4 steps (100%)")
     assert stream.getvalue().endswith("; note 4\n")
 
 

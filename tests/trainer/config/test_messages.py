@@ -13,6 +13,7 @@ import yaml
 
 from tests.support import small_values, write_config, write_corpora
 from tests.trainer.small_tokenizers import saved, word_piece
+from trainer.common.addresses import INSTEAD
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.progress import silent
 from trainer.config.files import load_job
@@ -31,9 +32,37 @@ class Said(NamedTuple):
 
 TABLE = [
     Said(
+        "more than any number",
+        ["training.max_steps=1e999"],
+        "ConfigError: configuration {here}/job.yaml: training.max_steps: expected a whole number, found '1e999'",
+    ),
+    Said(
         "no path",
         ["store="],
         "ConfigError: configuration {here}/job.yaml: store: expected text, found nothing",
+    ),
+    Said(
+        "credentials in the store's address",
+        ["store=s3://AKIA:h0pe@bucket/prefix"],
+        "ConfigError: configuration {here}/job.yaml: store: 's3://***@bucket/prefix' holds credentials, which would be "
+        f"recorded with all that is made: {INSTEAD}",
+    ),
+    Said(
+        "a signature in the address of a text",
+        ['data.corpora.0.paths=["https://host/a.txt?a=1&sig=h0pe"]'],
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: 'https://host/a.txt?a=1&sig=***' "
+        f"holds credentials, which would be recorded with all that is made: {INSTEAD}",
+    ),
+    Said(
+        "credentials where no text is expected",
+        ["data.corpora.0.paths=s3://AKIA:h0pe@bucket/raw"],
+        "ConfigError: configuration {here}/job.yaml: data.corpora.0.paths: expected a list, found 's3://***@bucket/raw'; "
+        "a list of one is [s3://***@bucket/raw]",
+    ),
+    Said(
+        "credentials under a key that there is not",
+        ["stor=s3://AKIA:h0pe@bucket/raw"],
+        "ConfigError: configuration {here}/job.yaml: stor: unknown key; did you mean 'store'?",
     ),
     Said(
         "a number in a list of texts",

@@ -1,0 +1,234 @@
+"""What a newcomer types wrongly, as it is typed, and what is said: a line of the table for each mistake.
+
+All commands run in one process, one after the other, in a folder with a job of each kind and files that are wrong. A line of
+which nothing is to be started has --dry-run; the others are refused before anything starts.
+"""
+
+import gzip
+import json
+import os
+import random
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from transformers import AutoConfig, BertForSequenceClassification
+
+from tests.support import small_values, write_config
+from tests.trainer.chats import chat_model
+from tests.trainer.labelled_data import bert_folder
+from tests.trainer.raw_files import docstrings
+from trainer.common.errors import EXIT_BAD_INPUT
+
+EACH = """
+import contextlib, io, json, sys
+from flows.command import main
+for words in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            main(words)
+        except SystemExit as end:
+            status = end.code
+    print(json.dumps([status, said.getvalue()]), flush=True)
+"""
+"""Commands one after the other; prints the status of each, and what it said."""
+
+TEXT = "Some text of two lines,\nand nothing that is not text.\n" * 300
+NOISE = random.Random(0)
+
+
+class Wrong(NamedTuple):
+    """A mistake, the command as it is typed, its exit status, and what it says, among other things."""
+
+    mistake: str
+    typed: str
+    says: str
+    status: int = EXIT_BAD_INPUT
+
+
+TABLE = [
+    # Text that is none, found before anything is published.
+    Wrong(
+        "random bytes",
+        "run job.yaml data.corpora.0.paths=[random.txt] --dry-run",
+        "random.txt: byte 0 (0xcd) is not valid UTF-8",
+    ),
+    Wrong("random bytes, prepared", "prepare job.yaml data.corpora.0.paths=[random.txt]", "is not valid UTF-8"),
+    Wrong(
+        "UTF-16",
+        "run job.yaml data.corpora.0.paths=[utf16.txt] --dry-run",
+        "utf16.txt is UTF-16, by its byte order mark; convert it to UTF-8, such as by `iconv -f UTF-16 -t UTF-8`",
+    ),
+    Wrong(
+        "UTF-16 without a mark",
+        "prepare job.yaml data.corpora.0.paths=[utf16le.txt] --dry-run",
+        "NUL, as in UTF-16 without a byte order mark; expected text in UTF-8: convert it",
+    ),
+    Wrong(
+        "a gzip file by another name",
+        "run job.yaml data.corpora.0.paths=[packed.txt] --dry-run",
+        "is packed by gzip; give it a name",
+    ),
+    Wrong(
+        "a CSV without the column",
+        "run job.yaml data.corpora.0.paths=[labels.csv] data.corpora.0.format=csv --dry-run",
+        "labels.csv: no column 'text'; its first line names body, label; text_field says which one holds the text",
+    ),
+    Wrong(
+        "a CSV with another delimiter",
+        "run job.yaml data.corpora.0.paths=[semicolons.csv] data.corpora.0.format=csv --dry-run",
+        "its first line names text;label; its columns seem to be divided by semicolons: set delimiter to ';'",
+    ),
+    Wrong(
+        "lists where text should be",
+        "run job.yaml data.corpora.0.paths=[lists.jsonl] data.corpora.0.format=jsonl --dry-run",
+        "lists.jsonl: line 1: field 'text' holds list, not text",
+    ),
+    Wrong(
+        "a CSV read as JSON Lines",
+        "run job.yaml data.corpora.0.paths=[labels.csv] data.corpora.0.format=jsonl --dry-run",
+        "by its name it is a CSV file, but it is read as JSON Lines",
+    ),
+    # Labelled files and conversations.
+    Wrong(
+        "a labelled CSV with another delimiter",
+        "finetune labelled.yaml data.train=[semicolons.csv] --dry-run",
+        "semicolons.csv has no column 'text'; it has text;label; its columns seem to be divided by semicolons",
+    ),
+    Wrong(
+        "a wrong delimiter that is given",
+        "finetune labelled.yaml data.train=[good.csv] data.delimiter=; --dry-run",
+        "its columns seem to be divided by commas: set delimiter to ','",
+    ),
+    Wrong(
+        "a labelled CSV in UTF-16",
+        "finetune labelled.yaml data.train=[utf16.txt] --dry-run",
+        "utf16.txt is UTF-16, by its byte",
+    ),
+    Wrong(
+        "a CSV for conversations",
+        "finetune chat.yaml data.source=csv data.train=[labels.csv] --dry-run",
+        "csv holds no conversations: write",
+    ),
+    Wrong(
+        "a CSV given as conversations",
+        "finetune chat.yaml data.train=[labels.csv] --dry-run",
+        "by its name it is a CSV file, but it is read as JSON Lines",
+    ),
+    # New texts to predict.
+    Wrong(
+        "no such column to predict", "predict predict.yaml data.paths=[labels.csv] --dry-run", "labels.csv has no column 'text'"
+    ),
+    Wrong(
+        "an empty text to predict",
+        "predict predict.yaml data.paths=[empty.csv] --dry-run",
+        "empty.csv: line 3: column 'text' is empty (max_bad_records is 0",
+    ),
+    Wrong("no classifier to predict with", "predict predict.yaml model=llama --dry-run", "llama is no finished classifier"),
+    Wrong(
+        "texts that are cut", "predict predict.yaml data.max_length=4 --dry-run", "cut to 4\nwould predict 1 file with bert", 0
+    ),
+    # Words for other settings, and settings in other words.
+    Wrong(
+        "ranks of the engine", "run job.yaml engine.ranks=2", "engine.ranks: unknown key; did you mean 'training.processes'?"
+    ),
+    Wrong("ranks of training", "run job.yaml training.ranks=2", "training.ranks: unknown key; did you mean 'processes'?"),
+    Wrong(
+        "a setting without its section",
+        "run job.yaml learning_rate=1",
+        "learning_rate: unknown key; did you mean 'training.learning_rate'?",
+    ),
+    Wrong(
+        "the entry of a list", "run job.yaml 'data.corpora[0].format=text'", "stands after a dot: data.corpora.0.format=text"
+    ),
+    Wrong(
+        "an option",
+        "run job.yaml --training.max_steps 9",
+        "settings are given as key=value, without dashes: training.max_steps=9",
+    ),
+    Wrong(
+        "an option with an equals sign", "finetune labelled.yaml --learning-rate=1", "without dashes: training.learning_rate=1"
+    ),
+    Wrong(
+        "megabytes",
+        "run job.yaml data.shards.shard_bytes=256MB",
+        "found '256MB'; in bytes that is 256000000 (256 MiB: 268435456)",
+    ),
+    Wrong("minutes", "run job.yaml 'engine={kind: ray, resize_seconds: 10min}'", "found '10min'; in seconds that is 600"),
+    Wrong("minutes for steps", "run job.yaml training.max_steps=10min", "found '10min'; it is a plain number, without a unit"),
+    Wrong("thousands", "run job.yaml training.max_steps=10k", "found '10k'; written out that is 10000"),
+    # Sizes.
+    Wrong(
+        "a model that is too large",
+        "run job.yaml 'model.config={model_type: gpt2, n_layer: 96, n_embd: 12288, n_head: 96, n_positions: 32}' --dry-run",
+        "a model of 173,966,647,296 parameters is too large to be trained here: its weights and gradients alone take 1.3 TiB",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with good jobs, and files that are not what these take them for."""
+    folder = tmp_path_factory.mktemp("typed")
+    values = small_values(folder, "store", data__corpora=[{"name": "text", "paths": ["good.txt"]}])
+    write_config(folder / "job.yaml", values)
+    bert = bert_folder(folder / "bert")
+    BertForSequenceClassification(AutoConfig.from_pretrained(bert)).save_pretrained(bert)
+    chat_model(folder / "llama")
+    training = {"epochs": 1, "global_batch": 4}
+    labelled = {"source": "csv", "train": ["good.csv"], "text_columns": ["text"]}
+    write_config(folder / "labelled.yaml", job(labelled, "bert", training=training))
+    write_config(
+        folder / "chat.yaml", job({"task": "chat", "source": "jsonl", "train": ["x.jsonl"]}, "llama", training=training)
+    )
+    new = {"source": "csv", "paths": ["good.csv"], "text_columns": ["text"]}
+    write_config(folder / "predict.yaml", {"store": "store", "model": "bert", "data": new})
+    rows = "".join(
+        f"{' '.join(text.split()).replace(',', '').replace(chr(34), '') or '-'},{n % 2}\n"
+        for n, text in enumerate(docstrings(40))
+    )
+    (folder / "good.txt").write_text(TEXT)
+    (folder / "good.csv").write_text(f"text,label\n{rows}")
+    (folder / "semicolons.csv").write_text(f"text,label\n{rows}".replace(",", ";"))
+    (folder / "labels.csv").write_text(f"body,label\n{rows}")
+    (folder / "empty.csv").write_text("text,label\ngood,1\n,0\n")
+    (folder / "lists.jsonl").write_text((json.dumps({"text": ["a", "b"]}) + "\n") * 9)
+    (folder / "random.txt").write_bytes(NOISE.randbytes(50_000))
+    (folder / "utf16.txt").write_bytes(TEXT.encode("utf-16"))
+    (folder / "utf16le.txt").write_bytes(TEXT.encode("utf-16-le"))
+    (folder / "packed.txt").write_bytes(gzip.compress(NOISE.randbytes(5000)))
+    return folder
+
+
+def job(data: dict[str, Any], model: str, **sections: Any) -> dict[str, Any]:
+    return {"store": "store", "data": data, "model": {"pretrained": model}, **sections}
+
+
+@pytest.fixture(scope="module")
+def said(here: Path, server: dict[str, str]) -> dict[str, tuple[int, str]]:
+    """The exit status of each line of the table, and what was said."""
+    words = json.dumps([shlex.split(wrong.typed) for wrong in TABLE])
+    env = {**os.environ, **server}
+    ended = subprocess.run(
+        [sys.executable, "-c", EACH], cwd=here, input=words, env=env, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    found = [json.loads(line) for line in ended.stdout.splitlines()]
+    return {wrong.mistake: (status, text) for wrong, (status, text) in zip(TABLE, found, strict=True)}
+
+
+@pytest.mark.parametrize("wrong", TABLE, ids=lambda wrong: wrong.mistake)
+def test_what_is_typed_wrongly_is_answered_with_what_to_type(wrong: Wrong, said: dict[str, tuple[int, str]]) -> None:
+    status, text = said[wrong.mistake]
+    assert wrong.says in text
+    assert status == wrong.status
+    assert "Traceback" not in text
+
+
+def test_nothing_was_published_by_any_of_it(here: Path, said: dict[str, tuple[int, str]]) -> None:
+    published = [path for path in (here / "store").rglob("manifest.json")]
+    assert published == []
