@@ -1,10 +1,12 @@
 """A Prefect server and a worker on this machine, with everything deployed: `make up` or `headrace up`, and `make down` or
 `headrace down` to stop them.
 
-    python deployments/local.py up|down
+    python -m deployments.local up|down
 
-Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME holds the database, the logs, and the ids of
-the processes. Settings are variables of the environment:
+Both can be repeated: what is there is kept and brought up to date. PREFECT_HOME (default: .prefect in the current folder) holds
+the database, the logs, and the ids of the processes. The deployments' own jobs take their text from data/raw, where
+sample corpora are written if there is no such folder, and put what they make into data/store, both in the current folder.
+Settings are variables of the environment:
 
     LISTEN, PORT where the server listens: 127.0.0.1, this machine alone, and 4200. Elsewhere it wants a password:
                  PREFECT_SERVER_API_AUTH_STRING=user:password
@@ -24,15 +26,20 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
-import postgres
 import psutil
-from registration import register
+
+from deployments import postgres
+from deployments.registration import register
+from trainer import sample_corpora
 
 HOST, PORT = os.environ.get("LISTEN", "127.0.0.1"), os.environ.get("PORT", "4200")
 PASSWORD = os.environ.get("PREFECT_SERVER_API_AUTH_STRING", "")
-HOME = Path(os.environ.get("PREFECT_HOME", Path("~/.prefect").expanduser()))
+HOME = Path(os.environ.get("PREFECT_HOME", ".prefect")).absolute()
 DATABASE = HOME / "postgres"
 SERVER_SECONDS = 120
+SAMPLES = Path("data/raw")
+NO_FIGURES = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+"""Nobody is sent figures of use."""
 
 
 def up() -> int:
@@ -45,7 +52,9 @@ def up() -> int:
         )
         return 2
     HOME.mkdir(parents=True, exist_ok=True)
-    os.environ["PREFECT_API_URL"] = _api()
+    os.environ |= {"PREFECT_HOME": str(HOME), "PREFECT_API_URL": _api(), "PWD": os.getcwd()}  # prefect.yaml names PWD
+    for name, value in NO_FIGURES.items():
+        os.environ.setdefault(name, value)
     if PASSWORD:
         os.environ["PREFECT_API_AUTH_STRING"] = PASSWORD
     if not _answers():
@@ -54,12 +63,13 @@ def up() -> int:
         if not _wait_for_server():
             print(f"no server answers at {_api()} after {SERVER_SECONDS} s; {HOME / 'server.log'} says why", file=sys.stderr)
             return 1
+    _write_samples()
     with _client(30) as client:
         register(client, os.environ.get("NOTIFY"), os.environ.get("CREDENTIALS"), os.environ.get("SCHEDULES"))
     if _running("worker") is None:
         _start("worker", "--pool", "local", "--type", "process")
     print(f"server and UI   {_api().removesuffix('/api')}\nlogs            {HOME / 'server.log'}, {HOME / 'worker.log'}")
-    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/local")
+    print(f"\nexport PREFECT_API_URL={_api()}\nprefect deployment run data-to-model/pretrain")
     print("\n`headrace down` (or `make down`) stops both.")
     return 0
 
@@ -84,6 +94,17 @@ def down() -> int:
     if not stopped:
         print(f"nothing was running that was started with PREFECT_HOME={HOME}")
     return 0
+
+
+def _write_samples() -> None:
+    """Write the sample corpora where their folder is not there at all: whatever is in it may be somebody's own."""
+    if not SAMPLES.exists() and not SAMPLES.is_symlink():
+        sample_corpora.main([str(SAMPLES)])
+    elif not (SAMPLES / "planted" / "evaluation.txt").exists():  # it is written last
+        print(
+            f"{SAMPLES} is there, without the sample corpora, and is left as it is; the deployments' own jobs read them: "
+            f"`python -m trainer.sample_corpora {SAMPLES}` writes them, over files of the same names"
+        )
 
 
 def _start_server() -> None:
@@ -165,8 +186,9 @@ def _wait_for_server() -> bool:
     return False
 
 
+COMMANDS = {"up": up, "down": down}
+
 if __name__ == "__main__":
-    commands = {"up": up, "down": down}
-    if len(sys.argv) != 2 or sys.argv[1] not in commands:
+    if len(sys.argv) != 2 or sys.argv[1] not in COMMANDS:
         sys.exit(__doc__)
-    sys.exit(commands[sys.argv[1]]())
+    sys.exit(COMMANDS[sys.argv[1]]())

@@ -14,6 +14,12 @@ HERE = Path(__file__).parent
 LIMITS = {"headrace-devices": 1, "headrace-tokenization": 1}
 """Stages that may compute on a machine's devices, and that may tokenize, at the same time (tasks/turns.py)."""
 
+FORMER = ("local", "ray")
+"""What all deployments were called at first. Those that are left would start runs besides the ones of today's names."""
+
+OURS = {"tags": {"all_": ["headrace"]}}
+"""Which of a server's deployments are headrace's."""
+
 CREDENTIALS = "headrace_credentials"
 """The variable that names the block with the store's credentials (tasks/credentials.py); empty: none."""
 
@@ -24,13 +30,14 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
     notify: the name of a Webhook block that is called when a run fails or a gate is not met. credentials: the block with the
     store's credentials. schedules: on or off, for the nightly and the weekly runs; None leaves them as they are.
     """
-    before = {schedule["id"]: schedule["active"] for _, schedule in _schedules(client)}
+    before = {(each["flow_id"], schedule["slug"]): schedule["active"] for each, schedule in _schedules(client)}
     _prefect("work-pool", "create", "--type", "process", "--overwrite", "local")
     client.patch("/work_pools/local", json={"is_paused": False}).raise_for_status()  # `make down` pauses it
     _prefect("deploy", "--all", "--prefect-file", str(HERE / "prefect.yaml"))
-    for deployment, schedule in _schedules(client):
-        active = before.get(schedule["id"], False) if schedules is None else schedules == "on"
-        client.patch(f"/deployments/{deployment}/schedules/{schedule['id']}", json={"active": active}).raise_for_status()
+    _remove_former(client)
+    for each, schedule in _schedules(client):
+        active = before.get((each["flow_id"], schedule["slug"]), False) if schedules is None else schedules == "on"
+        client.patch(f"/deployments/{each['id']}/schedules/{schedule['id']}", json={"active": active}).raise_for_status()
     for name, slots in LIMITS.items():
         if _missing(client, f"/v2/concurrency_limits/{name}"):
             client.post("/v2/concurrency_limits/", json={"name": name, "limit": slots}).raise_for_status()
@@ -44,6 +51,12 @@ def register(client: httpx.Client, notify: str | None, credentials: str | None, 
         automations += [_calling(block, each) for each in _read("notifications.yaml")]
     for automation in automations:
         _automate(client, automation)
+
+
+def _remove_former(client: httpx.Client) -> None:
+    for former in _deployments(client, {"name": {"any_": FORMER}, **OURS}):
+        if (former["entrypoint"] or "").startswith("flows."):
+            client.delete(f"/deployments/{former['id']}").raise_for_status()
 
 
 def _prefect(*arguments: str) -> None:
@@ -86,7 +99,12 @@ def _automate(client: httpx.Client, automation: dict[str, Any]) -> None:
     client.request("PUT" if found else "POST", path, json={"enabled": True, **automation}).raise_for_status()
 
 
-def _schedules(client: httpx.Client) -> list[tuple[str, dict[str, Any]]]:
-    """Every schedule of ours, with the id of its deployment."""
-    deployments = client.post("/deployments/filter", json={"deployments": {"tags": {"all_": ["headrace"]}}}).raise_for_status()
-    return [(found["id"], schedule) for found in deployments.json() for schedule in found["schedules"]]
+def _deployments(client: httpx.Client, which: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.post("/deployments/filter", json={"deployments": which}).raise_for_status().json()
+    return found
+
+
+def _schedules(client: httpx.Client) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every schedule of ours, after its deployment."""
+    ours = _deployments(client, OURS)
+    return [(each, schedule) for each in ours for schedule in each["schedules"]]

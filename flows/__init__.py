@@ -3,6 +3,7 @@
 Prefect takes seconds to load. What does not need it, such as help or a refused configuration, is in modules that leave it out.
 """
 
+import os
 import sys
 
 from trainer.common.stopping import heed_stops
@@ -27,6 +28,8 @@ READ_TOO = {"finetune": {"chat": ("trainer.config.chat", "ChatJob")}}
 
 RUNNING = tuple(READS)
 """SIGTERM and SIGINT ask these commands to stop, from their first moment on."""
+
+os.environ.setdefault("DO_NOT_TRACK", "1")  # Prefect reads it when it is loaded: it sends no figures of use
 
 if sys.argv[0] == "-m":  # as long as `python -m flows.X` is looked for: before Prefect is loaded, which takes seconds
     heed_stops(LATEST)

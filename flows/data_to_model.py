@@ -1,9 +1,11 @@
 """Raw corpora to an evaluated model: `python -m flows.data_to_model CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.evaluation import evaluate
 from tasks.harness import measure_harness
 from tasks.opening import open_flow
@@ -20,8 +22,11 @@ from trainer.records.harness import HarnessResult
 from trainer.records.results import Outcome
 
 
-@flow(name="data-to-model", log_prints=True)
-def data_to_model(job: PipelineJob, set: Overrides = ()) -> Outcome:  # noqa: A002 - the name on the form
+@flow(name="data-to-model", flow_run_name="{job.name}", log_prints=True)
+def data_to_model(
+    job: PipelineJob,
+    set: Annotated[Overrides, SettingsOf(PipelineJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> Outcome:
     """Tokenize, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects

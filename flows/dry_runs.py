@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
 from trainer.common.formats import plural, size
+from trainer.common.loading import loading
 from trainer.common.plain_values import show_json
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
@@ -39,12 +40,14 @@ def _foretell_training(job: Any) -> Foretold:
 
 
 def _foretell_preparation(job: PrepareJob) -> Foretold:
+    from trainer.corpus.look import look_at_text
     from trainer.corpus.sources import find_sources
     from trainer.corpus.unpacked import unpacked_bytes
 
     lines, corpora = [], []
     for corpus in job.data.corpora:
         files = find_sources(corpus)
+        look_at_text(corpus, [file.path for file in files])
         amount = unpacked_bytes(corpus, files)
         lines.append(f"{corpus.name}: {plural(len(files), 'file')}, {size(amount)}")
         corpora.append({"name": corpus.name, "files": len(files), "raw_bytes": amount})
@@ -52,26 +55,53 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
 
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
-    return Foretold([f"would evaluate {job.checkpoint} in {job.store}"], {"checkpoint": job.checkpoint, "store": job.store})
+    """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
+    from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+
+    store = Store(job.store)
+    store.require_there()
+    lines = [f"would evaluate {job.checkpoint} in {job.store}"]
+    record: dict[str, Any] = {"checkpoint": job.checkpoint, "store": job.store}
+    scoring = identify_checkpoint(store, job)
+    if scoring is not None and scoring.files is not None:
+        with loading():
+            from trainer.evaluation.classifying import names_of_files, open_files
+        with open_files(scoring, for_people()) as data:
+            (figures,) = data.details["splits"].values()
+        labelled, files = figures["labelled"], names_of_files(scoring)
+        lines[0] += f", on {plural(labelled, 'labelled example')} of {', '.join(files)}"
+        record |= {"files": files, "labelled": labelled}
+    return Foretold(lines, record)
 
 
 def _foretell_predictions(job: PredictJob) -> Foretold:
-    """What would be predicted, or that it is predicted already."""
+    """What would be predicted, of texts and a model that are looked at, or that it is predicted already."""
     from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
 
     store = Store(job.store)
     wanted = identify_predictions(store, job)
     made = find_predictions(store, job, wanted)
     files = sum(map(len, wanted.source.parts.values()))
-    told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(wanted.key)}"
     record = {"key": wanted.key, "model": job.model, "files": files, "made": made}
-    return Foretold([describe(store, made) if made else told], record)
+    if made is not None:
+        return Foretold([describe(store, made)], record)
+    with loading():
+        from trainer.preflight.predicting import look_at_texts
+    found = look_at_texts(job, wanted, for_people())
+    told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(wanted.key)}"
+    return Foretold([*found.lines(), told], {**record, "found": found})
 
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
-    Store(job.store).require_there()
-    told = f"would make runs/{job.run} the champion of models/{job.name} in {job.store}"
-    return Foretold([told], {"champion_of": f"models/{job.name}", "run": f"runs/{job.run}", "store": job.store})
+    from trainer.records.run_names import find_run_name
+    from trainer.upkeep.promotion import check_promotion
+
+    store = Store(job.store)
+    store.require_there()
+    run = f"runs/{find_run_name(store, job.run)}"
+    check_promotion(store, job.name, run, job.another_use)
+    told = f"would make {run} the champion of models/{job.name} in {job.store}"
+    return Foretold([told], {"champion_of": f"models/{job.name}", "run": run, "store": job.store})
 
 
 def _foretell_rollback(job: RollbackJob) -> Foretold:

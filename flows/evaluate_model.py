@@ -1,9 +1,11 @@
 """Any checkpoint, measured on held-out text or examples: `python -m flows.evaluate_model CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.evaluation import evaluate
 from tasks.harness import measure_harness
 from tasks.opening import open_flow
@@ -12,8 +14,11 @@ from trainer.config.jobs import EvaluateJob
 from trainer.records.evaluations import Evaluation, RunEvaluation
 
 
-@flow(name="evaluate-model", log_prints=True)
-def evaluate_model(job: EvaluateJob, set: Overrides = ()) -> RunEvaluation:  # noqa: A002 - the name on the form
+@flow(name="evaluate-model", flow_run_name="{job.checkpoint}", log_prints=True)
+def evaluate_model(
+    job: EvaluateJob,
+    set: Annotated[Overrides, SettingsOf(EvaluateJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> RunEvaluation:
     """Score a language model by corpus and in total, and let it continue the prompts; or a classifier by split."""
     job = open_flow(job, set)
     result: RunEvaluation = evaluate(job, return_state=True).result()

@@ -1,9 +1,11 @@
 """Labelled data, or conversations, to a tuned, evaluated model: `python -m flows.finetune CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
 from tasks.harness import measure_harness
@@ -23,8 +25,11 @@ from trainer.records.harness import HarnessResult
 from trainer.records.results import FinetuneOutcome
 
 
-@flow(name="finetune", log_prints=True)
-def finetune(job: TunedJob, set: Overrides = ()) -> FinetuneOutcome:  # noqa: A002 - the name on the form
+@flow(name="finetune", flow_run_name="{job.name}", log_prints=True)
+def finetune(
+    job: TunedJob,
+    set: Annotated[Overrides, SettingsOf(TunedJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> FinetuneOutcome:
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     job = open_flow(job, set)
     checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects

@@ -1,9 +1,11 @@
 """Raw corpora to verified token shards: `python -m flows.prepare_data CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.preparation import prepare
 from trainer.config.files import Overrides
@@ -11,8 +13,11 @@ from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import PreparedData
 
 
-@flow(name="prepare-data", log_prints=True)
-def prepare_data(job: PrepareJob, set: Overrides = ()) -> PreparedData:  # noqa: A002 - the name on the form
+@flow(name="prepare-data", flow_run_name="{job.name}", log_prints=True)
+def prepare_data(
+    job: PrepareJob,
+    set: Annotated[Overrides, SettingsOf(PrepareJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> PreparedData:
     """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is reused."""
     return prepare(open_flow(job, set))
 

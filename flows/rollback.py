@@ -1,9 +1,11 @@
 """The champion before the present one is champion again: `python -m flows.rollback CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import RollbackJob
@@ -12,8 +14,11 @@ from trainer.upkeep.gate import Move
 from trainer.upkeep.promotion import roll_back
 
 
-@flow(name="rollback", log_prints=True)
-def roll_back_model(job: RollbackJob, set: Overrides = ()) -> Move:  # noqa: A002 - the name on the form
+@flow(name="rollback", flow_run_name="{job.name}", log_prints=True)
+def roll_back_model(
+    job: RollbackJob,
+    set: Annotated[Overrides, SettingsOf(RollbackJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> Move:
     """Take the champion of a name away, so that the one before it is champion again."""
     job = open_flow(job, set)
     return roll_back(Store(job.store), job.name, job.reason)

@@ -1,6 +1,5 @@
 """A flow on this machine: the part of a command that needs Prefect, loaded once the configuration is known to be good."""
 
-import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from prefect import Flow
 from prefect.settings import PREFECT_API_URL
 
 from tasks.patience import OutOfPatience
-from trainer.common.errors import PipelineError, Preempted
+from trainer.common.errors import Preempted
 
 
 def run(flow: Flow[[Any], Any], job: Any) -> Any:
@@ -20,7 +19,6 @@ def run(flow: Flow[[Any], Any], job: Any) -> Any:
 
     Raises `Preempted` if what should pass by itself did not in time: running it again continues.
     """
-    hide_expected_traces()
     with telling_outages(), ThreadPoolExecutor(1, "flow") as pool:
         return pool.submit(copy_context().run, flow, job).result()
 
@@ -37,15 +35,3 @@ def telling_outages() -> Iterator[None]:
             f"\nthe Prefect server at {PREFECT_API_URL.value()} cannot be reached ({error}): what is finished is in the store; "
             "once the server is back, run it again to continue"
         ) from error
-
-
-def hide_expected_traces() -> None:
-    """Leave the stack trace out of log records about errors whose message says all."""
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        logging.getLogger(name).addFilter(_shorten)  # the same function again changes nothing
-
-
-def _shorten(record: logging.LogRecord) -> bool:
-    if record.exc_info and isinstance(record.exc_info[1], PipelineError | Preempted):
-        record.exc_info = None
-    return True

@@ -9,7 +9,7 @@ from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.predicted import describe
 from trainer.records.evaluations import RunEvaluation, Sample
-from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts, Verdict
+from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -71,10 +71,16 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
     show_losses(store, outcome.run)
     if outcome.evaluation is not None:
         show_evaluation(EvaluateJob(store=job.store, checkpoint=outcome.run), outcome.evaluation)
+    _close(store, outcome)
+
+
+def _close(store: Store, outcome: Outcome | FinetuneOutcome) -> None:
+    """Print where everything is, and what the gate said, if there is one."""
     print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
     print(f"report     {store.path(outcome.report)}")
     print(f"model      {store.path(outcome.run)}/final")
-    show_verdict(outcome.promotion)
+    if outcome.promotion is not None:
+        print(f"gate       {'passed' if outcome.promotion.passed else 'not met'}: {outcome.promotion.reason}")
 
 
 def show_finetuned(job: TunedJob, outcome: FinetuneOutcome) -> None:
@@ -87,10 +93,10 @@ def show_finetuned(job: TunedJob, outcome: FinetuneOutcome) -> None:
         print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
     print("\n".join(outcome.evaluation.lines()))
     show_samples(outcome.evaluation.samples)
-    written = getattr(outcome.evaluation, "predictions", ())
-    for key in [*written, f"{outcome.run}/metrics.jsonl", outcome.report, f"{outcome.run}/final"]:
-        print(store.path(key))
-    show_verdict(outcome.promotion)
+    print(f"evaluation {store.path(outcome.evaluation.key)}")
+    for key in getattr(outcome.evaluation, "predictions", ()):
+        print(f"predicted  {store.path(key)}")
+    _close(store, outcome)
 
 
 def show_move(job: PromoteJob | RollbackJob, move: Move) -> None:
@@ -103,9 +109,3 @@ def show_garbage(job: GarbageJob, found: list[Garbage]) -> None:
     from tasks.upkeep import REMOVE
 
     tell(found, job.remove, REMOVE)
-
-
-def show_verdict(verdict: Verdict | None) -> None:
-    """Print what the gate said, if there is one."""
-    if verdict is not None:
-        print(f"gate       {'passed' if verdict.passed else 'not met'}: {verdict.reason}")

@@ -15,7 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import ConfigError, Preempted
 from trainer.common.loading import loading
 from trainer.common.stopping import check_stop
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prefect.settings import Settings
 
 API_URL = "PREFECT_API_URL"
+START_SETTING = "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"
 
 SERVER_SETTINGS = {
     "PREFECT_UI_ENABLED": "0",
@@ -30,8 +31,12 @@ SERVER_SETTINGS = {
     "PREFECT__SERVER_FINAL": "1",
     # Blocks are registered when they are saved; doing it beforehand loads all of prefect-aws.
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "0",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "0",  # it tells nobody, and so logs no error where it cannot
 }
-"""As Prefect sets for its temporary server, and one more."""
+"""As Prefect sets for its temporary server, and two more."""
+
+START_SECONDS = 180.0
+"""What the server may take to start unless Prefect's settings say it. Prefect gives up after 20: too soon on a busy machine."""
 
 LOOK_SECONDS = 1.0
 """Between two looks whether a stop was asked for, while the server is waited for."""
@@ -66,14 +71,17 @@ class TemporaryServer:
         atexit.register(self.end)  # before Prefect registers the sending of what it has not sent yet: so it comes after that
 
     def serve(self) -> None:
-        """Have this process's Prefect use it, once it answers. Raises `ConfigError` if it does not come to that."""
+        """Have this process's Prefect use it, once it answers.
+
+        Raises `ConfigError` if it cannot start, and `Preempted` if it takes too long.
+        """
         from prefect.context import refresh_global_settings_context
         from prefect.settings import get_current_settings
 
         settings = get_current_settings()
         if not is_wanted(settings):
             return
-        self._wait(settings.server.ephemeral.startup_timeout_seconds)
+        self._wait(seconds_to_start(settings))
         os.environ[API_URL] = self._url
         refresh_global_settings_context()
         logging.getLogger("prefect.flow_runs").addFilter(_shows_no_pages)
@@ -87,12 +95,19 @@ class TemporaryServer:
             try:
                 httpx.get(f"{self._url}/health", timeout=LOOK_SECONDS, trust_env=False).raise_for_status()
                 return
-            except httpx.TimeoutException as error:  # its socket is there already, and takes what it will answer later
+            except httpx.TimeoutException:  # its socket is there already, and takes what it will answer later
                 if time.monotonic() > end:
                     self._process.kill()
-                    raise _no_server(f"no answer in {seconds:g} s ({error})") from None
+                    raise Preempted(
+                        f"the temporary Prefect server gave no answer in {seconds:g} s, as on a machine that is busy with "
+                        f"other work: run it again later, raise {START_SETTING}, or set {API_URL} to the address of a "
+                        "server that runs"
+                    ) from None
             except httpx.HTTPError as error:
-                raise _no_server(str(error)) from None
+                raise ConfigError(
+                    f"the temporary Prefect server did not start: {error}; its own output is above. Check its database, in "
+                    f"PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a server that runs"
+                ) from None
 
     def end(self) -> None:
         """End it, and wait for that."""
@@ -105,11 +120,10 @@ class TemporaryServer:
             self._process.wait()
 
 
-def _no_server(why: str) -> ConfigError:
-    return ConfigError(
-        f"the temporary Prefect server did not start: {why}; what it said itself stands near this. See to its database, in "
-        f"PREFECT_HOME or where Prefect's settings say, or set {API_URL} to the address of a server that runs"
-    )
+def seconds_to_start(settings: "Settings") -> float:
+    """How long the server is waited for: as the settings say, if they do."""
+    given = settings.server.ephemeral
+    return given.startup_timeout_seconds if "startup_timeout_seconds" in given.model_fields_set else START_SECONDS
 
 
 def is_wanted(settings: "Settings") -> bool:

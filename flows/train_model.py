@@ -1,9 +1,11 @@
 """Prepared shards to a trained model: `python -m flows.train_model CONFIG.yaml [key=value ...]`."""
 
 import sys
+from typing import Annotated
 
 from prefect import flow
 
+from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from tasks.patience import patient
 from tasks.planning import plan_steps, preflight
@@ -17,8 +19,11 @@ from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.store.storage import Store
 
 
-@flow(name="train-model", log_prints=True)
-def train_model(job: PipelineJob, set: Overrides = ()) -> ArtifactRef:  # noqa: A002 - the name on the form
+@flow(name="train-model", flow_run_name="{job.name}", log_prints=True)
+def train_model(
+    job: PipelineJob,
+    set: Annotated[Overrides, SettingsOf(PipelineJob)] = FIRST,  # noqa: A002 - the name on the form
+) -> ArtifactRef:
     """Train on shards that prepare-data has published, or continue; a finished run is reused."""
     job = open_flow(job, set)
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects

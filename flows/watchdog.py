@@ -1,4 +1,4 @@
-"""Crashed flow runs, scheduled again as long as they get further: the flow of the deployment `watchdog/local`.
+"""Crashed flow runs, scheduled again as long as they get further: the flow of the deployment `watchdog/watchdog`.
 
 A crash (the flow's process killed, its machine gone) is no failure, so Prefect's own retries do not apply. The automation of
 deployments/automations.yaml marks runs crashed that have fallen silent, and every crash starts this flow.

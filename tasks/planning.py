@@ -9,6 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, showing
 from tasks.stage import run_stage
+from trainer.common.formats import plural
 from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
@@ -30,8 +31,9 @@ def preflight(job: PipelineJob) -> Preflight:
     with showing() as show:
         found = Preflight(**run_stage("preflight", {"job": job.model_dump(mode="json")}, show, TaskLogger()))
     TaskLogger().info(
-        "preflight: %d corpora, %.1f MB raw, a model of %.1fM parameters, %d ranks",
-        len(found.corpora), sum(corpus.raw_bytes for corpus in found.corpora) / 1e6, found.parameters / 1e6, found.ranks,
+        "preflight: %s, %.1f MB raw, a model of %.1fM parameters, %s",
+        plural(len(found.corpora), "corpus", "corpora"), sum(corpus.raw_bytes for corpus in found.corpora) / 1e6,
+        found.parameters / 1e6, plural(found.ranks, "rank"),
     )  # fmt: skip
     return found
 
@@ -44,9 +46,11 @@ def finetune_preflight(job: TunedJob) -> FinetunePreflight:
     with showing() as show:
         found = FinetunePreflight(**run_stage(tuning_of(job).preflight, arguments, show, TaskLogger()))
     TaskLogger().info(
-        "preflight: %s, %.1fM parameters, measured by %s, %d ranks",
-        found.model, found.parameters / 1e6, ", ".join(found.metrics), found.ranks,
+        "preflight: %s, %.1fM parameters, measured by %s, %s",
+        found.model, found.parameters / 1e6, ", ".join(found.metrics), plural(found.ranks, "rank"),
     )  # fmt: skip
+    for name, told in found.data_rows():
+        TaskLogger().info("%s: %s", name, told)
     return found
 
 
@@ -89,7 +93,7 @@ def describe_plan(plan: StepPlan) -> str:
     windows = f"{plan.windows:,} windows" + ("" if plan.fill is None else f", {plan.fill:.1%} full")
     return (
         f"{windows}, {plan.steps_per_epoch:,} steps an epoch; {plan.total_steps:,} steps of {plan.global_batch} "
-        f"windows ({plan.ranks} ranks x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} tokens"
+        f"windows ({plural(plan.ranks, 'rank')} x {plan.accumulation} x {plan.micro_batch}), {plan.total_tokens:,} tokens"
     )
 
 

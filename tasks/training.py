@@ -4,7 +4,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
-from tasks.showing import TaskLogger, reused, showing, worth_retrying
+from tasks.showing import TaskLogger, name_flow_run, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.kinds.table import identify_run
@@ -20,6 +20,7 @@ def train(job: TrainingJob, data: TrainingData, plan: Plan) -> ArtifactRef:
     """Train the run, from its newest checkpoint if it has one, unless its final model is published and intact."""
     logger = TaskLogger()
     store, run = Store(job.store), identify_run(job, data)
+    name_flow_run(run.key.removeprefix("runs/"))
     finished = finished_run(store, run)
     if finished is not None and is_whole(store, run, job, data):
         logger.info("reused %s: its final model is intact, made from the same data and settings", finished.key)

@@ -25,10 +25,14 @@ class Starter(StrEnum):
     jsonl = "jsonl"
     csv = "csv"
     chat = "chat"
+    lora = "lora"
     s3 = "s3"
 
 
-RUN_BY = {Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune", Starter.s3: "run"}
+RUN_BY = {
+    Starter.text: "run", Starter.jsonl: "run", Starter.csv: "finetune", Starter.chat: "finetune", Starter.lora: "finetune",
+    Starter.s3: "run",
+}  # fmt: skip
 """The command that takes the file of each kind."""
 
 Command = Annotated[str | None, typer.Argument(metavar="COMMAND", help="the command that reads the file, such as run")]
@@ -37,7 +41,10 @@ Folder = Annotated[Path | None, typer.Option("--write", metavar="FOLDER", help="
 
 @commands.command()
 def new(
-    kind: Annotated[Starter, typer.Argument(help="text, JSON lines, a labelled CSV file, conversations, or text in a bucket")],
+    kind: Annotated[
+        Starter,
+        typer.Argument(help="text, JSON lines, a labelled CSV file, conversations, the same by LoRA, or text in a bucket"),
+    ],
     file: Annotated[Path | None, typer.Argument(help="default: KIND.yaml; its schema goes to schemas/ beside it")] = None,
 ) -> None:
     """Write a commented configuration to start from."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from tasks.stage import run_stage
-from tests.processes import Running, start_module
+from tests.processes import Running, start_module, wait_until
 from tests.support import ROOT
 from trainer.common.progress import Update
 from trainer.config.engines import RayEngine
@@ -56,6 +56,13 @@ class Nodes:
         for process in [*psutil.Process(raylet).children(recursive=True), psutil.Process(raylet)]:
             process.send_signal(signal.SIGKILL)
         self._cluster.remove_node(self.other, allow_graceful=False)
+
+    def lose(self) -> None:
+        """Kill the other node, and wait until the cluster has noticed: it counts it as alive for a second."""
+        lost = self.other.node_id
+        self.kill()
+        with joined(RayEngine(**self.engine())) as found:
+            wait_until(lambda: all(node["NodeID"] != lost for node in found.nodes()))
 
     def kill_head(self) -> None:
         """Kill what the head's node makes a head by."""

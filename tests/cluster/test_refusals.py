@@ -20,8 +20,9 @@ from tests.support import ROOT, small_values
 from trainer import __version__
 from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.config.engines import RayEngine
+from trainer.engines.alike import Likeness, look_everywhere, own_versions
 from trainer.engines.carriers import Advance
-from trainer.engines.ray_cluster import joined
+from trainer.engines.ray_cluster import joined, node_name
 from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
 
@@ -75,7 +76,7 @@ def test_fewer_ranks_among_which_the_batch_does_not_divide(nodes: Nodes, raw: Pa
 @contextmanager
 def machine(cluster: Nodes, mount: str) -> Iterator[None]:
     """A node that sees other files than this machine does, as if it was another one, in the place of the second one."""
-    cluster.kill()
+    cluster.lose()
     with joining_machine(cluster, mount):
         with joined(RayEngine(**cluster.engine())) as found:
             wait_until(lambda: len(found.nodes()) == 2)
@@ -130,13 +131,24 @@ def test_nodes_with_another_version_of_a_library(doomed: Nodes, raw: Path, tmp_p
 def test_a_node_that_joins_later_and_does_not_see_the_store(doomed: Nodes, tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
-    doomed.kill()
+    doomed.lose()
     store = Store(str(hidden / "store"))
     with ray_tasks(RayEngine(**doomed.engine()), store) as tasks, joining_machine(doomed, f"mount -t tmpfs none {hidden}"):
         begun = [tasks.submit(take_a_while) for _ in range(30)]
         with pytest.raises(StorageError, match=r"is not shared: .* cannot see \.staging/shared-"):
             for each in begun:
                 each.result()
+
+
+def test_a_node_that_joins_during_the_look_is_looked_at_as_well(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    likeness = Likeness(tuple(own_versions().items()), str(tmp_path), "probe")
+    with joined(RayEngine(**nodes.engine())) as cluster:
+        both = cluster.nodes()
+        before = iter([both[:1]])  # when the look begins, the other one has not joined yet
+        monkeypatch.setattr(type(cluster), "nodes", lambda self: next(before, both))
+        assert look_everywhere(cluster, likeness).keys() == {node_name(node) for node in both}
 
 
 def take_a_while(advance: Advance) -> None:

@@ -23,7 +23,7 @@ class Local:
 
     def say(self, command: str, **settings: str) -> str:
         """Run one of the commands, which must succeed; returns what it printed."""
-        ended = self.python("deployments/local.py", command, **settings)
+        ended = self.python("-m", "deployments.local", command, **settings)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         return ended.stdout
 

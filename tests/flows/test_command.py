@@ -17,7 +17,8 @@ from typer.main import get_command
 
 from flows.command import RUNNING, main
 from flows.commands import app, jobs
-from flows.commands.starters import RUN_BY, Starter
+from flows.commands.options import CHANGED
+from flows.commands.starters import RUN_BY, TEMPLATES, Starter
 from flows.dry_runs import DRY_RUNS
 from flows.schema_files import as_text, file_name
 from flows.schemas import TITLE, schema_for, schema_of, schemas
@@ -25,11 +26,15 @@ from tests.flows.conftest import SETTINGS, Done
 from tests.processes import free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
+from tests.trainer.chats import chat_model
+from trainer.chat.encoder import load_chat_encoder
+from trainer.chat.messages import Message
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.plain_values import show_json
 from trainer.comparison.listing import RunLine
 from trainer.config.files import explain, load_job, read_values
 from trainer.config.unique_keys import parse_yaml
+from trainer.order.plan import make_finetune_plan
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 
@@ -96,12 +101,24 @@ def test_help_fits_one_screen_and_names_every_command(capsys: pytest.CaptureFixt
 
 
 def test_the_help_of_every_command_loads_no_heavy_library() -> None:
-    statuses, loaded, printed, said = run_each(*([command, "--help"] for command in COMMANDS))
+    statuses, loaded, _, said = run_each(*([command, "--help"] for command in COMMANDS))
     assert statuses == [0] * len(COMMANDS), said
     assert not loaded & set(HEAVY)
-    for command in RUNNING:
-        for schema in schema_of(command).values():
-            assert explain(schema) in printed
+
+
+@pytest.mark.parametrize("command", [*RUNNING, "explain"])
+def test_help_shows_the_settings_that_people_change_on_one_screen_and_all_on_demand(command: str) -> None:
+    (status, *_), _, short, said = run_each([command, "--help"])
+    assert status == 0, said
+    lines = short.splitlines()
+    assert len(lines) <= 50 and max(map(len, lines)) <= 120
+    first, *_ = schemas_read = list(schema_of(command).values())
+    few = CHANGED.get(first.__name__, ())
+    settings = [line.split()[0] for line in lines if re.match(r"(  )?[a-z_.N0-9]+:?  \S+.*[,)]", line)]
+    assert len(few) in (0, 10) and (not few or [name.strip(":") for name in settings[-10:]] == list(few))
+    for words in ([command, "--all"], [command, "--help", "--all"]):
+        (status, *_), _, printed, said = run_each(words)
+        assert status == 0 and all(explain(schema) in printed for schema in schemas_read), said
 
 
 def test_a_refused_configuration_loads_no_heavy_library(config: Path) -> None:
@@ -129,14 +146,10 @@ def test_a_promotion_without_a_file_is_refused_in_one_message_if_a_setting_is_mi
 
 
 def test_a_dry_run_on_local_files_loads_no_prefect_and_gives_json(config: Path, tmp_path: Path) -> None:
-    prepare, evaluate = (
-        ["prepare", config],
-        ["evaluate", write_config(tmp_path / "e.yaml", {"store": "s", "checkpoint": "tiny"})],
-    )
-    statuses, loaded, printed, said = run_each([*prepare, "--dry-run"], [*evaluate, "--dry-run"])
-    assert statuses == [0, 0], said
+    statuses, loaded, printed, said = run_each(["prepare", config, "--dry-run"])
+    assert statuses == [0], said
     assert not loaded & {"prefect", "torch", "transformers"}
-    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed) and "would evaluate tiny in s" in printed
+    assert re.search(r"code: \d+ files, [\d.]+ KiB\n", printed)
     statuses, loaded, printed, said = run_each(["run", config, "--dry-run", "--json"])
     assert statuses == [0], said
     assert "prefect" not in loaded
@@ -241,6 +254,27 @@ def test_a_starter_is_valid_once_it_names_files_that_are_there(
     assert "is there already: name another file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [kind for kind in Starter if RUN_BY[kind] == "finetune"])
+def test_a_tuning_starter_fits_a_few_examples(kind: Starter) -> None:
+    """Ten of them, of which nine are trained on."""
+    path = str(TEMPLATES / f"{kind}.yaml")
+    job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(path)), path)
+    assert make_finetune_plan(job.training, {"train": 9, "validation": 1}, 1).total_steps < 10
+
+
+def test_the_chat_starters_own_template_needs_no_file(tmp_path: Path) -> None:
+    lines = (TEMPLATES / "chat.yaml").read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if "# chat_template: |-" in line)
+    end = next(number for number, line in enumerate(lines) if number > start and not line.startswith("  #"))
+    lines[start:end] = [line.replace("  # ", "  ", 1) for line in lines[start:end]]
+    path = tmp_path / "chat.yaml"
+    path.write_text("\n".join(lines))
+    job: Any = load_job(schema_for(schema_of("finetune")[TITLE], read_values(str(path))), str(path))
+    encoder = load_chat_encoder(chat_model(tmp_path / "bare", template=None), job.data.model_copy(update={"context": 64}))
+    asked = [Message("user", "What?"), Message("assistant", "That.")]
+    assert encoder.template.text(asked) == "### user\nWhat?\n### assistant\nThat.<|endoftext|>\n"
+
+
 def test_a_starter_whose_schema_cannot_be_written_can_be_tried_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -288,32 +322,6 @@ def test_what_programs_read_is_valid_json(capsys: pytest.CaptureFixture[str]) ->
     show_json([RunLine("new", best=float("nan")), {"at": datetime(2026, 1, 2, tzinfo=UTC)}])
     line, record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert (line["name"], line["best"], record) == ("new", None, {"at": "2026-01-02T00:00:00Z"})
-
-
-def test_up_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("flows.commands.services.SCRIPT", tmp_path / "local.py")
-    assert status_of("up") == EXIT_BAD_INPUT
-    assert "needs a checkout of headrace" in capsys.readouterr().err
-
-
-def test_up_and_down_run_as_make_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    script = tmp_path / "deployments" / "local.py"
-    script.parent.mkdir()
-    names = ["PREFECT_HOME", "DO_NOT_TRACK", "PWD"]
-    script.write_text(f"import os, sys; print([sys.argv[1], os.getcwd(), *map(os.environ.get, {names})])")
-    monkeypatch.setattr("flows.commands.services.SCRIPT", script)
-    monkeypatch.delenv("PREFECT_HOME", raising=False)
-    monkeypatch.setenv("DO_NOT_TRACK", "yes")
-    assert status_of("down") == 0
-    here = str(tmp_path)
-    assert capfd.readouterr().out == f"{['down', here, f'{here}/.prefect', 'yes', here]}\n"
-    assert not (tmp_path / "data").exists()
-    monkeypatch.setenv("PREFECT_HOME", "mine")
-    assert status_of("up") == 0
-    assert capfd.readouterr().out.splitlines()[-1] == str(["up", here, "mine", "yes", here])
-    assert (tmp_path / "data" / "raw" / "topics" / "topics.txt").exists()
 
 
 def test_down_says_that_nothing_was_running(

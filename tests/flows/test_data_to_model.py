@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
 from transformers import AutoModelForCausalLM
 
 from tests.flows.conftest import Done
@@ -52,7 +53,7 @@ def test_progress_plan_scores_and_report_are_shown_on_the_server(done: Done) -> 
     progress = [artifact for artifact in found if artifact.type == "progress"]
     titles = {str(artifact.description).split(":")[0] for artifact in progress}
     assert {"train", "evaluate", "tokenize code", "tokenize docs"} <= titles
-    trained = next(artifact for artifact in progress if str(artifact.description).startswith("train: 40 step of 40 step"))
+    trained = next(artifact for artifact in progress if str(artifact.description).startswith("train: 40 of 40 steps"))
     assert trained.data == 100.0
 
 
@@ -69,6 +70,9 @@ def test_a_second_run_finds_everything_done_touches_nothing_and_prints_it(
     assert [stamps(folder) for folder in watched] == before
     again = latest_run("data-to-model")
     assert again != done.flow_run
+    with get_client(sync_client=True) as client:
+        called = {client.read_flow_run(each).name for each in (again, done.flow_run)}
+    assert called == {outcome.run.removeprefix("runs/")}, "flow runs are named after the run"
     names = {name: run.state_name for name, run in task_runs(again, "report").items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",

@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from flows.dry_runs import dry_run
 from flows.evaluate_model import evaluate_model
 from flows.finetune import finetune
 from flows.predict import predict
 from tests.flows.conftest import Done, flow_run_of
 from tests.flows.looking import artifacts, latest_run, task_runs
 from tests.processes import cores, stages, start_module, start_warm, wait_until
-from tests.support import digests, write_config
+from tests.support import digests, lasting_digests, write_config
 from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pairs
+from trainer.common.errors import ArtifactError, CorpusError
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
@@ -63,12 +65,12 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     assert "text from summary and code; label became labels; dropped: none" in (keyed["labelled-data"].description or "")
     assert json.loads(str(keyed["evaluation"].data))[0].keys() == {"split", "loss", "accuracy", "f1 of 'match'"}
 
-    before = digests(tmp_path / "store")
+    before = lasting_digests(tmp_path / "store")
     values = finetune_values(pairs, tmp_path / "store", model, training__save_every=1, run="pairs")
     config = write_config(tmp_path / "job.yaml", values)
     ended = start_module(tmp_path / "said", "flows.finetune", config, env=server).wait()
     assert ended.status == 0, ended.stderr
-    assert digests(tmp_path / "store") == before
+    assert lasting_digests(tmp_path / "store") == before
     names = {name: run.state_name for name, run in task_runs(latest_run("finetune"), "report").items()}
     assert names == {
         "preflight": "Completed", "plan-steps": "Completed",
@@ -76,6 +78,8 @@ def test_it_survives_the_death_of_its_trainer_is_shown_and_is_found_done_the_sec
     }  # fmt: skip
     assert f"{outcome.run}/predictions/test.jsonl" in ended.stdout
     assert "validation accuracy 0." in ended.stdout
+    closing = [line.split()[0] for line in ended.stdout.splitlines()[-3:]]
+    assert closing == ["metrics", "report", "model"], "it ends as a pretrained run does"
 
 
 @pytest.mark.deep
@@ -151,11 +155,28 @@ def test_it_predicts_new_texts_which_are_shown_and_found_done_the_second_time(
     assert [row["predicted"] for row in json.loads(str(artifact.data))] == ["other", "match"]
 
 
+@pytest.mark.deep
+def test_the_dry_run_of_an_evaluation_reads_its_new_labelled_files(
+    tuned: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = (pairs / "train.jsonl").read_text().splitlines(keepends=True)[:20]
+    values = {"store": str(tuned), "checkpoint": "pairs", "labelled": [str(tmp_path / "new.jsonl")]}
+    job = validate_job(EvaluateJob, values, "test")
+    (tmp_path / "new.jsonl").write_text("".join(rows))
+    dry_run(job)
+    assert f"would evaluate pairs in {tuned}, on 20 labelled examples of {tmp_path}/new.jsonl" in capsys.readouterr().out
+    (tmp_path / "new.jsonl").write_text('{"summary": "a", "code": "b"}\n')
+    with pytest.raises(CorpusError, match="has no column 'label'"):
+        dry_run(job)
+    with pytest.raises(ArtifactError, match="nobody"):
+        dry_run(job.model_copy(update={"checkpoint": "nobody"}))
+
+
 def test_a_dry_run_looks_at_the_data_and_says_the_plan(pairs: Path, model: Path, tmp_path: Path) -> None:
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, tmp_path / "store", model))
     ended = start_module(tmp_path / "said", "flows.finetune", config, "--dry-run").wait()
     assert ended.status == 0, ended.stderr
     assert "metrics         accuracy, f1" in ended.stdout
-    assert re.search(r"^train +[\d,]+ examples$", ended.stdout, re.MULTILINE)
-    assert re.search(r"^steps +[\d,]+, of \d+ examples on 1 ranks$", ended.stdout, re.MULTILINE)
+    assert re.search(r"^train +[\d,]+ examples\b", ended.stdout, re.MULTILINE)
+    assert re.search(r"^steps +[\d,]+, of \d+ examples on 1 rank$", ended.stdout, re.MULTILINE)
     assert not (tmp_path / "store" / "runs").exists()

@@ -4,11 +4,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
+from prefect.deployments.runner import EntrypointType
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
+from deployments.local import _write_samples
+from deployments.registration import _remove_former
+from flows.train_model import train_model
 from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
@@ -35,6 +40,8 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.schedules() == [False, False], "off by default"
     local.say("up", SCHEDULES="on")
     assert local.schedules() == [True, True]
+    with temporary_settings({PREFECT_API_URL: local.address}):
+        train_model.to_deployment("local", tags=["headrace"], entrypoint_type=EntrypointType.MODULE_PATH).apply()
     local.say("up")
     assert local.schedules() == [True, True], "they stay as they are"
     assert {kind: local.names(kind) for kind in before} == before
@@ -46,7 +53,7 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     raw = done.job.data.corpora[0].paths[0].removesuffix("/code/*.py")
     job = small_values(Path(raw), store, training__max_steps=100_000, training__save_every=None)
     with temporary_settings({PREFECT_API_URL: local.address}):
-        started = run_deployment("data-to-model/local", parameters={"job": job}, timeout=0)
+        started = run_deployment("data-to-model/pretrain", parameters={"job": job}, timeout=0)
         assert isinstance(started, FlowRun)
     wait_until(lambda: steps_recorded(store) > 20, 240)
     family = [worker, *descendants(worker)]
@@ -60,9 +67,47 @@ def test_up_can_be_repeated_and_down_stops_a_run_that_saves_its_state(local: Loc
     assert local.say("down") == f"nothing was running that was started with PREFECT_HOME={local.home}\n"
 
 
+def test_only_our_own_former_deployments_are_removed(server: dict[str, str]) -> None:
+    with httpx.Client(base_url=server["PREFECT_API_URL"], timeout=60) as client:
+        made = {}
+        for name, tags, entrypoint in (
+            ("local", ["headrace"], "flows.train_model.train_model"),
+            ("ray", ["headrace"], None),
+            ("local", [], "flows.own.own"),
+        ):
+            flow = client.post("/flows/", json={"name": f"of-{len(made)}"}).raise_for_status().json()["id"]
+            values = {"name": name, "flow_id": flow, "tags": tags, "entrypoint": entrypoint}
+            answer = client.post("/deployments/", json=values).raise_for_status()
+            made[answer.json()["id"]] = name, tags, entrypoint
+        _remove_former(client)
+        left = [each for each in made if client.get(f"/deployments/{each}").is_success]
+        for each in left:
+            client.delete(f"/deployments/{each}").raise_for_status()
+    assert left == list(made)[1:]
+
+
+@pytest.mark.parametrize("own", ["code/mine.py", "planted/evaluation.txt"])
+def test_no_sample_is_written_into_a_folder_that_is_there(
+    own: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "data" / "raw" / own
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine\n")
+    _write_samples()
+    assert kept.read_text() == "mine\n" and [path for path in (tmp_path / "data").rglob("*") if path.is_file()] == [kept]
+    assert ("is left as it is" in capsys.readouterr().out) == (own == "code/mine.py")
+
+
+def test_samples_are_written_where_there_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _write_samples()
+    assert (tmp_path / "data" / "raw" / "planted" / "evaluation.txt").is_file()
+
+
 def test_it_is_not_open_to_other_machines_without_a_password(tmp_path: Path) -> None:
     open_to_all = Local(tmp_path, LISTEN="0.0.0.0")
     open_to_all.env.pop("PREFECT_SERVER_API_AUTH_STRING", None)
-    refused = open_to_all.python("deployments/local.py", "up")
+    refused = open_to_all.python("-m", "deployments.local", "up")
     assert refused.returncode == 2 and "PREFECT_SERVER_API_AUTH_STRING=user:password" in refused.stderr
     assert not open_to_all.home.exists()

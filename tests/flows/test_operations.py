@@ -18,7 +18,8 @@ import pytest
 from tests.flows.conftest import SETTINGS
 from tests.flows.local_stack import Local
 from tests.processes import alive, free_port, start_module, wait_until
-from tests.support import digests, small_values, steps_recorded, write_config
+from tests.support import ROOT, digests, small_values, steps_recorded, write_config
+from trainer.config.unique_keys import parse_yaml
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_champion
 
@@ -113,7 +114,9 @@ def endless(raw: Path, store: Path, name: str) -> dict[str, Any]:
 
 
 def test_everything_is_deployed_and_kept_in_postgres(stack: Operated) -> None:
-    assert len(stack.names("deployments")) == 9 and len(stack.names("automations")) == 4
+    deployed = parse_yaml((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]
+    assert stack.names("deployments") == sorted(each["name"] for each in deployed)
+    assert len(stack.names("automations")) == 4
     assert {"headrace-devices", "headrace-tokenization"} <= set(stack.names("v2/concurrency_limits"))
     assert stack.names("variables") == ["headrace_credentials"]
     assert not list(stack.home.glob("*.db")), "no SQLite beside it"
@@ -121,7 +124,7 @@ def test_everything_is_deployed_and_kept_in_postgres(stack: Operated) -> None:
 
 def test_a_run_by_command_line_makes_a_champion(stack: Operated, raw: Path, store: Path) -> None:
     gate = {"promotion": {"name": "lm", "threshold": 99.0}}
-    flow_run = stack.run("data-to-model/local", {**values(raw, store, "first"), **gate})
+    flow_run = stack.run("data-to-model/pretrain", {**values(raw, store, "first"), **gate})
     stack.wait(flow_run)
     champion = find_champion(Store(str(store)), "lm")
     assert champion is not None and champion.run == "runs/first"
@@ -131,14 +134,14 @@ def test_a_run_by_command_line_makes_a_champion(stack: Operated, raw: Path, stor
 
 def test_a_gate_that_is_not_met_and_a_failed_run_call_the_webhook(stack: Operated, raw: Path, store: Path) -> None:
     gate = {"promotion": {"name": "lm", "threshold": 0.001}}
-    stack.wait(stack.run("data-to-model/local", {**values(raw, store, "second"), **gate}))
+    stack.wait(stack.run("data-to-model/pretrain", {**values(raw, store, "second"), **gate}))
     wait_until(lambda: "headrace.gate-not-met" in stack.receiver.events(), PATIENCE)
     (told,) = (each for each in stack.receiver.told if each["event"] == "headrace.gate-not-met")
     assert told["run"] == "runs/second" and "0.001" in told["text"] and told["store"] == str(store)
 
     lost = values(raw, store, "third")
     lost["data"]["corpora"][0]["paths"] = [str(raw / "nothing" / "*.py")]
-    failed = stack.run("data-to-model/local", lost)
+    failed = stack.run("data-to-model/pretrain", lost)
     stack.wait(failed, "FAILED")
     wait_until(lambda: "prefect.flow-run.Failed" in stack.receiver.events(), PATIENCE)
     (told,) = (each for each in stack.receiver.told if each["event"] == "prefect.flow-run.Failed")
@@ -180,7 +183,7 @@ def test_wrong_parameters_are_refused_before_anything_runs(
     job = values(raw, store, "wrong")
     change(job)
     before = stack.post("flow_runs/count", {})
-    refused = stack.prefect("deployment", "run", "data-to-model/local", "-p", f"job={json.dumps(job)}")
+    refused = stack.prefect("deployment", "run", "data-to-model/pretrain", "-p", f"job={json.dumps(job)}")
     lines = (refused.stdout + refused.stderr).split()
     assert refused.returncode != 0 and said in " ".join(lines), "the field's path, however the lines are broken"
     assert stack.post("flow_runs/count", {}) == before
@@ -190,7 +193,7 @@ def test_two_trainings_take_turns_and_a_cancel_gives_the_turn_on(
     stack: Operated, raw: Path, store: Path, tmp_path: Path
 ) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
-    first = stack.run("train-model/local", endless(raw, one_with_data(store, one), "one"))
+    first = stack.run("train-model/train", endless(raw, one_with_data(store, one), "one"))
     wait_until(lambda: steps_recorded(one) > 5, PATIENCE)
     config = write_config(tmp_path / "other.yaml", values(raw, one_with_data(store, other), "other"))
     env = {**stack.env, "PREFECT_API_URL": stack.address}
@@ -219,7 +222,9 @@ def test_a_worker_that_is_killed_and_started_again_runs_what_comes_next(stack: O
     worker = stack.worker()
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: not alive(worker), PATIENCE)
-    flow_run = stack.run("evaluate-model/local", {"store": str(store), "checkpoint": "first", "evaluation": {"new_tokens": 4}})
+    flow_run = stack.run(
+        "evaluate-model/evaluate", {"store": str(store), "checkpoint": "first", "evaluation": {"new_tokens": 4}}
+    )
     time.sleep(5)
     assert stack.state(flow_run) == "SCHEDULED"
     stack.say("up", NOTIFY="ops")
@@ -228,10 +233,10 @@ def test_a_worker_that_is_killed_and_started_again_runs_what_comes_next(stack: O
 
 
 def test_the_champion_is_moved_and_rolled_back(stack: Operated, store: Path) -> None:
-    stack.wait(stack.run("promote/local", {"store": str(store), "name": "lm", "run": "second", "reason": "by hand"}))
+    stack.wait(stack.run("promote/promote", {"store": str(store), "name": "lm", "run": "second", "reason": "by hand"}))
     champion = find_champion(Store(str(store)), "lm")
     assert champion is not None and champion.run == "runs/second"
-    stack.wait(stack.run("rollback/local", {"store": str(store), "name": "lm", "reason": "worse in use"}))
+    stack.wait(stack.run("rollback/rollback", {"store": str(store), "name": "lm", "reason": "worse in use"}))
     champion = find_champion(Store(str(store)), "lm")
     assert champion is not None and champion.run == "runs/first"
 
@@ -242,14 +247,14 @@ def test_garbage_is_removed_and_all_that_is_reached_stays(stack: Operated, raw: 
 
     def prepare(vocab_size: int) -> dict[str, str]:
         before, job = artifacts(), values(raw, store, "unused", data__tokenizer__vocab_size=vocab_size)
-        stack.wait(stack.run("prepare-data/local", {name: job[name] for name in ("store", "name", "data")}))
+        stack.wait(stack.run("prepare-data/prepare", {name: job[name] for name in ("store", "name", "data")}))
         return dict(artifacts().items() - before.items())
 
     reached = artifacts()
     unused, newest = prepare(300), prepare(310)
     assert unused and newest, "the newest set of a corpus stays, for the next preparation"
-    flow_run = stack.run("gc/local", {"store": str(store), "older_than_days": 0})
+    flow_run = stack.run("gc/collect-garbage", {"store": str(store), "older_than_days": 0})
     stack.wait(flow_run)
     assert artifacts() == {**reached, **unused, **newest}, "a dry run by default"
-    stack.wait(stack.run("gc/local", {"store": str(store), "older_than_days": 0, "remove": True}))
+    stack.wait(stack.run("gc/collect-garbage", {"store": str(store), "older_than_days": 0, "remove": True}))
     assert artifacts() == {**reached, **newest}

@@ -121,7 +121,7 @@ def test_a_model_of_two_ranks_is_evaluated_on_two_with_the_figures_of_one(
 @pytest.mark.parametrize(
     ("content", "kind", "says", "task"),
     [
-        (b"x = 1\n\xff\xfe\n", RecordError, "bad.py: byte 6 (0xff) is not valid UTF-8", "tokenize-code"),
+        (b"x = 1\n\xff\xfe\n", RecordError, "bad.py: byte 6 (0xff) is not valid UTF-8", "prepare-tokenizer"),
         (None, CorpusError, "no file matches", "prepare-tokenizer"),
     ],
     ids=["invalid UTF-8", "missing file"],

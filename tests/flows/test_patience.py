@@ -74,7 +74,7 @@ def test_a_run_whose_store_stays_away_crashes_and_the_watchdog_has_it_finished_w
         patch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
         patch.setenv(outages.PATIENCE, "5")
         with serving(tmp_path / "serving") as served:
-            flow_run = served.run("data-to-model/local", values)
+            flow_run = served.run("data-to-model/pretrain", values)
             wait_until(lambda: any("/step-" in file.key for file in Store(values["store"]).walk("runs")), 240)
             with s3.away():
                 wait_until(lambda: served.state_of(flow_run) == "CRASHED", 240)

@@ -15,6 +15,7 @@ from prefect import Flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun
 from prefect.flow_engine import run_flow
+from prefect.utilities.schema_tools.validation import validate
 
 from flows.train_model import train_model
 from tests.depth import once
@@ -87,25 +88,45 @@ def test_a_changed_value_is_trained_with(server: dict[str, str], deployment: Pat
 @pytest.mark.parametrize(
     ("word", "said"),
     once(
-        ("training.max_stps=3", "training.max_stps: unknown key; did you mean 'max_steps'?"),
         ("training.learning_rate=-1", "training.learning_rate: expected more than 0, found -1"),
         ("training.epochs=2", "training: give either epochs or max_steps"),
         ("data.corpora.7.name=x", "the list data.corpora has 2 entries, counted from 0; none of them is 7"),
     ),
 )
 def test_a_bad_value_is_refused_by_its_path_before_anything_is_done(
-    server: dict[str, str], deployment: Path, word: str, said: str
+    server: dict[str, str], deployment: Path, caplog: pytest.LogCaptureFixture, word: str, said: str
 ) -> None:
     made = scheduled(server, word)
     with pytest.raises(ConfigError) as refusal:
         run_flow(train_model, made, parameters=made.parameters)
     assert word in str(refusal.value) and said in str(refusal.value)
+    assert not [record for record in caplog.records if record.exc_info], "the message says all"
     with get_client(sync_client=True) as client:
         state = client.read_flow_run(made.id).state
         assert state is not None and state.is_failed() and said in str(state.message)
     assert not (deployment / "runs").exists()
 
 
-def test_what_is_no_key_with_a_value_is_refused_at_once(server: dict[str, str], deployment: Path) -> None:
-    said = deployment_run(server, "training.max_steps=3", "training.max_steps")
-    assert said.returncode != 0 and "set[1]" in "".join((said.stdout + said.stderr).split())
+@pytest.mark.parametrize(
+    "word", ["training.max_stps=3", "training.max_steps", "=3", "data.corpora.0.nam=a", "data.corpora.x.name=a"]
+)
+def test_a_word_that_names_no_setting_is_refused_when_the_run_is_made(
+    server: dict[str, str], deployment: Path, word: str
+) -> None:
+    said = deployment_run(server, "training.max_steps=3", word)
+    assert said.returncode != 0
+    told = "".join((said.stdout + said.stderr).split())
+    assert f"'set[1]'.Failurereason:'{word}'isnotoneof['KEY=VALUE,whereKEYisasettingofthejob" in told
+
+
+@pytest.mark.parametrize(
+    "word", ["training={}", "promotion=null", "data.corpora.1.name=a", "model.config.n_layer=3", "engine.kind=ray"]
+)
+def test_a_word_that_names_a_setting_fits_the_form(word: str) -> None:
+    form = train_model.parameters.model_dump()
+    assert validate({"job": {}, "set": [word]}, {**form, "properties": {"set": form["properties"]["set"]}}) == []
+
+
+def test_words_come_before_the_job_on_the_form() -> None:
+    places = train_model.parameters.properties
+    assert places["set"]["position"] < places["job"]["position"]

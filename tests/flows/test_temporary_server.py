@@ -5,12 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
+from prefect.settings import Settings
 
-from flows.temporary_server import TemporaryServer
+from flows.temporary_server import TemporaryServer, seconds_to_start
 from tests.depth import once
 from tests.processes import Running, alive, command_line, descendants, start_module, wait_until
 from tests.support import small_values, write_config, write_corpora
-from trainer.common.errors import EXIT_BAD_INPUT
+from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 
 
 def start_preparing(folder: Path, **given: str) -> Running:
@@ -27,11 +28,13 @@ def servers_of(pid: int) -> list[int]:
 
 @pytest.mark.deep
 def test_a_command_that_knows_of_no_server_has_one_of_its_own_which_ends_with_it(tmp_path: Path) -> None:
-    command = start_preparing(tmp_path)
+    to_nobody = {"PREFECT_SERVER_ANALYTICS_ENABLED": "true", "HTTPS_PROXY": "http://127.0.0.1:9"}
+    command = start_preparing(tmp_path, **to_nobody)
     wait_until(lambda: bool(servers_of(command.pid)))
     (server,) = servers_of(command.pid)
     ended = command.wait()
     assert ended.status == 0, ended
+    assert "telemetry" not in ended.stdout + ended.stderr, "it sends none, so it does not complain that it cannot"
     assert not alive(server)
     assert (tmp_path / "prefect" / "prefect.db").exists()
     assert "View at" not in ended.stdout + ended.stderr, "it has no pages"
@@ -64,6 +67,23 @@ def test_settings_that_forbid_it_are_heeded(tmp_path: Path) -> None:
     ended = start_preparing(tmp_path, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false").wait()
     assert ended.status != 0
     assert "No Prefect API URL provided" in ended.stderr
+
+
+@pytest.mark.deep
+def test_a_server_that_takes_too_long_is_told_as_what_passes_by_itself(tmp_path: Path) -> None:
+    ended = start_preparing(tmp_path, PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS="0").wait()
+    assert ended.status == EXIT_PREEMPTED
+    assert "the temporary Prefect server gave no answer in 0 s, as on a machine that is busy with other work" in ended.stderr
+    assert "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS" in ended.stderr
+
+
+def test_a_busy_machine_has_minutes_to_start_it_unless_the_settings_say_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # Prefect reads the settings of the folder
+    assert seconds_to_start(Settings()) == 180
+    (tmp_path / "prefect.toml").write_text("[server.ephemeral]\nstartup_timeout_seconds = 20\n")
+    assert seconds_to_start(Settings()) == 20
 
 
 @pytest.mark.deep

@@ -50,7 +50,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint_no_process_and_no_temporary
 ) -> None:
     store = prepared(done, tmp_path / "store")
     changes: dict[str, Any] = {**SETTINGS, "training__save_every": None, "training__max_steps": 100_000}
-    flow_run = served.run("train-model/local", small_values(raw, store, **changes))
+    flow_run = served.run("train-model/train", small_values(raw, store, **changes))
     wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
     family = descendants(served.worker.pid)
     served.cancel(flow_run)
@@ -69,7 +69,7 @@ def test_a_flow_that_is_killed_leaves_no_orphan_and_the_watchdog_has_it_finished
     served: Serving, done: Done, raw: Path, tmp_path: Path
 ) -> None:
     store = prepared(done, tmp_path / "store")
-    flow_run = served.run("train-model/local", small_values(raw, store, **SETTINGS))
+    flow_run = served.run("train-model/train", small_values(raw, store, **SETTINGS))
     wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
     flow, trainers = flow_process(served), stages(served.worker.pid)
     os.kill(flow, signal.SIGKILL)
@@ -90,7 +90,7 @@ def test_training_goes_on_while_the_server_is_gone_and_its_end_is_told_when_it_i
 ) -> None:
     store = prepared(done, tmp_path / "store")
     values = small_values(raw, store, **{**SETTINGS, "training__max_steps": 60 * seconds, "training__save_every": 10})
-    flow_run = served.run("train-model/local", values)
+    flow_run = served.run("train-model/train", values)
     wait_until(lambda: steps_recorded(store) >= 3, PATIENCE)
     served.kill_server()
     gone, before = time.monotonic(), steps_recorded(store)
@@ -124,7 +124,7 @@ def test_a_server_that_stays_gone_ends_the_run_in_bounded_time_with_its_model_co
 def test_a_machine_that_is_gone_is_noticed_by_its_silence_and_another_continues(done: Done, raw: Path, tmp_path: Path) -> None:
     store = prepared(done, tmp_path / "store")
     with serving(tmp_path / "serving") as own:
-        flow_run = own.run("train-model/local", small_values(raw, store, **{**SETTINGS, "training__max_steps": 4000}))
+        flow_run = own.run("train-model/train", small_values(raw, store, **{**SETTINGS, "training__max_steps": 4000}))
         wait_until(lambda: steps_recorded(store) >= 8, PATIENCE)
         family = [own.worker.pid, *descendants(own.worker.pid)]
         for pid in family:

@@ -38,7 +38,7 @@ def nodes_alike(cluster: Cluster, store: Store) -> Iterator[Likeness]:
     probe = write_probe(store)
     try:
         likeness = Likeness(tuple(own_versions().items()), store.url, probe)
-        _compare(likeness, _look_everywhere(cluster, likeness))
+        _compare(likeness, look_everywhere(cluster, likeness))
         yield likeness
     finally:
         store.delete(probe)
@@ -83,8 +83,8 @@ def _tell(own: Versions, others: Versions) -> str:
     return ", ".join(f"{name} {own.get(name, 'missing')}" for name in names)
 
 
-def _look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str, Any]]:
-    """What each node says of its versions and of the store, by its name."""
+def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str, Any]]:
+    """What each node says of its versions and of the store, by its name: each that lives when the last one has answered."""
     from ray.exceptions import RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -112,18 +112,17 @@ def _look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str
         return {"versions": versions, "problem": None if seen else f"cannot see {probe}"}
 
     task = cluster.ray.remote(num_cpus=0, max_retries=0)(look)
-    asked = {
-        node["NodeID"]: (
-            node_name(node),
-            task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(),
-        )
-        for node in cluster.nodes()
-    }
-    found = {}
-    for node, (name, ref) in asked.items():
-        try:
-            found[name] = cluster.ray.get(ref, timeout=LOOK_SECONDS)
-        except RayError as error:
-            if any(each["NodeID"] == node for each in cluster.nodes()):  # else it was lost meanwhile
-                raise DeviceError(f"{name} of the cluster does not answer: {brief(error)}; see to it", passes=True) from error
+    found: dict[str, dict[str, Any]] = {}
+    looked_at: set[str] = set()
+    while others := [node for node in cluster.nodes() if node["NodeID"] not in looked_at]:  # a node may join meanwhile
+        pinned = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in others]
+        asked = [task.options(scheduling_strategy=strategy).remote() for strategy in pinned]
+        for node, ref in zip(others, asked, strict=True):
+            looked_at.add(node["NodeID"])
+            try:
+                found[node_name(node)] = cluster.ray.get(ref, timeout=LOOK_SECONDS)
+            except RayError as error:
+                if any(each["NodeID"] == node["NodeID"] for each in cluster.nodes()):  # else it was lost meanwhile
+                    told = f"{node_name(node)} of the cluster does not answer: {brief(error)}; see to it"
+                    raise DeviceError(told, passes=True) from error
     return found
