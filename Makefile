@@ -4,24 +4,38 @@ BIN := .venv/bin
 N ?= 200
 CONFIG ?= configs/quickstart.yaml
 STAMP := .venv/installed
+DEV := $(STAMP)-dev
 PEERS := build/peers
 
-# Prefect keeps its database here, and tells nobody.
+# $(call install,PYTHON,WHAT): by uv, in seconds, or by pip, in minutes, where uv cannot be had or fails. uv reads none of pip's
+# settings, so they are passed on; their lists are separated by spaces, the links of uv's by commas.
+pip_setting = $${PIP_$(1):-$$($(BIN)/python -m pip config get global.$(2) 2>/dev/null)}
+UV = UV_FIND_LINKS="$${UV_FIND_LINKS:-$$(echo "$(call pip_setting,FIND_LINKS,find-links)" | xargs | tr ' ' ,)}" \
+  UV_DEFAULT_INDEX="$${UV_DEFAULT_INDEX:-$(call pip_setting,INDEX_URL,index-url)}" \
+  UV_INDEX="$${UV_INDEX:-$(call pip_setting,EXTRA_INDEX_URL,extra-index-url)}" UV_INDEX_STRATEGY=unsafe-best-match $(BIN)/uv
+PIP = -m pip install --quiet --constraint constraints.txt
+define install
+@echo "installing $(2)"
+@$(UV) pip install --quiet --python $(1) --constraint constraints.txt $(2) || { $(1) $(PIP) pip && $(1) $(PIP) $(2); }
+endef
+
+# Prefect keeps its database here, and sends nobody figures of use: no server that a test starts does either.
 export PREFECT_HOME ?= $(CURDIR)/.prefect
 export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
 .PHONY: run up down corpora finetune pairs chat chats harness tasks test test-deep test-machines test-cluster test-peers test-long soak outages stops check bench docs screenshots reference clean
 
 # STORE=s3 starts an S3 server on this machine, whose data is kept in data/s3, and runs the same against it.
-run: $(STAMP) corpora
+run: $(if $(filter s3,$(STORE)),$(DEV)) $(STAMP) corpora
 	$(BIN)/python -m $(if $(filter s3,$(STORE)),tests.s3) flows.command run $(CONFIG) $(if $(filter s3,$(STORE)),store=s3://headrace/store)
 
 # A Prefect server and a worker on this machine, with every flow deployed.
-up: $(STAMP) corpora
-	@$(BIN)/python deployments/local.py up
+up: $(STAMP)
+	@$(BIN)/headrace up
 
 down: $(STAMP)
-	@$(BIN)/python deployments/local.py down
+	@$(BIN)/headrace down
 
 corpora: data/raw/planted/evaluation.txt
 
@@ -36,7 +50,7 @@ pairs: $(STAMP)
 	@$(BIN)/python -m trainer.sample_pairs data/pairs
 
 # lm-eval measures a small model on a task that is made here.
-harness: $(STAMP) pairs tasks
+harness: $(STAMP)-harness pairs tasks
 	$(BIN)/python -m flows.data_to_model configs/harness.yaml
 
 tasks: $(STAMP) pairs
@@ -49,75 +63,77 @@ chat: $(STAMP) chats
 chats: $(STAMP)
 	@$(BIN)/python -m trainer.sample_chats data/chats
 
-test: $(STAMP)
+test: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
-test-deep: $(STAMP)
+test-deep: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "deep and not long"
 
 # Two machines in network namespaces of their own; needs root.
-test-machines: $(STAMP)
+test-machines: $(DEV)
 	$(BIN)/python -m tests.machines
 
-test-long: $(STAMP)
+test-long: $(DEV)
 	$(BIN)/python -m pytest -m long
 	$(MAKE) test-cluster
 	$(MAKE) test-peers
 
 # A cluster of two nodes on this machine; installs Ray.
-test-cluster: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
+test-cluster: $(DEV) $(STAMP)-ray
 	$(BIN)/python -m pytest -m cluster tests/cluster
 
 # Against other projects, which are installed in an environment of their own.
-test-peers: $(STAMP) $(PEERS)/installed
+test-peers: $(DEV) $(PEERS)/installed
 	$(BIN)/python -m pytest -m peers tests/peers
 
-soak: $(STAMP)
+soak: $(DEV)
 	$(BIN)/python -m tests.soak $(N)
 
-outages: $(STAMP)
+outages: $(DEV)
 	$(BIN)/python -m tests.outages 5 s3
 	$(BIN)/python -m tests.outages 60 s3
 	$(BIN)/python -m tests.outages 60 disk
 
-stops: $(STAMP)
+stops: $(DEV)
 	$(BIN)/python -m tests.stops $(N)
 
-check: $(STAMP)
+check: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -c "import prefect.server.api.server"
 
-bench: $(STAMP) corpora
+bench: $(DEV) corpora
 	$(BIN)/python -m benchmarks
 
 # The site in build/site; a link or an anchor that leads nowhere fails.
-docs: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+docs: $(STAMP)-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # The pictures in docs/images, of a quickstart that is run for them; needs Chromium.
-screenshots: $(STAMP)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[screenshots]'
+screenshots: $(DEV) $(STAMP)-screenshots
 	$(BIN)/python -m docs.screenshots
 
 # The pages of docs/reference that are made from the code.
-reference: $(STAMP)
+reference: $(DEV)
 	$(BIN)/python -m docs.making
 
 clean:
 	rm -rf .venv .prefect data build *.egg-info
 
+# What runs a job; `$(STAMP)-EXTRA` is an extra of pyproject.toml besides.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	-$(BIN)/python $(PIP) uv
+	$(call install,$(BIN)/python,--editable .)
 	touch $@
 
-$(PEERS)/installed: pyproject.toml constraints.txt
+$(STAMP)-%: $(STAMP)
+	$(call install,$(BIN)/python,--editable '.[$*]')
+	touch $@
+
+$(PEERS)/installed: $(STAMP)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt pip
-	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --group peers
+	$(call install,$(PEERS)/bin/python,--group peers)
 	touch $@

@@ -13,6 +13,7 @@ import yaml
 
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
+from trainer.records.holds import HOLDS
 from trainer.records.seals import read_sealed, seal_line, write_sealed
 from trainer.runs.records import read_records
 from trainer.store.places import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
@@ -133,11 +134,16 @@ def digests(folder: Path, *parts: str) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+def lasting_digests(store: Path) -> dict[str, str]:
+    """SHA-256 of every file of a store but the holds: each use of what is there makes them, for a time."""
+    return {name: digest for name, digest in digests(store).items() if not name.startswith(f"{HOLDS}/")}
+
+
 def published(store: Path, named: str) -> dict[str, Any]:
     """Bytes by name, manifests without their times; `named` is what the job calls the store."""
     found: dict[str, Any] = {
         name: digest
-        for name, digest in digests(store).items()
+        for name, digest in lasting_digests(store).items()
         if Path(name).name not in TIMED and not name.startswith(("cache/", f"{only_run(store)}/tensorboard"))
     }
     for path in store.rglob("config.json"):

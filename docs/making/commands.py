@@ -15,8 +15,9 @@ def page() -> Iterator[str]:
     yield from (
         "# Commands",
         "",
-        "`headrace COMMAND --help` prints the same in a terminal, and for a command that reads a configuration every setting",
-        "as well ([the settings](settings.md)). [Exit codes](exit-codes.md) says what a command's exit status means.",
+        "`headrace COMMAND --help` prints the same in a terminal, and for a command that reads a configuration the settings",
+        "that most people change; with `--all`, [every setting](settings.md). [Exit codes](exit-codes.md) says what a",
+        "command's exit status means.",
         "",
     )
     commands = get_command(app).commands  # type: ignore[attr-defined]

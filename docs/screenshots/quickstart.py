@@ -16,8 +16,6 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from docs.screenshots.browser import NoPicture
 
-CHECKOUT = Path(__file__).parents[2]
-
 
 class Shown(NamedTuple):
     """What there is to be shown: the address of the UI, the flow run in it, and the run's folder in the store."""
@@ -37,19 +35,16 @@ class Shown(NamedTuple):
 def quickstart(folder: Path, port: int, words: list[str]) -> Iterator[Shown]:
     """The server that ran it, and still answers; `words` replace settings of its job. Raises `NoPicture` if it failed."""
     ui = f"http://127.0.0.1:{port}"
-    # Relative paths of the deployments' jobs are taken from the folder that PWD names.
-    env = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PORT": str(port), "PWD": str(folder), "DO_NOT_TRACK": "1"}
-    env["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
-    local = str(CHECKOUT / "deployments" / "local.py")
-    subprocess.run([sys.executable, "-m", "trainer.sample_corpora", "data/raw"], cwd=folder, env=env, check=True)
+    env = {**os.environ, "PREFECT_HOME": str(folder / "prefect"), "PORT": str(port)}
+    local = [sys.executable, "-m", "deployments.local"]
     try:
-        subprocess.run([sys.executable, local, "up"], cwd=folder, env=env, check=True)
+        subprocess.run([*local, "up"], cwd=folder, env=env, check=True)
         with temporary_settings({PREFECT_API_URL: f"{ui}/api"}):
-            ended = run_deployment("data-to-model/local", flow_run_name="quickstart", parameters={"set": words})
+            ended = run_deployment("data-to-model/pretrain", flow_run_name="quickstart", parameters={"set": words})
         assert isinstance(ended, FlowRun)
         if ended.state is None or not ended.state.is_completed():
             raise NoPicture(f"the quickstart ended as {ended.state}")
         (run,) = (folder / "data" / "store" / "runs").iterdir()
         yield Shown(ui, ended.id, run)
     finally:
-        subprocess.run([sys.executable, local, "down"], cwd=folder, env=env, check=True)
+        subprocess.run([*local, "down"], cwd=folder, env=env, check=True)

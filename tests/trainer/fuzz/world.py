@@ -180,9 +180,9 @@ def copy(world: World, place: Path) -> World:
 def in_process() -> Iterator[None]:
     """Leave out what takes most of a case's time and is not read back: processes, TensorBoard, waiting for the disk."""
 
-    def threads(workers: int, mp_context: object, initializer: object, initargs: tuple[int, Any, Any]) -> ThreadPoolExecutor:
+    def threads(workers: int, mp_context: object, initializer: object, initargs: tuple[Any, ...]) -> ThreadPoolExecutor:
         shard_building._encoder.cache_clear()
-        shard_building._done, shard_building._broken_off = initargs[1:]
+        _, shard_building._done, shard_building._broken_off, *_ = initargs
         return ThreadPoolExecutor(1)
 
     with pytest.MonkeyPatch.context() as patch:
