@@ -15,8 +15,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import jinja2
-
 from trainer.chat.messages import Message
 from trainer.chat.rendering import GIVE_ANOTHER, Refused, Template, Written
 from trainer.common.errors import brief
@@ -127,7 +125,7 @@ def main() -> int:
             answer = _line({"refused": f"the chat template takes more than {size(setup['memory'])} of memory; {GIVE_ANOTHER}"})
         except Refused as error:
             answer = _line({"refused": str(error)})
-        except (jinja2.TemplateError, RecursionError) as error:
+        except Exception as error:  # Jinja's own, and Python's of a template that cannot be compiled
             answer = _line({"refused": f"the chat template cannot be read: {brief(error)}"})
         signal.setitimer(signal.ITIMER_PROF, 0)
         sys.stdout.buffer.write(answer)

@@ -15,17 +15,21 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
 from trainer.chat.messages import ASSISTANT, Message
-from trainer.chat.prefixes import Ends, Watched, may_be_linear
+from trainer.chat.prefixes import OF_ONE_MESSAGE, Ends, Watched, may_be_linear
 from trainer.common.errors import brief
 
 MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 ADDRESS = re.compile(r"at 0x[0-9a-fA-F]{6,}>")
 """How Python ends the text of an object that has none of its own: by its place in memory."""
+
+HALF = re.compile("[\ud800-\udfff]")
+"""What JSON may spell by itself, and no text in UTF-8 can hold: one of the two codes of a character in UTF-16."""
 
 CHANGING = {
     "strftime_now": "writes the date of today (strftime_now)", "lipsum": "writes random text (lipsum)",
@@ -100,6 +104,8 @@ class Template:
         except Exception as error:  # Jinja's own, and whatever a template raises
             raise Refused(f"the chat template refuses it: {brief(error)}") from error
         text = "".join(blocks)
+        if half := HALF.search(text):
+            raise Refused(f"with the chat template it holds {half[0]!r}, half of a character, which cannot be tokenized")
         given_places = {place for message in conversation for place in ADDRESS.findall(message.content)}
         if places := set(ADDRESS.findall(text)) - given_places:
             raise Refused(f"the chat template writes where an object is in memory, which differs each time: {min(places)}")
@@ -129,7 +135,8 @@ class Template:
             text = self._write(conversation, watched, asks)
         except Refused:
             return None  # it takes messages for a list, or speaks of what only a whole conversation has
-        return None if (places := watched.places()) is None else (text, places)
+        places = watched.places()
+        return None if places is None or self._environment.looked_ahead else (text, places)
 
     def _answer_by_itself(self, conversation: Sequence[Message], number: int, whole: str) -> tuple[int, int]:
         before = conversation[:number]
@@ -172,19 +179,26 @@ def _most_characters(conversation: Sequence[Message]) -> int:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """The environment of transformers, without chance; it counts what is written, and where marks stand in that."""
+    """The environment of transformers, without chance; it counts what is written, and where marks stand in that.
+
+    `looked_ahead`: whether a loop was asked for what is behind the message that it is at.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.written, self.marks = 0, list[tuple[int, int]]()
+        self.written, self.marks, self.looked_ahead = 0, list[tuple[int, int]](), False
         self.filters |= {"tojson": _tojson, "random": _refusing("random")}
         self.globals |= {"raise_exception": _raise, "dict": _Dict(), "namespace": _Namespace}
         self.globals |= {"strftime_now": NO_DATE, "lipsum": _refusing("lipsum")}
 
     def begin(self) -> list[str]:
         """Count from 0 again; returns what is written, to be filled."""
-        self.written, self.marks = 0, []
+        self.written, self.marks, self.looked_ahead = 0, [], False
         return []
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self.looked_ahead |= isinstance(obj, LoopContext) and attribute not in OF_ONE_MESSAGE
+        return super().getattr(obj, attribute)
 
 
 class _Marks(Extension):

@@ -26,6 +26,10 @@ QWEN = """{%- if tools %}
         {%- if (loop.index0 == 0) or (messages[loop.index0 - 1].role != "tool") %}
             {{- '<|im_start|>user' }}
         {%- endif %}
+        {{- '\\n<tool_response>\\n' }}{{- message.content }}{{- '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}
+            {{- '<|im_end|>\\n' }}
+        {%- endif %}
     {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}
@@ -80,6 +84,13 @@ OTHERS = {
     "marked": MARKED,
     "looks ahead": "{% for m in messages %}SAYS"
     "{% if loop.last and add_generation_prompt %}{{ '<|a|>' }}{% endif %}{% endfor %}",
+    "looks ahead in one turn": "{% set ms = messages[1:] if messages[0].role == 'system' else messages %}{% for m in ms %}"
+    "{% if '1' in m.content and ms[loop.index0 + 1] is defined %}{% endif %}"
+    "{{ '[I]' + m.content + '[/I]' if m.role == 'user' else m.content + eos_token }}{% endfor %}",
+    "looks ahead by a slice": "{% for m in messages %}{% if '1' in m.content %}{% set next = messages[loop.index:] | first %}"
+    "{% endif %}{{ '[I]' + m.content + '[/I]' if m.role == 'user' else m.content + eos_token }}{% endfor %}",
+    "looks ahead by the loop": "{% for m in messages %}{% if '1' in m.content and loop.nextitem %}{% endif %}"
+    "{{ '[I]' + m.content + '[/I]' if m.role == 'user' else m.content + eos_token }}{% endfor %}",
     "numbers backwards": "{% for m in messages %}{{ loop.revindex ~ m.content ~ eos_token }}{% endfor %}" + ASKS,
     "counts": "{{ messages | length }}{% for m in messages %}{{ m.content + eos_token }}{% endfor %}" + ASKS,
     "says how many at the end": "{% for m in messages %}SAYS{% endfor %}"

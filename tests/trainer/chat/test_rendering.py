@@ -138,6 +138,22 @@ def test_a_template_without_bound_is_ended_and_the_next_conversation_is_written(
         assert renderer.write(other) == expected
 
 
+@pytest.mark.parametrize(
+    "source", ["{% break %}", "{{ 10**5000 }}", "{% for a in 'ab' %}" * 25 + "{% endfor %}" * 25, "{% if %}"]
+)
+def test_a_template_that_cannot_be_compiled_is_refused(renderers: Callable[..., Renderer], source: str) -> None:
+    with pytest.raises(Refused, match="the chat template cannot be read: "):
+        renderers(source).write(ASKED)
+
+
+def test_half_a_character_is_refused() -> None:
+    """JSON may spell one, which no tokenizer takes."""
+    halves = [Template("{{ '\\ud83d' }}" + LINEAR["chatml"], SPECIAL), Template(LINEAR["chatml"], SPECIAL)]
+    for template, said in zip(halves, ("This.", "\udc00"), strict=True):
+        with pytest.raises(Refused, match="half of a character, which cannot be tokenized"):
+            template.write([Message("user", "What?"), Message("assistant", said)])
+
+
 def test_what_a_template_is_asked_to_write_ends_with_the_command(renderers: Callable[..., Renderer]) -> None:
     """A stop does not wait until the template has come to its bound."""
     renderer = renderers(ENDLESS)
