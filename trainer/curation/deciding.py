@@ -152,6 +152,7 @@ class Deciding:
         from trainer.curation.near import compare, find_compared, forget_ngrams, gather, keep_compared, parts_of
 
         if (known := find_compared(self.store, folder, near)) is not None:
+            forget_ngrams(self.store, folder, near)  # of a pass that was broken off before it came to that
             return known
         sharing = self.sharing(folder, near.bands, NEAR)
         candidates = np.zeros(self.numbering.total, np.bool_)
@@ -168,7 +169,7 @@ class Deciding:
             if (known := find_compared(self.store, folder, near)) is None:
                 raise
             found = known  # another curation of the same text was faster, and cleared away
-        forget_ngrams(self.store, parts)
+        forget_ngrams(self.store, folder, near)
         return found
 
     def _drop(self, reason: str, found: Duplicates) -> None:

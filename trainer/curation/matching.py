@@ -1,7 +1,8 @@
 """How text is compared with evaluation sets: what a person would call the same sentence has the same words.
 
-HTML tags, accents, characters that are not seen and hyphens between letters (also at the end of a line) do not count. Entities,
-ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø, stand for the plain characters that they mean.
+HTML tags, accents, underscores around words, characters that are not seen and hyphens between letters (also at the end of a
+line) do not count. Entities, ligatures, full width, curly apostrophes, fractions, and letters such as ß and ø, stand for the
+plain characters that they mean.
 """
 
 import html
@@ -23,7 +24,7 @@ from trainer.curation.characters import (
 )
 from trainer.curation.texts import Texts, starts_of
 
-FORMAT = 2
+FORMAT = 3
 """Raised when other texts match."""
 
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -32,6 +33,9 @@ TAG = re.compile(
     r"(?:\s++[A-Za-z_:@][\w:.@-]*+(?:\s*+=\s*+(?:\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>=`]++))?+)*+\s*+/?)>"
 )
 """A tag as HTML has it: `i <n; i++` is none. No part is read twice, whatever the text."""
+
+EMPHASIS = re.compile(r"(?<!\w)_++|(?<!_)_++(?!\w)")
+"""Underscores before and after words, as in Markdown; those within, as in `file_name`, are part of a word."""
 
 LETTERS = {"ø": "o", "ł": "l", "đ": "d", "ħ": "h", "ı": "i", "æ": "ae", "œ": "oe", "þ": "th", "ð": "d"}
 PLAIN = {**LETTERS, **dict.fromkeys("‘’‛ʻʼ´′", "'")}
@@ -48,7 +52,7 @@ WITH_FORMS = ((0x80, 0x33FF), (0xA000, 0xABFF), (0xF900, 0x1FFFF), (0x2F800, 0x2
 
 
 def matching(texts: Texts) -> Texts:
-    """Texts without tags and entities, in the normal form NFC; the same object if they have none and are in it."""
+    """Texts without tags, entities and emphasis, in the normal form NFC; the same object if nothing changes."""
     plain = [_plain(text) for text in texts.strings]
     if all(one is other for one, other in zip(plain, texts.strings, strict=True)):
         return texts
@@ -67,7 +71,9 @@ def _plain(text: str) -> str:
         text = FRACTION.sub(lambda found: f" {unicodedata.normalize('NFKD', found[0])} ", text)
     if not unicodedata.is_normalized("NFC", text):
         text = unicodedata.normalize("NFC", text)
-    return TAG.sub(" ", text) if "<" in text else text
+    if "<" in text:
+        text = TAG.sub(" ", text)
+    return EMPHASIS.sub("", text) if "_" in text else text
 
 
 @cache

@@ -72,9 +72,7 @@ def parts_of(folder: str, near: NearConfig, units: Sequence[Numbered], candidate
     for number, each in enumerate(units):
         rows = np.flatnonzero(candidates[each.documents])
         if len(rows):
-            found.append(
-                Part(each.unit, each.counts, rows, each.documents[rows], f"{folder}/ngrams-{_bounds(near)}-{number:05d}")
-            )
+            found.append(Part(each.unit, each.counts, rows, each.documents[rows], f"{folder}/{_ngrams_of(near)}{number:05d}"))
     return found
 
 
@@ -217,11 +215,16 @@ def keep_compared(store: Store, folder: str, near: NearConfig, found: Compared) 
     write_arrays(store, _result(folder, near), {**found.duplicates._asdict(), COUNTS: counts})
 
 
-def forget_ngrams(store: Store, parts: Sequence[Part]) -> None:
+def forget_ngrams(store: Store, folder: str, near: NearConfig) -> None:
     """Delete the n-grams, which may take as much room as the text, when they have been compared."""
-    for part in parts:
-        for key in [*_files(store, part), _index(part)]:
-            store.delete(key)
+    for name in store.names(folder):
+        if name.startswith(_ngrams_of(near)):
+            store.delete(f"{folder}/{name}")
+
+
+def _ngrams_of(near: NearConfig) -> str:
+    """How the names of all files of n-grams begin."""
+    return f"ngrams-{_bounds(near)}-"
 
 
 def _result(folder: str, near: NearConfig) -> str:

@@ -199,7 +199,7 @@ class Decided:
         if NEAR not in self.reasons:
             return [0] * (len(BINS) - 1)
         near = own.reasons[own.duplicates] == self.reasons.index(NEAR)
-        return [int(count) for count in np.histogram(own.similarity[near].astype(np.float64), BINS)[0]]
+        return [int(count) for count in np.histogram(own.similarity[near], np.array(BINS, np.float32))[0]]
 
     def warnings(self) -> Iterator[str]:
         """What may be wrong with the decisions, a sentence each."""

@@ -208,6 +208,24 @@ def test_another_curation_with_other_bounds_may_end_while_documents_are_compared
     assert not list(Path(jobs[0].store).rglob("ngrams-*"))
 
 
+def test_nothing_stays_of_n_grams_if_a_pass_is_broken_off_right_before_they_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [" ".join(prose(seed, 80)) for seed in range(6)]
+    path = write_documents(tmp_path / "a.jsonl", [*texts, *(f"{text} otherwise" for text in texts)])
+    job = curated_job(tmp_path / "store", {"one": str(path)}, {"near": {}})
+
+    def break_off(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("trainer.curation.near.forget_ngrams", break_off)
+        decide(job)
+    assert list(Path(job.store).rglob("ngrams-*"))
+    assert len(originals_of(job, decide(job).key, "one")) == 6
+    assert not list(Path(job.store).rglob("ngrams-*"))
+
+
 @pytest.mark.parametrize("change", ["flip", "lose"])
 def test_n_grams_that_are_damaged_or_gone_are_gathered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
