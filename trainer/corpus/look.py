@@ -12,6 +12,7 @@ from trainer.common.formats import count, plural
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.pieces import Piece
+from trainer.corpus.raw_files import open_raw
 from trainer.corpus.readers import read_head
 
 log = logging.getLogger(__name__)
@@ -84,10 +85,17 @@ def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
                 break
     if nulls > max(MOST_NULLS * characters, FEW_NULLS):
         utf16 = alternating > 0.5 * characters
-        like = "as in UTF-16 without a byte order mark" if utf16 else "as in a binary file"
-        convert = "convert it, such as by `iconv -f UTF-16LE -t UTF-8`, or leave" if utf16 else "leave"
+        like = "as in UTF-16 without a byte order mark" if utf16 else "as in a binary file, or in UTF-16"
+        convert = f"convert it, such as by `iconv -f {_utf16(path)} -t UTF-8`, or leave" if utf16 else "convert it, or leave"
         raise CorpusError(
             f"corpus {corpus.name!r}: {path}: of its first {count(characters)} characters, {nulls / characters:.0%} are "
             f"NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
         )
     return documents
+
+
+def _utf16(path: str) -> str:
+    """Which order of bytes a file in UTF-16 has whose letters are Latin: in big-endian order, the first byte of each is 0."""
+    with open_raw(path) as file:
+        head = file.read(HEAD_BYTES)
+    return "UTF-16BE" if head[::2].count(0) > head[1::2].count(0) else "UTF-16LE"

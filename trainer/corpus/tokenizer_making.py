@@ -30,8 +30,8 @@ from trainer.store.storage import Store
 log = logging.getLogger(__name__)
 
 FORMAT = 2
-SAMPLE_BLOCK = 8192
-"""Bytes a text that the BPE trainer is given at a time: its memory grows with the longest."""
+SAMPLE_BLOCK, LONGEST_BLOCK = 8192, 2**16
+"""About how many bytes of a text the BPE trainer is given at a time, and at most: its memory grows with the longest."""
 
 Texts = Sequence[tuple[Reader, Sequence[Piece]]]
 """The pieces of each corpus, and how they are read."""
@@ -154,12 +154,26 @@ def _sample(texts: Texts, sample_bytes: int, used: list[str], advance: Callable[
             used.append(f"{reader.corpus.name}/{piece.key}#{piece.index}")
             for document in reader.read(piece, bad.add):
                 for block in blocks_of(document.text, SAMPLE_BLOCK):
-                    yield block.decode()
+                    yield from _short_blocks(block)
                 taken += len(document.text)
                 advance(len(document.text))
                 if taken >= share:
                     require_same(piece, reader.corpus)
                     break
+
+
+def _short_blocks(block: bytes) -> Iterator[str]:
+    """A block without line ends in shorter ones: cut before a space, where the trainer cuts too, or within a word as long."""
+    start = 0
+    while len(block) - start > LONGEST_BLOCK:
+        end = block.rfind(b" ", start + 1, start + LONGEST_BLOCK)
+        if end < 0:
+            end = start + LONGEST_BLOCK
+            while block[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+        yield block[start:end].decode()
+        start = end
+    yield block[start:].decode()
 
 
 def spread(pieces: Sequence[Piece]) -> list[Piece]:

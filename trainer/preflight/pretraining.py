@@ -43,6 +43,9 @@ from trainer.training.runtime import check_devices, planned_ranks
 from trainer.training.step import make_schedule
 from trainer.training.tracking import check_trackers
 
+NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
+"""What is counted of a corpus without shards."""
+
 TRIED_AT_ONCE = 150_000_000
 """Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
 
@@ -173,7 +176,8 @@ def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
 
 
 def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
-    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), None)
+    left_out = NOTHING if manifests else None  # once the data is prepared, a corpus without shards is all duplicates
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), left_out)
     return CorpusPreview(
         name=corpus.name,
         files=len(files),

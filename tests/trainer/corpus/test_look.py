@@ -39,13 +39,14 @@ def refusal(data: bytes, path: Path, **options: Any) -> str:
         (NOISE.randbytes(100_000), "is not valid UTF-8"),
         (TEXT.encode("utf-16"), "is UTF-16, by its byte order mark; convert it to UTF-8, such as by `iconv -f UTF-16"),
         (TEXT.encode("utf-32"), "is UTF-32"),
-        (TEXT.encode("utf-16-le"), "% are NUL, as in UTF-16 without a byte order mark; expected text"),
-        (TEXT.encode("utf-16-be"), "as in UTF-16 without a byte order mark"),
+        (TEXT.encode("utf-16-le"), "convert it, such as by `iconv -f UTF-16LE -t UTF-8`, or leave"),
+        (TEXT.encode("utf-16-be"), "convert it, such as by `iconv -f UTF-16BE -t UTF-8`, or leave"),
+        (("и так далее " * 900).encode("utf-16-le"), "% are NUL, as in a binary file, or in UTF-16; expected text"),
         ("Grüße\n".encode("latin-1") * 100, "byte 2 (0xfc) is not valid UTF-8"),
-        (b"\0\0\0\7" * 9000, "are NUL, as in a binary file"),
+        (b"\0\0\0\7" * 9000, "are NUL, as in a binary file, or"),
         (gzip.compress(NOISE.randbytes(9000)), "is packed by gzip; give it a name that ends in .gz"),
     ],
-    ids=["noise", "utf-16", "utf-32", "utf-16-le", "utf-16-be", "latin-1", "nulls", "gzip"],
+    ids=["noise", "utf-16", "utf-32", "utf-16-le", "utf-16-be", "utf-16 of Russian", "latin-1", "nulls", "gzip"],
 )
 @pytest.mark.parametrize("form", ["text", "source", "lines"])
 def test_what_is_no_text_is_named_with_what_to_do(data: bytes, says: str, form: str, tmp_path: Path) -> None:

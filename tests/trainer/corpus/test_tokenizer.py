@@ -16,6 +16,7 @@ from tests.trainer.raw_files import WHOLE, docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
 from trainer.common.errors import TokenizerError
 from trainer.config.corpora import DataConfig
+from trainer.corpus import tokenizer_making
 from trainer.corpus.decisions import Reader
 from trainer.corpus.sources import find_pieces
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
@@ -68,6 +69,28 @@ def test_training_twice_gives_the_same_bytes(text: Path, tmp_path: Path) -> None
     first, second = make(one, data), make(two, data)
     assert first == second
     assert files_of(one, first) == files_of(two, second)
+
+
+def test_a_long_line_is_given_to_the_trainer_in_short_blocks_that_train_the_same_tokenizer(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = " ".join(" ".join(path.read_text(encoding="utf-8").split()) for path in sorted(text.iterdir()))
+    for path in text.iterdir():
+        path.unlink()
+    (text / "a.txt").write_text(line, encoding="utf-8")
+    made = []
+    for name, longest in (("whole", 2**30), ("short", 499)):
+        monkeypatch.setattr(tokenizer_making, "LONGEST_BLOCK", longest)
+        store = Store(str(tmp_path / name))
+        made.append(files_of(store, make(store, data_of(text, TRAINED))))
+    assert len(line.encode()) > 10 * 499 and made[0] == made[1]
+
+
+def test_a_text_without_spaces_is_cut_between_characters() -> None:
+    text = "aß日𝄞" * 9000
+    blocks = list(tokenizer_making._short_blocks(text.encode()))
+    assert "".join(blocks) == text and len(blocks) == 2
+    assert max(len(block.encode()) for block in blocks) <= tokenizer_making.LONGEST_BLOCK
 
 
 def test_a_trained_tokenizer_has_its_size_its_end_token_and_every_byte(text: Path, empty_store: Store) -> None:
