@@ -93,13 +93,7 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
             require_examples(data, split, scan, scan.codes != BAD)
         train = scans[TRAIN]
         labels = KINDS[data.task].find(data, train.values, named, _labels_given(data, train))
-        splits = {}
-        for split, scan in scans.items():
-            meant, good = read_labels(data, labels, split, scan)
-            if scan.bad.count:
-                log.warning("data set %s, %s split: skipped %s", data.name, split, scan.bad.describe())
-            require_examples(data, split, scan, good)
-            splits[split] = LabelledSplit(data, scan.parts, good, meant, scan.bad)
+        splits = {split: read_split(data, labels, split, scan) for split, scan in scans.items()}
         if data.classes is None and data.label_columns is None and named is None:
             whole = splits[TRAIN]
             require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
@@ -119,6 +113,18 @@ def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Pr
             )  # fmt: skip
         order = [split for split in (TRAIN, VALIDATION, TEST) if split in splits]
         yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
+
+
+def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> LabelledSplit:
+    """The good rows of a split with what their labels mean; of others, which were skipped, a warning tells.
+
+    Raises `RecordError` for a label that means nothing and may not be skipped, `CorpusError` if nothing is left.
+    """
+    meant, good = read_labels(data, labels, split, scan)
+    if scan.bad.count:
+        log.warning("data set %s, %s split: skipped %s", data.name, split, scan.bad.describe())
+    require_examples(data, split, scan, good)
+    return LabelledSplit(data, scan.parts, good, meant, scan.bad)
 
 
 def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:

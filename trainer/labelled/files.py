@@ -10,7 +10,7 @@ from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.blocks import unlabelled, write_split
 from trainer.labelled.checks import check_columns
-from trainer.labelled.data import LabelledSplit, read_labels, require_examples
+from trainer.labelled.data import read_split, require_examples
 from trainer.labelled.encoded import ENDING, EncodedSet, open_rows
 from trainer.labelled.encoded_splits import open_split
 from trainer.labelled.label_kinds import KINDS
@@ -35,13 +35,12 @@ def encode_files(
             scan = scan_rows(data, TEST, parts, False, bar.advance)
         require_examples(data, TEST, scan, scan.codes != BAD)
         labels = KINDS[data.task].find(data, scan.values, None, len(scan.codes))
-        meant, good = read_labels(data, labels, TEST, scan)
-        require_examples(data, TEST, scan, good)
-        if unlabelled(meant).all():
+        split = read_split(data, labels, TEST, scan)
+        labelled = int((~unlabelled(split.labels)).sum())
+        if not labelled:
             names = ", ".join(part.name for part in parts)
             raise CorpusError(f"{names}: no example has a label, so that nothing can be measured; `predict` predicts them")
         path = Path(folder, f"{TEST}{ENDING}")
-        split = LabelledSplit(data, parts, good, meant, scan.bad)
         with progress.bar(f"encode {data.name}", len(split), "example") as bar:
             figures = write_split(path, split, encoder, data.name, bar.advance)
         details = {
@@ -53,7 +52,7 @@ def encode_files(
             "max_length": encoder.max_length,
             "pad_id": encoder.pad_id,
             "vocab_size": encoder.vocab_size,
-            "splits": {TEST: {**figures, **scan.bad.told(), "labelled": int((~unlabelled(meant)).sum())}},
+            "splits": {TEST: {**figures, **scan.bad.told(), "labelled": labelled}},
             "source": {
                 "identity": source.identity[TRAIN],
                 "validation_cut": False,

@@ -19,6 +19,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measuring import evaluate_any
 from trainer.records.evaluations import FinetuneEvaluation
+from trainer.records.seals import read_sealed, write_sealed
 from trainer.runs.references import References
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
@@ -125,6 +126,24 @@ def test_a_finished_classifier_is_measured_on_new_labelled_files_without_its_tra
     assert measure(run, "pairs", labelled=[path]) == result.model_copy(update={"reused": True})
     written(tmp_path / f"new.{ending}", as_jsonl(rows[1:]) if ending == "jsonl" else as_csv(rows[1:]))
     assert measure(run, "pairs", labelled=[path]).fingerprint != result.fingerprint
+
+
+def test_rows_of_new_files_that_are_skipped_are_told(
+    run: Finished, pairs: Path, tmp_path: Path, runtime: Runtime, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run may let some be skipped; its evaluation says which it has not measured."""
+    rows = [json.loads(line) for line in (pairs / "train.jsonl").read_text().splitlines()][40:50]
+    path = written(
+        tmp_path / "new.jsonl", as_jsonl([{**rows[0], "label": "maybe"}, {**rows[1], "label": "perhaps"}, *rows[2:]])
+    )
+    store, config = Store(str(run.store)), f"{run.run}/config.json"
+    said = read_sealed(store, config)
+    assert said is not None
+    said["job"]["data"]["max_bad_records"] = 5
+    write_sealed(store, config, said)
+    result = measure(run, "pairs", labelled=[path])
+    assert sum(each.support for each in result.classification["test"].classes) == 8
+    assert "skipped 2 bad records" in caplog.text and "'maybe' is no class" in caplog.text
 
 
 def test_files_that_a_classifier_cannot_be_measured_on_are_refused(
