@@ -30,8 +30,11 @@ class LocalFiles:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.kept = (root, root / STAGING)
-        """What is there as long as the store is, once it was there."""
+
+    def lasting(self, key: str) -> list[Path]:
+        """What is there as long as the store is, once it was there: of a folder right in it that is a link, on both disks."""
+        top = self.root / key.partition("/")[0]
+        return [folder / inside for folder in [self.root, *([top] if os.path.islink(top) else [])] for inside in ("", STAGING)]
 
     def exists(self, key: str) -> bool:
         return self.at(key).exists()
@@ -189,8 +192,8 @@ class LocalFiles:
         return target
 
     def make_folder(self, folder: Path) -> None:
-        """Make a folder of the store, with those above it, but not the root of a store that was there before."""
-        if away := roots.find_away(*self.kept):
+        """Make a folder of the store, with those above it, but not what is away of a store that was there before."""
+        if away := roots.find_away(*self.lasting(folder.relative_to(self.root).as_posix())):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(away))
         if folder == self.root:
             folder.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ _seen: set[str] = set()
 
 def see(*folders: Path) -> None:
     """Remember of folders that they are there."""
-    _seen.update(folder for folder in map(str, folders) if folder not in _seen and os.path.isdir(folder))
+    _seen.update(folder for folder in map(os.path.normpath, folders) if folder not in _seen and os.path.isdir(folder))
 
 
 def seen() -> list[str]:
@@ -30,14 +30,15 @@ def remember(folders: Iterable[str]) -> None:
     _seen.update(folders)
 
 
-def forget(*folders: Path) -> None:
-    """Begin again: what is not there is made."""
-    _seen.difference_update(map(str, folders))
+def forget(root: Path) -> None:
+    """Begin again: what is not there of a store is made."""
+    own = os.path.normpath(root)
+    _seen.difference_update([each for each in _seen if each == own or each.startswith(f"{own}{os.sep}")])
 
 
 def find_away(*folders: Path) -> Path | None:
     """The first of the folders that was there, and is not now."""
-    return next((folder for folder in folders if str(folder) in _seen and not _is_there(folder)), None)
+    return next((folder for folder in folders if os.path.normpath(folder) in _seen and not _is_there(folder)), None)
 
 
 def _is_there(folder: Path) -> bool:

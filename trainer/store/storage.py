@@ -235,6 +235,7 @@ class Store:
         """
         with self._explained("write", STAGING):
             base = self._base_for(key)
+        with self._explained("write", STAGING if self.local is None else base.relative_to(self.local).as_posix()):
             self.files.make_folder(base)
             folder = PrivateFolder(base)
         try:
@@ -271,7 +272,7 @@ class Store:
         """Raise `StorageError` unless a file can be written and removed: a job begins with it, and a new store too."""
         try:
             if self.local is not None:  # where a private folder is swept after a kill
-                roots.forget(self.local, self._base)
+                roots.forget(self.local)
                 with self.staging() as folder, self._explained("write", STAGING, len(PROBE)):
                     (folder / "probe").write_bytes(PROBE)
                 return
@@ -344,10 +345,9 @@ class Store:
 
     def _require_not_away(self, key: str, error: Exception | None = None) -> None:
         """Raise `StorageError` if a local store, or the folder right in it that a link leads to, was there, and is not now."""
-        if self.local is None:
+        if not isinstance(self.files, LocalFiles):
             return
-        top = self.local / key.partition("/")[0]
-        folders = [self.local, self._base, *([top] if os.path.islink(top) else [])]
+        folders = self.files.lasting(key)
         if away := roots.find_away(*folders):
             said = f"the store {self.url} is away: {away} was there before, and is not now"
             raise StorageError(f"{said}; put it back, or mount its disk, and the work goes on", passes=True) from error

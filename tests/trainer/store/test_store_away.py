@@ -99,6 +99,30 @@ def test_a_folder_on_another_disk_is_away_where_its_link_leads_nowhere(tmp_path:
     assert store.read_bytes("runs/x/config.json") == b"{}"
 
 
+@pytest.mark.parametrize("use", ["exists", "names", "write", "create", "staging"])
+def test_a_folder_on_another_disk_is_away_where_its_mount_point_is_empty(tmp_path: Path, use: str) -> None:
+    (tmp_path / "disk").mkdir()
+    store = Store(str(tmp_path / "store"))
+    store.write_bytes("shards/y", b"1")
+    (tmp_path / "store" / "runs").symlink_to(tmp_path / "disk")
+    store.write_bytes("runs/x/config.json", b"{}")
+    (tmp_path / "disk").rename(tmp_path / "elsewhere")
+    (tmp_path / "disk").mkdir()
+    uses = {**USES, "staging": lambda store: store.staging(key="runs/x").__enter__()}
+    with pytest.raises(StorageError, match=r"is away: .*runs/.staging was there") as error:
+        uses[use](store)
+    assert error.value.passes and not any((tmp_path / "disk").iterdir())
+    (tmp_path / "disk").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "disk")
+    assert store.read_bytes("runs/x/config.json") == b"{}"
+
+
+def test_a_store_by_another_spelling_is_the_same(tmp_path: Path) -> None:
+    Store(str(tmp_path / "store")).write_bytes("runs/x", b"1")
+    with moved(tmp_path / "store"), pytest.raises(StorageError, match="is away"):
+        Store(f"{tmp_path}/store/../store").write_bytes("runs/x", b"1")
+
+
 def test_a_job_begins_a_new_store_where_there_is_none(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "deep" / "store"))
     for _ in range(2):
