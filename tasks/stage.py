@@ -64,9 +64,9 @@ def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> di
     """Pass on what the child says until it ends; returns its error or result event."""
     outcome: dict[str, Any] = {}
     for line in said:
-        plain, event = _event(line)
-        if plain.strip():
-            logger.info("%s", plain.rstrip())
+        event, others = _event(line)
+        for each in others:
+            logger.info("%s", each)
         match event.pop("event", None):
             case "progress":
                 show(Update(**event))
@@ -83,13 +83,14 @@ def _follow(said: IO[str], show: Callable[[Update], None], logger: Logger) -> di
     return outcome
 
 
-def _event(line: str) -> tuple[str, dict[str, Any]]:
-    """A line's event, and what a library printed before it that did not end its line, or in place of one."""
-    plain, begin, rest = line.partition('{"event":')
+def _event(line: str) -> tuple[dict[str, Any], list[str]]:
+    """A line's event, and what libraries printed in the same line before and after it, or in place of one."""
+    before, begin, rest = line.partition('{"event":')
     try:
-        return plain, json.loads(begin + rest) if begin else {}
+        event, end = json.JSONDecoder().raw_decode(begin + rest) if begin else ({}, 0)
     except ValueError:
-        return line, {}
+        before, event, end = line, {}, len(begin + rest)
+    return event, [each.strip() for each in (before, (begin + rest)[end:]) if each.strip()]
 
 
 def _result(name: str, status: int, outcome: dict[str, Any]) -> dict[str, Any]:

@@ -65,6 +65,7 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
     Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can have,
     without a token, and if the hub refuses, `StorageError` if it cannot be reached.
     """
+    _check_name(repo)
     run = find_run(store, model)
     manifest = final_manifest(store, run)
     if manifest is None:
@@ -72,7 +73,6 @@ def push(store: Store, model: str, repo: str, private: bool = False, dry: bool =
     files = {record.name: record.size for record in manifest.files}
     if CARD not in files:
         raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
-    _check_name(repo)
     require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
     _require_reachable_base(store, run, manifest)
     if dry:

@@ -24,10 +24,11 @@ from tests.trainer.raw_files import docstrings
 from trainer.common.errors import EXIT_BAD_INPUT
 
 EACH = """
-import contextlib, io, json, sys
+import contextlib, io, json, logging, sys
 from flows.command import main
 for words in json.load(sys.stdin):
     said = io.StringIO()
+    logging.root.handlers.clear()  # which the command before has directed to what it said
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
             main(words)
@@ -161,6 +162,46 @@ TABLE = [
     Wrong("minutes", "run job.yaml 'engine={kind: ray, resize_seconds: 10min}'", "found '10min'; in seconds that is 600"),
     Wrong("minutes for steps", "run job.yaml training.max_steps=10min", "found '10min'; it is a plain number, without a unit"),
     Wrong("thousands", "run job.yaml training.max_steps=10k", "found '10k'; written out that is 10000"),
+    Wrong("a tenth of the steps", "run job.yaml training.warmup_steps=10%", "expected a whole number, found '10%'"),
+    Wrong("a decimal comma", "run job.yaml training.learning_rate=1,5", "expected a number, found '1,5'"),
+    Wrong(
+        "an option without a value",
+        "run job.yaml --training.max_steps --dry-run",
+        "settings are given as key=value, without dashes: training.max_steps=…",
+    ),
+    # What may be meant, and probably is not: said before anything starts.
+    Wrong(
+        "a learning rate of 100",
+        "run job.yaml training.learning_rate=100 --dry-run",
+        "training.learning_rate is 100, which is high: the loss will probably diverge; with adamw, 1e-05 to 0.01 is usual",
+        0,
+    ),
+    Wrong(
+        "a learning rate of 5 for a classifier",
+        "finetune labelled.yaml training.learning_rate=5 --dry-run",
+        "training.learning_rate is 5, which is high: the loss will probably diverge; with adamw, 1e-06 to 0.005 is usual",
+        0,
+    ),
+    Wrong(
+        "fsdp on one process",
+        "run job.yaml training.sharding=fsdp --dry-run",
+        "training.sharding is fsdp with one process: nothing is divided",
+        0,
+    ),
+    Wrong(
+        "one class only",
+        "finetune labelled.yaml data.train=[one.csv] data.classes=[a,b] --dry-run",
+        "every example of the train split has the class 'a'",
+        0,
+    ),
+    # Names and addresses.
+    Wrong("push without an owner", "push store text my-model --dry-run", "'my-model' does not say whose repository that is"),
+    Wrong("a run that there is none of", "compare store pretrian-1 pretrian-2", "did you mean 'pretrain-00000000'?"),
+    Wrong(
+        "a password in an address",
+        "run job.yaml store=s3://key:secret@bucket/store --dry-run",
+        "'s3://***@bucket/store' holds credentials",
+    ),
     # Sizes.
     Wrong(
         "a model that is too large",
@@ -191,10 +232,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{' '.join(text.split()).replace(',', '').replace(chr(34), '') or '-'},{n % 2}\n"
         for n, text in enumerate(docstrings(40))
     )
+    (folder / "store" / "runs" / "pretrain-00000000").mkdir(parents=True)
     (folder / "good.txt").write_text(TEXT)
     (folder / "good.csv").write_text(f"text,label\n{rows}")
     (folder / "semicolons.csv").write_text(f"text,label\n{rows}".replace(",", ";"))
     (folder / "labels.csv").write_text(f"body,label\n{rows}")
+    (folder / "one.csv").write_text("text,label\n" + "".join(f"text {n},a\n" for n in range(40)))
     (folder / "empty.csv").write_text("text,label\ngood,1\n,0\n")
     (folder / "lists.jsonl").write_text((json.dumps({"text": ["a", "b"]}) + "\n") * 9)
     (folder / "random.txt").write_bytes(NOISE.randbytes(50_000))

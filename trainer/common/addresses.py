@@ -18,21 +18,24 @@ WITHIN = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]+://[^\s'\"<>]+")
 """An address, or a chain, in a text. It begins where a word does, so that a long word is read only once."""
 
 WEB = ("http", "https")
-"""Where a user without a password may be a token."""
+"""Where a user without a password may be a token, unless it is the one that code hosts give everybody."""
+
+ANYBODY = ("git", "anonymous")
 
 WITHOUT_PASSWORDS = {"file", "local", "memory", "github", "git", "hf"}
 """Where a colon and an @ mean something else: a drive, or a repository and its revision."""
 
-QUERY = re.compile(r"([?&;])([^=?&;#]+)=([^&;#]+)")
+QUERY = re.compile(r"([?&;#])([^=?&;#]+)=([^&;#]+)")
 
 SECRET = re.compile(
-    r"(?:signature|credential|secret|password|passwd|api[-_]?key|access[-_]?key(?:[-_]?id)?|rlkey|authkey)$|^(?:sig|pwd)$",
+    r"(?:signature|credential|secret|password|passwd|api[-_]?key|access[-_]?key(?:[-_]?id)?|rlkey|authkey|session(?:[-_]?id)?"
+    r"|(?:access|auth|security|session|refresh|id)[-_]?token)$|^(?:sig|pwd|pass|jwt)$",
     re.IGNORECASE,
 )
 """What a query says of who asks, as the signed addresses of S3, Google and Azure do."""
 
-MAYBE_SECRET, LONG = re.compile(r"token$|^(?:key|auth)$", re.IGNORECASE), 16
-"""What may be anything, like the number of a page, unless its value has so many characters."""
+MAYBE_SECRET, LONG = re.compile(r"(?<!page)(?<!page[-_])(?<!next[-_])(?<!next)token$|^(?:key|auth|code)$", re.IGNORECASE), 16
+"""What may be anything, like the number of a version, unless its value has so many characters."""
 
 INSTEAD = (
     "leave them out, and give them where the store's own tools look for them: environment variables such as AWS_ACCESS_KEY_ID "
@@ -68,7 +71,9 @@ def _has_password(scheme: str, path: str) -> bool:
     first = path.split("/", 1)[0]
     user, _, password = first.rpartition("@")[0].partition(":")
     if "@" in first:
-        return scheme.endswith(WEB) or (scheme not in WITHOUT_PASSWORDS and bool(password) and user != "anonymous")
+        if scheme.endswith(WEB) and (password or user not in ANYBODY):
+            return True
+        return scheme not in WITHOUT_PASSWORDS and bool(password) and user != "anonymous"
     _, _, password = first.partition(":")
     is_name = scheme in WITHOUT_PASSWORDS or first.startswith(("[", "arn:"))
     return bool(password) and not password.isdecimal() and not is_name

@@ -143,6 +143,9 @@ class FirstRankFailed(RankLost):
 class Preempted(Exception):
     """A stage was asked to stop, and can be continued; training has saved its state at a step boundary."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redacted(message))
+
 
 def in_one_line(error: "ValidationError") -> str:
     """What is wrong with a record that was read back, as `files.0.size: Input should be greater than or equal to 0`."""

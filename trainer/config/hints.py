@@ -1,13 +1,13 @@
 """What was probably meant by a key that no schema has, or by a number with a unit."""
 
 import difflib
-import math
 import re
 from collections.abc import Iterator, Sequence
 from typing import get_origin
 
 from pydantic import BaseModel
 
+from trainer.common.addresses import redacted
 from trainer.config.field_types import schemas_in
 
 OTHER_NAMES = {
@@ -40,7 +40,7 @@ OTHER_NAMES = {
 MOST_MEANT = 2
 """Fields that a message proposes at most."""
 
-AMOUNT = re.compile(r"\s*(\d[\d_,]*(?:\.\d+)?(?:e\d+)?)\s*([A-Za-z%]*)\s*")
+AMOUNT = re.compile(r"\s*(\d[\d_]*(?:,\d{3})*(?:\.\d+)?(?:e\d+)?)\s*([A-Za-z%]*)\s*")
 BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
     "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
@@ -74,26 +74,31 @@ def setting_of_option(schemas: Sequence[type[BaseModel]], words: Sequence[str], 
         found = [path for path in paths if path == re.sub(r"\.\d+(?=\.|$)", ".0", key)]
         if meant := [key] if found else meant_by(schemas, key, []):
             following = words[number + 1 : number + 2]
-            return f"{meant[0]}={value if equals else following[0] if following else '…'}"
+            given = value if equals else next((each for each in following if not each.startswith("--")), "…")
+            return f"{meant[0]}={redacted(given)}"
     return None
 
 
-def amount_hint(field: str, value: str) -> str:
-    """How a number with a unit is written in a field, whose name tells its own unit."""
+def amount_hint(field: str, value: str, whole: bool) -> str:
+    """How a number with a unit is written in a field, whose name tells its own unit, and which may take whole numbers only."""
     if not (match := AMOUNT.fullmatch(value)):
         return ""
     number, unit = float(match[1].replace(",", "").replace("_", "")), match[2].lower()
-    if math.isinf(number * max(BYTES.values())):
-        return ""  # more than any field takes, and than can be written out
     if "bytes" in field and unit in BYTES:
-        binary = f" ({match[1]} {unit[0].upper()}iB: {_plain(number * BYTES[f'{unit[0]}ib'])})" if unit[0] in "kmgt" else ""
-        return f"; in bytes that is {_plain(number * BYTES[unit])}{binary if 'ib' not in unit else ''}"
+        told = _told("in bytes", number * BYTES[unit], whole)
+        binary = _plain(number * BYTES[f"{unit[0]}ib"]) if told and unit[0] in "kmgt" and "ib" not in unit else None
+        return f"{told} ({match[1]} {unit[0].upper()}iB: {binary})" if binary else told
     for own, seconds in (("seconds", 1), ("minutes", 60), ("hours", 3600), ("days", 86400)):
         if own in field and unit in SECONDS:
-            return f"; in {own} that is {_plain(number * SECONDS[unit] / seconds)}"
+            return _told(f"in {own}", number * SECONDS[unit] / seconds, whole)
     if unit in COUNTS:
-        return f"; written out that is {_plain(number * COUNTS[unit])}"
+        return _told("written out", number * COUNTS[unit], whole)
     return "; it is a plain number, without a unit" if unit in SECONDS or unit in BYTES else ""
+
+
+def _told(how: str, amount: float, whole: bool) -> str:
+    """The amount as it is to be written; nothing if the field does not take it, or it is more than any field does."""
+    return f"; {how} that is {_plain(amount)}" if amount < 2**53 and (amount.is_integer() or not whole) else ""
 
 
 def _plain(number: float) -> str:

@@ -122,7 +122,8 @@ def _hint(schema: type[BaseModel], place: Place, wanted: list[str | None], probl
     if wanted == [LIST] and isinstance(value, str):
         return f"; a list of one is [{_cut(value)}]"
     if isinstance(value, str) and {INTEGER, NUMBER} & set(wanted):
-        return amount_hint(next((key for key in reversed(place) if isinstance(key, str)), ""), value)
+        field = next((key for key in reversed(place) if isinstance(key, str)), "")
+        return amount_hint(field, value, whole=NUMBER not in wanted)
     if problem["type"].startswith("model_"):
         return f"; known keys are {', '.join(_fields_at(schema, place))}"
     return ""

@@ -48,5 +48,5 @@ def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
-        for each in value.values() if isinstance(value, dict) else value:
+        for each in [*value, *value.values()] if isinstance(value, dict) else value:
             yield from _texts_in(each)

@@ -91,7 +91,10 @@ def make_run(
     if isinstance(training, TrainingConfig) and training.packing == "best_fit":
         settings["packing"] = {"best_fit": PACKING}
     if training.optimizer == "muon":
-        settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
+        muon = training.muon or MuonConfig()
+        settings["muon"] = one_spelling(muon.model_dump())
+        if muon.adjust_lr == "original":
+            settings["muon"]["rates_by"] = "inputs and outputs"  # once by columns and rows, which GPT-2's weights have turned
     if settings.get("locality", 0) is None:
         del settings["locality"]  # the order that there was before there was a choice
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}

@@ -28,6 +28,7 @@ from trainer.runs.run import (
     TrainingJob,
     check_begun,
     claim_run,
+    final_form,
     final_manifest,
     finished_run,
     note_untrained,
@@ -130,8 +131,7 @@ def _train(
 ) -> tuple[PreTrainedModel, TrainState]:
     training, accelerator, plan = job.training, runtime.accelerator, workload.plan
     checkpoint = runtime.on_first(lambda: find_checkpoint(store, run.key, run.fingerprint, plan.total_steps))
-    if checkpoint is None:
-        runtime.on_first(lambda: _tell_retrained(store, run))
+    runtime.on_first(lambda: _tell_published_again(store, run, checkpoint))
     folder = patiently(lambda: fetch_artifact(store, f"{run.key}/{checkpoint}", CHECKPOINT_KIND)) if checkpoint else None
     if folder and (computed := read_computed(folder)):
         keep_threads(computed, runtime)
@@ -185,10 +185,18 @@ def _train(
     return model, state
 
 
-def _tell_retrained(store: Store, run: Run) -> None:
-    """Warn that a run is trained again whose final model is not as it is asked for, if no checkpoint is left to make it of."""
-    with suppress(ArtifactError):  # of a damaged one there was a word already
-        if final_manifest(store, run.key) is not None:
+def _tell_published_again(store: Store, run: Run, checkpoint: str | None) -> None:
+    """Warn that a published final model is replaced by another form of it, or that no checkpoint is left to make it of."""
+    with suppress(ArtifactError):  # a warning tells of a damaged one already
+        final = final_manifest(store, run.key)
+        if final is None:
+            return
+        if (form := final_form(final)) != run.form:
+            log.warning(
+                "%s is published again in the form %s, in place of %s: whoever reads it, such as the champion of a name, gets "
+                "that form", store.path(f"{run.key}/{FINAL}"), run.form, form,
+            )  # fmt: skip
+        if checkpoint is None:
             log.warning("%s has no checkpoint left to publish its final model from: it is trained again", store.path(run.key))
 
 

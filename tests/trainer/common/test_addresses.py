@@ -7,7 +7,9 @@ import pytest
 from tests.processes import start_module
 from tests.support import small_values, write_config
 from trainer.common.addresses import check_address, redacted
+from trainer.common.errors import Preempted
 from trainer.config.evaluation import EvaluationConfig
+from trainer.config.models import ModelConfig
 
 STORE = "s3://AKIA:h0pe@bucket/prefix"
 
@@ -29,6 +31,12 @@ SECRETS = [
     "https://host/a?x%2DAmz%2DSignature=h0pe",
     "zip://a.csv::s3://AKIA:h0pe@bucket/a.zip",
     "https://host/a?api_key=h0pe",
+    "https://host/a#access_token=h0pe",
+    "https://host/a?X-Amz-Security-Token=h0pe",
+    "https://host/a?pass=h0pe",
+    "https://host/a?jwt=h0pe",
+    "https://host/a?code=h0pe-h0pe-h0pe-h0pe",
+    "https://host/a;jsessionid=h0pe",
     "https://host/a?AWSAccessKeyId=AKh0pe&Signature=h0pe&Expires=1",
 ]
 
@@ -39,6 +47,8 @@ PLAIN = [
     "github://org:repo@main/x", "zip://a.csv::abfs://c@account/x", "http://[::1]:9000/a@b", "file://C:/x@y",
     "s3://arn:aws:s3:eu-west-1:123456789012:accesspoint/my/a@b", "ftp://anonymous:anonymous@h/x",
     "https://host/a?key=validation", "https://host/a?auth=none", "https://host/a?page_token=2",
+    "https://host/a?pageToken=CAUQAA12345678901234", "https://host/a?next_token=CAUQAA12345678901234",
+    "git+https://git@github.com/a/b", "https://host/a?code=python", "https://host/page#section=2",
 ]  # fmt: skip
 
 
@@ -66,6 +76,15 @@ def test_texts_of_a_job_may_hold_any_address() -> None:
     assert job.prompts == ["https://user:password@host"]
 
 
+def test_the_keys_of_a_mapping_are_no_place_for_credentials_either() -> None:
+    with pytest.raises(ValueError, match="holds credentials"):
+        ModelConfig(config={"https://user:h0pe@host": 1})
+
+
+def test_a_stop_tells_no_credentials() -> None:
+    assert str(Preempted(f"{STORE} is away")) == "s3://***@bucket/prefix is away"
+
+
 def test_a_long_word_is_read_once() -> None:
     text = f"{'ACGT' * 500_000} s3://AKIA:h0pe@bucket"  # takes an hour if it is read again from each letter
     assert redacted(text).endswith("ACGT s3://***@bucket")
@@ -78,6 +97,7 @@ def test_a_long_word_is_read_once() -> None:
         ("trainer", ["{config}", f"store={STORE}"]),
         ("trainer", ["{config}", 'data.corpora.0.paths=["https://host/a.txt?X-Amz-Signature=h0pe"]']),
         ("flows.command", ["run", "{config}", f"store={STORE}", "--dry-run"]),
+        ("flows.command", ["run", "{config}", "--store", STORE]),
         ("flows.command", ["gc", STORE]),
         ("flows.command", ["lineage", STORE, "run"]),
     ],
@@ -87,6 +107,7 @@ def test_credentials_are_said_and_written_nowhere(module: str, words: list[str],
     environment = {"PREFECT_HOME": str(tmp_path / "prefect"), "HEADRACE_CACHE": str(tmp_path / "cache")}
     given = [word.format(config=config) for word in words]
     ended = start_module(tmp_path / "said", module, *given, env=environment).wait()
-    assert ended.status == 2 and "holds credentials" in ended.stderr, ended
+    says = "without dashes: store=s3://***@bucket/prefix" if "--store" in words else "holds credentials"
+    assert ended.status == 2 and says in ended.stderr, ended
     assert "h0pe" not in ended.stdout + ended.stderr
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"h0pe" in path.read_bytes()]
