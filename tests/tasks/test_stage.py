@@ -76,7 +76,7 @@ def test_bad_input_is_raised_as_the_stages_own_error(raw: Path, tmp_path: Path) 
 
 
 def test_an_error_in_a_worker_of_a_stage_is_raised_as_it_is(raw: Path, tmp_path: Path) -> None:
-    (tmp_path / "bad.py").write_bytes(b"a = 1\n" * 2**18 + b"\xff\n")  # behind what is looked at before work starts
+    (tmp_path / "bad.py").write_bytes(b"a = b\n" * 2**18 + b"\xff\n")  # behind what is looked at before work starts
     values = small_values(raw, tmp_path / "store")
     job = {key: values[key] for key in ("store", "name", "data")}
     tokenizer = run("tokenizer", {"job": job})
