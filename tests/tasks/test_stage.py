@@ -85,6 +85,14 @@ def test_an_error_in_a_worker_of_a_stage_is_raised_as_it_is(raw: Path, tmp_path:
         run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
 
 
+def test_what_a_library_prints_in_the_line_of_an_event_is_told_apart() -> None:
+    event = {"event": "result", "a": 1}
+    line = '{"event":"result","a":1}'
+    assert tasks.stage._event(f"before {line}after\n") == (event, ["before", "after"])
+    assert tasks.stage._event(f"{line}\n") == (event, [])
+    assert tasks.stage._event('{"event":"resul\n') == ({}, ['{"event":"resul'])
+
+
 def test_an_error_that_is_nobodys_fault_is_a_crash_with_its_trace(tmp_path: Path) -> None:
     with pytest.raises(StageCrashed, match="ended with status 1: ValidationError") as caught:
         run("tokenizer", {"job": 5})
