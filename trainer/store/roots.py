@@ -33,7 +33,7 @@ def remember(folders: Iterable[str]) -> None:
 def forget(root: Path) -> None:
     """Begin again: what is not there of a store is made."""
     own = os.path.normpath(root)
-    _seen.difference_update([each for each in _seen if each == own or each.startswith(f"{own}{os.sep}")])
+    _seen.difference_update([each for each in seen() if each == own or each.startswith(f"{own}{os.sep}")])
 
 
 def find_away(*folders: Path) -> Path | None:
