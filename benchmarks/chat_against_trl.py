@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.chats import MARKED, chat_job, chat_model, write_chats
-from trainer.chat.encoding import encode_conversations
 from trainer.common.progress import silent
 from trainer.kinds.training import train
+from trainer.pipelines.steps import here
 from trainer.runs.records import read_records
 from trainer.store.storage import Store
 from trainer.workloads.chat import Chat
@@ -43,7 +43,7 @@ def losses_of_headrace(chats: Path, model: Path, store: Path) -> tuple[list[floa
     changes = {"training__epochs": None, "training__max_steps": STEPS, "training__global_batch": BATCH}
     job = chat_job(chats, store, model, **changes, data__packing=False, training__learning_rate=RATE)
     run = train(job, silent())
-    work = Chat(job, Store(job.store), encode_conversations(job, silent()).key, 1)
+    work = Chat(job, Store(job.store), here(silent())("encode-chat", job).key, 1)
     assert work.plan.steps_per_epoch > STEPS, "trl goes through the conversations once"
     order = [int(example) for step in range(STEPS) for example in work.order.examples(step)]
     return [each["loss"] for each in read_records(Store(job.store), run.key) if each["kind"] == "train"], order

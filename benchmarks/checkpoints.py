@@ -12,7 +12,8 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver
@@ -38,7 +39,7 @@ def share_of_stalls(folder: Path) -> tuple[float, list[float]]:
 def compare_with_blocking(folder: Path) -> list[float]:
     """The stall of our save over that of `save_pretrained` and `torch.save` of the same state, in turn."""
     bench = job(folder, MODEL)
-    data = prepare(bench.preparation(), silent())
+    data = prepare(bench.preparation(), here(silent()))
     store = Store(bench.store)
     model = Pretraining(bench, store, data, 1).load_model(None)
     optimizer = make_optimizer(model, bench.training)

@@ -19,7 +19,8 @@ from trainer.common.progress import silent
 from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.shards import is_held_out
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 from trainer.records.seals import require_sealed
 from trainer.sample_corpora import all_docstrings, standard_modules
 from trainer.sample_planted import FRENCH, GERMAN, as_lines
@@ -97,7 +98,7 @@ def main(steps: int) -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         write_texts(folder)
-        clean = prepare(job_of(folder, "clean", "clean", 1, steps, None).preparation(), silent()).shards[0].key
+        clean = prepare(job_of(folder, "clean", "clean", 1, steps, None).preparation(), here(silent())).shards[0].key
         pairs = []
         for seed in SEEDS:
             dirty = loss_of(folder, job_of(folder, f"dirty-{seed}", "dirty", seed, steps, None), clean)

@@ -19,8 +19,8 @@ from typing import Any
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
-from trainer.curation.curating import curate
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 from trainer.store.verified import RACY_SECONDS
 
 PAIRS = 3
@@ -179,12 +179,10 @@ def main(python: str | None) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["curate"]:
-        curate(load_job(PrepareJob, sys.argv[2]), silent())
+        here(silent())("curate", load_job(PrepareJob, sys.argv[2]))
     elif sys.argv[1:2] == ["tokenizer"]:
-        from trainer.corpus.preparation import prepare_tokenizer
-
-        prepare_tokenizer(load_job(PrepareJob, sys.argv[2]), silent())
+        here(silent())("tokenizer", load_job(PrepareJob, sys.argv[2]))
     elif sys.argv[1:2] == ["prepare"]:
-        prepare(load_job(PrepareJob, sys.argv[2]), silent())
+        prepare(load_job(PrepareJob, sys.argv[2]), here(silent()))
     else:
         main(sys.argv[1] if len(sys.argv) > 1 else None)

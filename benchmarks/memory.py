@@ -16,7 +16,8 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
 """Layers and channels."""
@@ -72,7 +73,7 @@ def main() -> None:
                 folder, {**model, "n_positions": 256, "vocab_size": 8192}, max_steps=STEPS, save_every=SAVED, global_batch=4,
                 micro_batch=4, log_every=1, warmup_steps=1,
             ).model_copy(update={"run": size})  # fmt: skip
-            prepare(bench.preparation(), silent())
+            prepare(bench.preparation(), here(silent()))
             config = folder / f"{size}.json"
             config.write_text(bench.model_dump_json())
             figure = float(subprocess.check_output([sys.executable, "-c", FIGURE, config], text=True).split()[-1])

@@ -18,8 +18,8 @@ from pathlib import Path
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import open_decisions, read_decisions
-from trainer.curation.curating import curate
 from trainer.curation.plan import EXACT, NEAR
+from trainer.pipelines.steps import here
 from trainer.store.storage import Store
 
 TEXT = re.compile(r"\.(pyi?|txt|md|rst|html?|[ch]|[1-9][a-z]*\.gz)$")
@@ -78,7 +78,7 @@ def measure(name: str, corpus: dict[str, object], store: Path) -> None:
     job = PrepareJob.model_validate({"store": str(store), "data": {**data, "curation": curation}})
     near = job.data.curation.near if job.data.curation else None
     assert near is not None
-    key = curate(job, silent()).key
+    key = here(silent())("curate", job).key
     reasons = [None, *read_decisions(Store(job.store), key).details["reasons"]]
     found = open_decisions(Store(job.store), key, "it")
     exact, alike = (found.reasons == reasons.index(reason) for reason in (EXACT, NEAR))

@@ -7,7 +7,8 @@ from pathlib import Path
 from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 
 PAIRS = 3
 STEPS = 60
@@ -26,7 +27,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         folder = Path(name)
         raw_corpora(folder / "raw")
-        prepare(job(folder).preparation(), silent())
+        prepare(job(folder).preparation(), here(silent()))
         ratios = [
             tokens_per_second(folder, "flows.train_model", f"flow-{pair}")
             / tokens_per_second(folder, "trainer", f"bare-{pair}")

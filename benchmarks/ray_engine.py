@@ -98,7 +98,7 @@ def tokenize(folder: Path, name: str, engine: dict[str, Any]) -> float:
     job = {"store": str(folder / "tokens" / name), "data": {**data, "workers": CORES}, "engine": engine}
     tokenizer = stage("tokenizer", {"job": job})
     begun = time.perf_counter()
-    stage("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
+    stage("tokenize", {"job": job, "corpus": "code", "tokenizer": tokenizer})
     return time.perf_counter() - begun
 
 
@@ -118,7 +118,7 @@ def train(folder: Path, name: str, engine: dict[str, Any], data: dict[str, Any])
     }  # fmt: skip
     preparation = {key: job[key] for key in ("store", "data")}
     tokenizer = stage("tokenizer", {"job": preparation})
-    shards = stage("corpus", {"job": preparation, "name": "code", "tokenizer_key": tokenizer["key"]})
+    shards = stage("tokenize", {"job": preparation, "corpus": "code", "tokenizer": tokenizer})
     begun = time.perf_counter()
     made = stage("train", {"job": job, "data": {"tokenizer": tokenizer, "shards": [shards]}}, CORES, engine)
     whole = time.perf_counter() - begun

@@ -13,7 +13,8 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 
 ROUNDS = 3
 LATE = 1_000_000
@@ -71,7 +72,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         raw_corpora(Path(name, "raw"))
         bench = job(Path(name), max_steps=2 * LATE, log_every=1, save_every=1).model_copy(update={"run": "bench"})
-        prepare(bench.preparation(), silent())
+        prepare(bench.preparation(), here(silent()))
         run = Path(bench.store, "runs", "bench")
         fresh, resumed = [], []
         for _ in range(ROUNDS):

@@ -22,7 +22,8 @@ from tests.s3 import BUCKET, S3Server, s3_server
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.shard_files import ShardFiles
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 from trainer.store.block_sums import write_sums
 from trainer.store.manifest import digest_file
 from trainer.store.remote import UPLOADS
@@ -58,7 +59,7 @@ def compare_training(folder: Path, server: S3Server) -> list[float]:
     """Tokens a second of whole trainings from S3, each with an empty cache, over those from a local disk."""
     local, remote = job(folder, max_steps=STEPS, log_every=5), _on(server, folder, max_steps=STEPS, log_every=5)
     for each in (local, remote):
-        prepare(each.preparation(), silent())
+        prepare(each.preparation(), here(silent()))
     ratios = []
     for pair in range(TRAINING_PAIRS):
         os.environ["HEADRACE_CACHE"] = str(folder / f"cold-{pair}")

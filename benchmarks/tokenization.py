@@ -11,8 +11,8 @@ from pathlib import Path
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import prepare_tokenizer
-from trainer.curation.preparing import prepare
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 
 PAIRS = 3
 COPIES = 8
@@ -75,11 +75,11 @@ def main() -> None:
         (folder / "raw").mkdir()
         size = write_raw(folder / "raw")
         first = load_job(PrepareJob, str(write_job(folder, "store")))
-        tokenizer = f"{first.store}/{prepare_tokenizer(first, silent()).key}/tokenizer.json"
+        tokenizer = f"{first.store}/{here(silent())('tokenizer', first).key}/tokenizer.json"
 
         def commands(number: int) -> tuple[list[str], list[str]]:
             path = write_job(folder, f"store-{number}")
-            prepare_tokenizer(load_job(PrepareJob, str(path)), silent())
+            here(silent())("tokenizer", load_job(PrepareJob, str(path)))
             shutil.rmtree(folder / f"store-{number}" / "cache")  # where the look for the tokenizer is remembered
             own = ["-m", "benchmarks.tokenization"]
             return [*own, "headrace", str(path)], [*own, "datasets", tokenizer, str(folder / "raw"), f"{folder}/{number}"]
@@ -96,7 +96,7 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["headrace"]:
-        prepare(load_job(PrepareJob, sys.argv[2]), silent())
+        prepare(load_job(PrepareJob, sys.argv[2]), here(silent()))
     elif sys.argv[1:2] == ["datasets"]:
         with_datasets(*sys.argv[2:])
     else:

@@ -21,12 +21,13 @@ from trainer.common.progress import Bar, silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.tokenizer import load_tokenizer
-from trainer.curation.preparing import prepare
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.order.batches import batches_from
 from trainer.order.dataset import Dataset, open_dataset, read_batch
 from trainer.order.plan import make_plan
+from trainer.pipelines.preparing import prepare
+from trainer.pipelines.steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion, TrainState
 from trainer.training.compiling import compile_objective
@@ -115,7 +116,7 @@ class WindowList(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 def compare(folder: Path, compiled: bool) -> None:
     """Train both in turn and print the figures."""
     bench = job(folder, max_steps=FAR, log_every=STEPS, compile=compiled)
-    data = prepare(bench.preparation(), silent())
+    data = prepare(bench.preparation(), here(silent()))
     store = Store(bench.store)
     plan = make_plan(bench.training, shard_manifests(store, data), 1)
     dataset = open_dataset(store, data, bench.training, plan, 1)

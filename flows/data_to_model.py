@@ -10,13 +10,14 @@ from tasks.evaluation import evaluate
 from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from tasks.planning import plan_steps, preflight
-from tasks.preparation import prepare
+from tasks.preparation import as_task
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
+from trainer.pipelines.preparing import prepare
 from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.harness import HarnessResult
 from trainer.records.results import Outcome
@@ -32,7 +33,7 @@ def data_to_model(
     checked = preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
 
     preparation = job.preparation()
-    data = prepare(preparation)
+    data = prepare(preparation, as_task)
 
     plan = plan_steps(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()

@@ -76,19 +76,20 @@ def _foretell_evaluation(job: EvaluateJob) -> Foretold:
 
 def _foretell_predictions(job: PredictJob) -> Foretold:
     """What would be predicted, of texts and a model that are looked at, or that it is predicted already."""
-    from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
+    from trainer.evaluation.predicted import describe, find_predictions, identify_predictions, predictions_step
 
     store = Store(job.store)
     wanted = identify_predictions(store, job)
-    made = find_predictions(store, job, wanted)
+    step = predictions_step(store, job, wanted)
+    made = find_predictions(step)
     files = sum(map(len, wanted.source.parts.values()))
-    record = {"key": wanted.key, "model": job.model, "files": files, "made": made}
+    record = {"key": step.key, "model": job.model, "files": files, "made": made}
     if made is not None:
         return Foretold([describe(store, made)], record)
     with loading():
         from trainer.preflight.predicting import look_at_texts
     found = look_at_texts(job, wanted, for_people())
-    told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(wanted.key)}"
+    told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(step.key)}"
     return Foretold([*found.lines(), told], {**record, "found": found})
 
 

@@ -6,11 +6,11 @@ from typing import Annotated
 from prefect import flow
 
 from flows.forms import FIRST, SettingsOf
-from tasks.encoding import encode
 from tasks.evaluation import evaluate_run
 from tasks.harness import measure_harness
 from tasks.opening import open_flow
 from tasks.planning import finetune_preflight, plan_finetuning
+from tasks.preparation import as_task
 from tasks.promotion import consider
 from tasks.reporting import report
 from tasks.training import train
@@ -33,7 +33,7 @@ def finetune(
     """Encode, plan the steps, train, evaluate, report, promote; whatever is done already is found in the store and reused."""
     job = open_flow(job, set)
     checked = finetune_preflight(job)  # kept to the end: Prefect draws its graph by the identity of objects
-    data = encode(job, return_state=True).result()
+    data = as_task(tuning_of(job).encode, job)
     plan = plan_finetuning(job, data, checked.ranks)
     run = train(job, data, plan, return_state=True).result()
     evaluation = evaluate_run(job, data, run.key, checked.ranks, return_state=True, wait_for=[run]).result()

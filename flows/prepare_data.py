@@ -7,10 +7,11 @@ from prefect import flow
 
 from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
-from tasks.preparation import prepare
+from tasks.preparation import as_task
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import PreparedData
+from trainer.pipelines.preparing import prepare
 
 
 @flow(name="prepare-data", flow_run_name="{job.name}", log_prints=True)
@@ -19,7 +20,7 @@ def prepare_data(
     set: Annotated[Overrides, SettingsOf(PrepareJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> PreparedData:
     """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is reused."""
-    return prepare(open_flow(job, set))
+    return prepare(open_flow(job, set), as_task)
 
 
 if __name__ == "__main__":

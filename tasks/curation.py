@@ -6,7 +6,7 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import worth_retrying
-from tasks.tokenization import as_result, run_publishing
+from tasks.tokenization import as_result, run_step
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import read_decisions
 from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
@@ -18,7 +18,7 @@ from trainer.store.storage import Store
 @patient()
 def curate(job: PrepareJob) -> ArtifactRef:
     """Decide about each document of the raw text, unless that is published and intact."""
-    made = run_publishing("curate", {"job": job.model_dump(mode="json")})
+    made = run_step("curate", job)
     details = read_decisions(Store(job.store), made.key).details
     told = "\n\n".join([describe_decisions(details), *decision_warnings(details)])
     create_table_artifact(decision_rows(details), key="curation", description=told)

@@ -5,9 +5,8 @@ from prefect.cache_policies import NO_CACHE
 
 from tasks.patience import patient
 from tasks.showing import worth_retrying
-from tasks.tokenization import as_result, run_publishing, show_skipped
+from tasks.tokenization import as_result, run_step, show_skipped
 from trainer.config.chat import TunedJob
-from trainer.kinds.table import tuning_of
 from trainer.labelled.encoded import encoded_details
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -15,8 +14,8 @@ from trainer.store.storage import Store
 
 @task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
 @patient()
-def encode(job: TunedJob) -> ArtifactRef:
-    """Read, check and encode labelled data or conversations, unless they are published and intact."""
-    made = run_publishing(tuning_of(job).encode, {"job": job.model_dump(mode="json")})
+def encode(job: TunedJob, step: str) -> ArtifactRef:
+    """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and intact."""
+    made = run_step(step, job)
     show_skipped(encoded_details(Store(job.store), made.key))
     return as_result(made)

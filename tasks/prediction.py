@@ -10,7 +10,7 @@ from tasks.stage import run_stage
 from tasks.tokenization import show_skipped
 from tasks.turns import DEVICES, turn
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.predicted import describe, find_predictions, identify_predictions
+from trainer.evaluation.predicted import describe, find_predictions, identify_predictions, predictions_step
 from trainer.records.results import PredictedTexts
 from trainer.store.storage import Store
 
@@ -20,7 +20,7 @@ from trainer.store.storage import Store
 def predict_texts(job: PredictJob) -> PredictedTexts:
     """Predict each text, unless that is published and intact."""
     logger, store = TaskLogger(), Store(job.store)
-    made = find_predictions(store, job, identify_predictions(store, job))
+    made = find_predictions(predictions_step(store, job, identify_predictions(store, job)))
     if made is None:
         with turn(DEVICES), showing() as show:
             made = PredictedTexts(**run_stage("predict", {"job": job.model_dump(mode="json")}, show, logger, job.processes))

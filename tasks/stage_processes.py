@@ -14,7 +14,7 @@ from typing import IO
 from tasks.forked_stages import CannotFork, ForkedStage, fitting_server
 from trainer.common.errors import ConfigError
 from trainer.common.stopping import blocked_stops
-from trainer.stages import STAGES
+from trainer.stages import MODULES
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subpro
     Raises `ConfigError` for a choice that there is not, and `Preempted` if this process is asked to stop meanwhile.
     """
     if forks():
-        module = STAGES[name][0] if ranks == 1 and engine == "local" else "trainer.child"
+        module = MODULES[name] if ranks == 1 and engine == "local" else "trainer.child"
         try:
             return ForkedStage(fitting_server(), module, request)
         except CannotFork as reason:
@@ -49,7 +49,7 @@ def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subpro
 def load_early(name: str) -> None:
     """Begin to load a stage's libraries, if stages are forked: while this process loads its own."""
     if forks():
-        fitting_server().ask(STAGES[name][0])
+        fitting_server().ask(MODULES[name])
 
 
 def forks() -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
+from pydantic import BaseModel
 
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
@@ -21,7 +22,7 @@ from trainer.store.storage import Store
 @patient()
 def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Train or take the tokenizer, unless it is published and intact."""
-    return publish("tokenizer", {"job": job.model_dump(mode="json"), "decisions_key": decisions and decisions.key})
+    return as_result(run_step("tokenizer", job, decisions=decisions))
 
 
 @task(
@@ -35,16 +36,10 @@ def prepare_tokenizer(job: PrepareJob, decisions: ArtifactRef | None = None) -> 
 @patient()
 def tokenize_corpus(job: PrepareJob, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None) -> ArtifactRef:
     """Tokenize the documents of one corpus that stay into shards, unless they are published and intact."""
-    arguments = {"job": job.model_dump(mode="json"), "name": corpus, "tokenizer_key": tokenizer.key}
-    made = run_publishing("corpus", {**arguments, "decisions_key": decisions and decisions.key})
+    made = run_step("tokenize", job, corpus=corpus, tokenizer=tokenizer, decisions=decisions)
     (manifest,) = shard_manifests(Store(job.store), PreparedData(tokenizer=tokenizer, shards=[made]))
     show_skipped(manifest.details)
     return as_result(made)
-
-
-def publish(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
-    """Run a stage that publishes an artifact, or finds it published: what a task returns."""
-    return as_result(run_publishing(stage, arguments))
 
 
 def show_skipped(details: dict[str, Any]) -> None:
@@ -53,11 +48,12 @@ def show_skipped(details: dict[str, Any]) -> None:
         create_table_artifact(rows, key="skipped-records", description="bad records that were skipped; three are named")
 
 
-def run_publishing(stage: str, arguments: dict[str, Any]) -> ArtifactRef:
-    """Run a stage that publishes an artifact, or finds it published, and say which."""
-    logger = TaskLogger()
+def run_step(name: str, job: Any, **made: Any) -> ArtifactRef:
+    """Have a step's artifact made, or found, and say which."""
+    logger, arguments = TaskLogger(), {"job": job, **made}
+    plain = {key: each.model_dump(mode="json") if isinstance(each, BaseModel) else each for key, each in arguments.items()}
     with turn(TOKENIZATION), showing() as show:
-        ref = ArtifactRef(**run_stage(stage, arguments, show, logger))
+        ref = ArtifactRef(**run_stage(name, plain, show, logger))
     if ref.reused:
         logger.info("reused %s: made from the same inputs", ref.key)
     else:

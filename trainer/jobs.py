@@ -18,6 +18,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
 from trainer.config.runs import PromotionConfig
 from trainer.kinds.table import kind_of, load_training_job
+from trainer.pipelines.steps import here
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.harness import HarnessResult
 from trainer.records.results import Remeasured
@@ -59,7 +60,7 @@ def _train(job: TrainingJob) -> str:
     kind = kind_of(job)
     checked = runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
     runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
-    data = runtime.on_first(lambda: kind.prepare(job, progress))
+    data = runtime.on_first(lambda: kind.prepare(job, here(progress)))
     return_freed_memory()
     run = train_run(job, progress, data)
     return_freed_memory()

@@ -1,20 +1,18 @@
-"""The stages by name, for the process that a task starts; each module is imported only when its stage runs."""
+"""What a process that a task starts is asked for by name: a step, or a stage that publishes no artifact of its own."""
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pydantic import validate_call
 
+from trainer.pipelines.steps import STEPS, make_named
+
 STAGES: dict[str, tuple[str, str]] = {
     "preflight": ("trainer.preflight.pretraining", "preflight"),
-    "curate": ("trainer.curation.curating", "curate"),
-    "tokenizer": ("trainer.corpus.preparation", "prepare_tokenizer"),
-    "corpus": ("trainer.corpus.preparation", "prepare_corpus"),
     "finetune-preflight": ("trainer.preflight.finetuning", "finetune_preflight"),
     "chat-preflight": ("trainer.preflight.chat", "chat_preflight"),
-    "encode-chat": ("trainer.chat.encoding", "encode_conversations"),
-    "encode": ("trainer.labelled.encoding", "encode"),
     "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
@@ -24,8 +22,15 @@ STAGES: dict[str, tuple[str, str]] = {
 }
 
 
+MODULES = {name: step.module for name, step in STEPS.items()} | {name: module for name, (module, _) in STAGES.items()}
+"""The module that each is in."""
+
+
 def stage(name: str) -> Callable[..., Any]:
     """A stage's function, taking its arguments as JSON-like values and validating them by its own annotations."""
+    if name in STEPS:
+        importlib.import_module(MODULES[name])
+        return partial(make_named, name)
     module, function = STAGES[name]
     plain: Callable[..., Any] = getattr(importlib.import_module(module), function)
     checked: Callable[..., Any] = validate_call(config={"arbitrary_types_allowed": True})(plain)

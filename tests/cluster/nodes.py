@@ -125,7 +125,7 @@ def prepare(values: dict[str, Any]) -> dict[str, Any]:
     job = {key: values[key] for key in ("store", "name", "data", "engine") if key in values}
     tokenizer, _ = run("tokenizer", {"job": job})
     names = [corpus["name"] for corpus in values["data"]["corpora"]]
-    shards = [run("corpus", {"job": job, "name": name, "tokenizer_key": tokenizer["key"]})[0] for name in names]
+    shards = [run("tokenize", {"job": job, "corpus": name, "tokenizer": tokenizer})[0] for name in names]
     return {"tokenizer": tokenizer, "shards": shards}
 
 

@@ -162,7 +162,7 @@ def test_a_cluster_without_a_core(raw: Path, tmp_path: Path) -> None:
         job = {key: values[key] for key in ("store", "name", "data")} | {"engine": cluster.engine()}
         tokenizer, _ = run("tokenizer", {"job": job})
         with pytest.raises(DeviceError, match=r"the cluster has no core for tasks; it has .*: 0 cores, 0 GPUs"):
-            run("corpus", {"job": job, "name": "code", "tokenizer_key": tokenizer["key"]})
+            run("tokenize", {"job": job, "corpus": "code", "tokenizer": tokenizer})
     finally:
         cluster.end()
 

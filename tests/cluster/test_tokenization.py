@@ -48,7 +48,7 @@ def corpus_stage(store: Path, data: dict[str, Any], engine: dict[str, Any]) -> d
     """The arguments of the stage that makes the shards."""
     job = {"store": str(store), "name": "library", "data": data, "engine": engine}
     tokenizer, _ = run("tokenizer", {"job": job})
-    return {"job": job, "name": data["corpora"][0]["name"], "tokenizer_key": tokenizer["key"]}
+    return {"job": job, "corpus": data["corpora"][0]["name"], "tokenizer": tokenizer}
 
 
 def finished(store: Path) -> int:
@@ -67,7 +67,7 @@ def test_shards_made_by_a_cluster_are_those_made_here(nodes: Nodes, raw: Path, t
 def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
     nodes: Nodes, local: Path, library: dict[str, Any], tmp_path: Path
 ) -> None:
-    _, seen = run("corpus", corpus_stage(tmp_path, library, nodes.engine()))
+    _, seen = run("tokenize", corpus_stage(tmp_path, library, nodes.engine()))
     updates = [update for update in seen.updates if update.title == "tokenize library"]
     assert updates[-1].total is not None and updates[-1].unit == "B"
     between = [update.done for update in updates if 0 < update.done < updates[-1].total]
@@ -77,7 +77,7 @@ def test_what_a_cluster_has_done_is_shown_as_raw_bytes(
 
 def test_a_lost_nodes_shards_are_built_on_another(doomed: Nodes, local: Path, library: dict[str, Any], tmp_path: Path) -> None:
     store = tmp_path / "store"
-    running = start(tmp_path / "asked", "corpus", corpus_stage(store, library, doomed.engine()))
+    running = start(tmp_path / "asked", "tokenize", corpus_stage(store, library, doomed.engine()))
     wait_until(lambda: running.status() is not None or (finished(store) >= 2 and len(doomed.workers()) > 0))
     assert finished(store) < 7 and running.status() is None, "it was killed too late"
     doomed.kill()
@@ -95,7 +95,7 @@ def test_a_bad_record_breaks_off_the_other_shards(nodes: Nodes, library: dict[st
     corpora = [{**library["corpora"][0], "paths": [*library["corpora"][0]["paths"], f"{bad}/*.py"], "max_bad_records": 0}]
     arguments = corpus_stage(tmp_path / "store", {**library, "corpora": corpora}, nodes.engine())
     with pytest.raises(RecordError, match=r"bad\.py"):
-        run("corpus", arguments)
+        run("tokenize", arguments)
     assert finished(tmp_path / "store") < 8
     assert leftovers(tmp_path / "store") == []
 
@@ -105,7 +105,7 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
 ) -> None:
     store = tmp_path / "store"
     arguments = corpus_stage(store, library, nodes.engine())
-    running = start(tmp_path / "asked", "corpus", arguments)
+    running = start(tmp_path / "asked", "tokenize", arguments)
     wait_until(lambda: running.status() is not None or finished(store) >= 2)
     (stage,) = stages(running.pid)
     running.send(signal.SIGTERM)
@@ -113,7 +113,7 @@ def test_a_stop_breaks_off_what_runs_and_keeps_what_is_finished(
     wait_until(lambda: not alive(stage), 30.0)
     kept = finished(store)
     assert 2 <= kept < 8
-    _, seen = run("corpus", arguments)
+    _, seen = run("tokenize", arguments)
     assert any(f"{kept} of 8 shards need not be built" in line for line in seen.lines)
     assert content(store) == content(local)
 

@@ -106,8 +106,9 @@ def shard_set(store: Path) -> Path:
 def test_the_reader_of_shards_gives_the_documents_back(code: Path, tmp_path: Path) -> None:
     run(job_of(code, tmp_path, shards={"num_shards": 2}))
     folder = shard_set(tmp_path)
-    details = json.loads((folder / "manifest.json").read_text())["details"]
-    tokenizer = Tokenizer.from_file(str(folder.parents[1] / details["tokenizer"] / "tokenizer.json"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    details, made_with = manifest["details"], manifest["inputs"]["tokenizer"]["key"]
+    tokenizer = Tokenizer.from_file(str(folder.parents[1] / made_with / "tokenizer.json"))
     read = program("read_shard.py")["read_shard"]
     texts = []
     for number in range(details["num_shards"]):

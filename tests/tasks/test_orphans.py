@@ -68,7 +68,7 @@ def test_tokenization_workers_end_with_the_process_that_waits_for_them(raw: Path
     values["data"]["tokenizer"] |= {"engine": "tokenizers", "sample_bytes": 10_000}
     job = {key: values[key] for key in ("store", "name", "data")}
     tokenizer = run("tokenizer", {"job": job})
-    parent = start_parent("corpus", {"job": job, "name": "large", "tokenizer_key": tokenizer["key"]}, tmp_path, count=2)
+    parent = start_parent("tokenize", {"job": job, "corpus": "large", "tokenizer": tokenizer}, tmp_path, count=2)
     staged = tmp_path / "store" / ".staging"
     found = kill_when(parent, lambda commands: sum("spawn_main" in c for c in commands) == 2 and any(staged.glob("*/*.bin")))
     assert_all_end(found)

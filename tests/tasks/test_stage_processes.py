@@ -24,7 +24,7 @@ from tests.processes import alive, children, command_line, cores, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.stopping import heeding_stops, stop_requested
-from trainer.stages import STAGES
+from trainer.stages import MODULES
 
 REFUSED = {"job": 5}
 """Arguments that every stage refuses at once."""
@@ -69,7 +69,7 @@ def test_stages_are_forks_of_one_process_that_ends_by_itself_and_not_by_a_stop()
     assert first.returncode == 1
     for signum in (signal.SIGINT, signal.SIGTERM):  # as Ctrl-C and a cancel send them to the whole group
         os.kill(server, signum)
-    with stage("corpus") as second:
+    with stage("tokenize") as second:
         assert server_of(second) == server
     assert os.getpgid(server) == os.getpgid(0)
 
@@ -120,7 +120,7 @@ def test_what_the_server_leaves_is_stopped_and_the_next_stage_has_another() -> N
 def test_a_stage_whose_libraries_start_threads_is_a_process_of_its_own(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(STAGES, "tokenizer", ("tests.tasks.threaded", "nothing"))
+    monkeypatch.setitem(MODULES, "tokenizer", "tests.tasks.threaded")
     monkeypatch.setenv("HEADRACE_TRIED", "3")  # so that no later test has this server
     with caplog.at_level(logging.WARNING), stage() as started:
         assert isinstance(started, subprocess.Popen)
@@ -129,7 +129,7 @@ def test_a_stage_whose_libraries_start_threads_is_a_process_of_its_own(
 
 @pytest.mark.deep
 @pytest.mark.slow
-@pytest.mark.parametrize("name", once("train", *sorted(STAGES.keys() - {"train"})))
+@pytest.mark.parametrize("name", once("train", *sorted(MODULES.keys() - {"train"})))
 def test_no_stages_libraries_start_threads(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING), stage(name) as started:
         assert isinstance(started, ForkedStage), caplog.text

@@ -13,9 +13,9 @@ from tests.support import cpu_runtime, only_run, small_job, small_values, write_
 from tests.trainer.curated_runs import curated_run, run_through, write_kept_out
 from tests.trainer.labelled_data import bert_folder, gpt2_folder
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
+from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
-from trainer.curation.preparing import prepare
 from trainer.training.runtime import Runtime
 
 LONG = {

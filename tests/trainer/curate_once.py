@@ -2,10 +2,10 @@
 
 import sys
 
+from tests.trainer.made import curate
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
-from trainer.curation.curating import curate
 
 
 def main(arguments: list[str]) -> int:

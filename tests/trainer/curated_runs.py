@@ -6,9 +6,9 @@ from typing import Any
 
 from tests.processes import cores
 from tests.support import cpu_runtime, small_job
+from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.reporting import make_report

@@ -7,12 +7,12 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from tests.trainer.made import curate
 from tests.trainer.raw_files import sources
 from trainer.common.errors import PipelineError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import open_decisions, read_decisions
-from trainer.curation.curating import curate
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

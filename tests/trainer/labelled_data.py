@@ -14,13 +14,14 @@ import pyarrow.parquet as pq
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, BertConfig, GPT2Config, PretrainedConfig
 
+from tests.trainer.made import encode
 from tests.trainer.raw_files import docstrings, one_line
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import open_labelled
-from trainer.labelled.encoding import EncodedSet, open_encoded, prepare_encoded
+from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.labelled.sources import find_labelled
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -161,7 +162,7 @@ def job_of(store: Path, **options: Any) -> FinetuneJob:
 
 
 def prepared(job: FinetuneJob, model: Path) -> ArtifactRef:
-    return prepare_encoded(Store(job.store), job, model, silent())
+    return encode(job, silent(), model)
 
 
 def opened(job: FinetuneJob, model: Path) -> EncodedSet:

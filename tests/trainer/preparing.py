@@ -5,11 +5,11 @@ import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.trainer.made import prepare
 from tests.trainer.raw_files import sources
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import PreparedData
-from trainer.curation.preparing import prepare
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 

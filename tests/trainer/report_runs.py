@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support import sealed_lines
 from trainer.records.seals import write_sealed
-from trainer.store.manifest import ArtifactRef, digest_file, make_manifest, write_manifest
+from trainer.store.manifest import ArtifactRef, Input, digest_file, make_manifest, write_manifest
 from trainer.store.storage import Store
 
 HOSTILE = "<script>alert('x')</script> & \"quoted\"\n\tindented"
@@ -16,7 +16,7 @@ RUN = "runs/tiny"
 DETAILS: dict[str, dict[str, Any]] = {
     "tokenizer": {"eos_token": "<|endoftext|>", "vocab_size": 300},
     "shards": {
-        "corpus": "code", "dtype": "<u2", "block_bytes": 32768, "eos_id": 0, "vocab_size": 300, "tokenizer": "tokenizers/bpe",
+        "corpus": "code", "dtype": "<u2", "block_bytes": 32768, "eos_id": 0, "vocab_size": 300,
         "tokenizer_sha256": "0" * 64, "num_shards": 1, "shard_tokens": [0],
         "totals": dict.fromkeys(
             (
@@ -28,12 +28,12 @@ DETAILS: dict[str, dict[str, Any]] = {
     },
     "encoded": {
         "task": "classification", "classes": ["no", "yes"], "text_columns": ["text"], "label_column": "label", "pad_id": 0,
-        "vocab_size": 300, "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
+        "vocab_size": 300, "tokenizer": "", "tokenizer_sha256": "0" * 64, "splits": {}, "source": {},
     },
     "decisions": {
-        "curation": {"near": None, "transform": None}, "recipe": {}, "reading": {},
+        "curation": {"near": None, "transform": None},
         "reasons": ["exact duplicate"], "corpora": [], "first_documents": {}, "documents": 0,
-        "table": {}, "compared": None, "kept_out": None, "functions": {}, "piece_bytes": 1, "measures": [],
+        "table": {}, "compared": None, "kept_out": None, "measures": [],
     },
     "checkpoint": {"step": 1, "scores": None, "run": "0" * 16},
     "model": {"run": "0" * 16},
@@ -41,13 +41,16 @@ DETAILS: dict[str, dict[str, Any]] = {
 """The least that manifests of each kind say."""
 
 
-def publish(store: Store, key: str, kind: str, files: dict[str, bytes], details: dict) -> ArtifactRef:
+def publish(
+    store: Store, key: str, kind: str, files: dict[str, bytes], details: dict, inputs: dict[str, str] | None = None
+) -> ArtifactRef:
     details = {**DETAILS.get(kind, {}), **details}
     for name, data in files.items():
         store.write_bytes(f"{key}/{name}", data)
     records = [digest_file(store.fetch(f"{key}/{name}"), name) for name in files]
     manifest = make_manifest(kind, key.rsplit("-", 1)[-1], records, details)
-    manifest = manifest.model_copy(update={"created": "2026-01-02T03:04:05+00:00"})
+    made_from = {role: Input(key=each, content="") for role, each in (inputs or {}).items()}
+    manifest = manifest.model_copy(update={"created": "2026-01-02T03:04:05+00:00", "inputs": made_from})
     write_manifest(store, key, manifest)
     return ArtifactRef(key=key, fingerprint=manifest.fingerprint, size=manifest.size())
 

@@ -5,6 +5,8 @@ from typing import Any
 from tests.trainer.report_runs import publish
 from trainer.config.jobs import GarbageJob
 from trainer.records.seals import write_sealed
+from trainer.runs.run import runs_before
+from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.storage import Store
 from trainer.upkeep.garbage import Garbage, collect
@@ -29,8 +31,8 @@ def contents(store: Store) -> dict[str, bytes]:
     return {entry.key: store.read_bytes(entry.key) for entry in store.walk()}
 
 
-def add_tokenizer(store: Store, name: str) -> str:
-    return publish(store, f"tokenizers/{name}-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {}).key
+def add_tokenizer(store: Store, name: str, **inputs: str) -> str:
+    return publish(store, f"tokenizers/{name}-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {}, inputs).key
 
 
 def add_encoded(store: Store, name: str) -> str:
@@ -41,12 +43,12 @@ def add_decisions(store: Store, name: str, **details: Any) -> str:
     return publish(store, f"decisions/{name}-{OLD}", "decisions", {"pieces.json": b"{}"}, details).key
 
 
-def add_shards(store: Store, corpus: str, fingerprint: str = OLD, **details: Any) -> str:
+def add_shards(store: Store, corpus: str, fingerprint: str = OLD, **inputs: str) -> str:
     """A set with a tokenizer of its own; one with the fingerprint NEW is the newest of its corpus."""
     tokenizer = add_tokenizer(store, f"{corpus}-{fingerprint[0]}")
     files = {"shard-00000.bin": b"tokens", "shard-00000.idx": b"where", "shard-00000.sums": b"sums"}
-    details = {"corpus": corpus, "tokenizer": tokenizer, **details}
-    return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, details).key
+    made_from = {"tokenizer": tokenizer, **inputs}
+    return publish(store, f"shards/{corpus}-{fingerprint}", "shards", files, {"corpus": corpus}, made_from).key
 
 
 def add_superseded(store: Store, corpus: str) -> str:
@@ -59,10 +61,16 @@ def add_superseded(store: Store, corpus: str) -> str:
 def add_run(store: Store, name: str, data: str, final: bool = True, **config: Any) -> str:
     """A run that was made from shards, with their tokenizer, or from an encoded set."""
     ref: dict[str, Any] = {"key": data, "fingerprint": OLD, "size": 1}
+    inputs = {"data": Input(key=data, content="")}
     if data.startswith("shards/"):
-        ref = {"tokenizer": {"key": data.replace("shards/", "tokenizers/").replace(f"-{OLD}", f"-0-{OLD}")}, "shards": [ref]}
+        tokenizer = data.replace("shards/", "tokenizers/").replace(f"-{OLD}", f"-0-{OLD}")
+        ref = {"tokenizer": {"key": tokenizer}, "shards": [ref]}
+        inputs["tokenizer"] = Input(key=tokenizer, content="")
+    named = config.get("job", {}).get("model", {}).get("pretrained")
+    inputs |= runs_before(store, named, config.get("start"), config["fork"]["run"] if config.get("fork") else None)
     identity = {"name": name}
     record = {"fingerprint": name_of(identity), "identity": identity, "job": {}, "data": ref, "fork": None, "start": None}
+    record["inputs"] = {role: each.model_dump() for role, each in inputs.items()}
     write_sealed(store, f"runs/{name}/config.json", {**record, **config})
     store.write_bytes(f"runs/{name}/metrics.jsonl", b"{}\n")
     publish(store, f"runs/{name}/checkpoints/step-00000001", "checkpoint", {"model.safetensors": b"weights"}, {"step": 1})

@@ -1,7 +1,8 @@
-"""Conversations to their published, encoded form, unless that is in the store already."""
+"""The step that encodes conversations."""
 
 import logging
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,66 +14,39 @@ from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
-from trainer.labelled.encoded import publish_encoded
-from trainer.labelled.encoding import Recipe, find_made
+from trainer.labelled.encoding import describe_source, encoded_step, in_data
 from trainer.labelled.scan import bad_records
 from trainer.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
 from trainer.pretrained.finding import find_model
-from trainer.records.origins import without_test
-from trainer.store.manifest import ArtifactRef, digest_file, fingerprint
+from trainer.records.steps import Step, publish
+from trainer.store.manifest import Manifest, digest_file
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3
+FORMAT = 4
 
 
-def encode_conversations(job: ChatJob, progress: Progress) -> ArtifactRef:
-    """Publish the job's encoded conversations, or find them published and intact."""
-    store = Store(job.store)
-    return prepare_conversations(store, job, find_model(store, job.model.pretrained, hub=True).folder, progress)
+def encode_conversations(store: Store, job: ChatJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
+    """The step that encodes the job's conversations with the model's tokenizer.
 
-
-def find_conversations(store: Store, job: ChatJob, model_folder: str | Path) -> ArtifactRef | None:
-    """The published, intact set that the job names, or None. Raises as `prepare_conversations` does for missing input."""
-    return find_made(store, job.data.max_bad_records, locate_conversations(store, job, model_folder))
-
-
-def prepare_conversations(store: Store, job: ChatJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
-    """Encode the conversations with the model's tokenizer and publish them, or find them published and intact.
-
-    Raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot be used,
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer or a template that cannot be used,
     `ConfigError` for a context beyond the model's positions, `StorageError` if the store refuses.
     """
-    recipe = locate_conversations(store, job, model_folder)
-    if found := find_made(store, job.data.max_bad_records, recipe):
-        return found
-    store.sweep()
-    with forgetting_changed(store), store.staging(key=recipe.key) as folder:
-        recipe.encoder.save(folder)
-        counts = _write(job, recipe.source, recipe.encoder, folder, progress)
+    folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    encoder, source = load_chat_encoder(folder, job.data), find_labelled(store, job.data)
+    options = in_data({"task": job.data.task, "source": job.data.source, "context": encoder.context})
+    return encoded_step(store, job.data, source, encoder, {"format": FORMAT, **options}, partial(_build, job, progress))
+
+
+def _build(job: ChatJob, progress: Progress, step: Step, source: LabelledSource, encoder: ChatEncoder) -> Manifest:
+    with forgetting_changed(step.store), step.store.staging(key=step.key) as folder:
+        encoder.save(folder)
+        counts = _write(job, source, encoder, folder, progress)
         tell(job, counts)
-        details = _describe(job, recipe.encoder, counts)
+        details = _describe(job, encoder, counts)
         details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
-        paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
-        told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
-        details["source"] = {"identity": recipe.source.identity, **told}
-        manifest = publish_encoded(store, folder, recipe.key, details)
-    return recipe.refer(manifest.size())
-
-
-def locate_conversations(store: Store, job: ChatJob, model_folder: str | Path) -> Recipe[ChatEncoder]:
-    """Where the job's set belongs, and what it is made from; raises as `prepare_conversations` does for missing input."""
-    data = job.data
-    encoder = load_chat_encoder(model_folder, data)
-    source = find_labelled(store, data)
-    cut = data.validation_fraction if source.cut else None
-    asked = {"task": data.task, "source": data.source, "validation_fraction": cut}
-    options = {**asked, "format": FORMAT, "context": encoder.context}
-    name, trained = (
-        fingerprint([options, identity, encoder.digest]) for identity in (source.identity, without_test(source.identity))
-    )
-    return Recipe(source, encoder, f"encoded/{data.name}-{name}", trained, {**options, "tokenizer": encoder.digest})
+        return publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
 
 
 def count_conversations(job: ChatJob, source: LabelledSource, encoder: ChatEncoder, progress: Progress) -> dict[str, Counts]:

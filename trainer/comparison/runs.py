@@ -18,7 +18,7 @@ from trainer.report.account import Block
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import count_parameters, require_job
 from trainer.runs.records import read_records
-from trainer.runs.references import artifact_kind
+from trainer.runs.references import artifact_kind, artifacts_of
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
@@ -142,7 +142,7 @@ def _read(store: Store, letter: str, kinds: Sequence[ComparedKind], key: str, co
         evaluation=read_evaluation(store, key, config),
         model_config=read_listed(store, f"{model}/config.json", listed.get("config.json")) or {},
         parameters=sum(count_parameters(store, model, weights).values()) if weights else None,
-        sources=_read_sources(store, recorded.made_from(config["data"])),
+        sources=_read_sources(store, artifacts_of(config)),
     )
 
 

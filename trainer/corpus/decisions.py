@@ -28,18 +28,15 @@ from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import TRANSFORM_FORMAT, Decided, read_curated
 from trainer.corpus.pieces import Piece, is_cut_within_documents
 from trainer.corpus.readers import Document, OnBad
-from trainer.corpus.sources import reading_options
-from trainer.store.manifest import MANIFEST, REPAIR, Manifest, fingerprint, read_made, read_manifest
+from trainer.store.manifest import MANIFEST, REPAIR, ArtifactRef, Manifest, read_made, read_manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
 KIND = "decisions"
-FORMAT = 3
+FORMAT = 4
 PIECES = "pieces.json"
 LISTED = TypeAdapter(dict[str, list[Piece]])
-
-CorpusPieces = Sequence[tuple[CorpusConfig, Sequence[Piece]]]
 
 
 class CorpusDecisions(NamedTuple):
@@ -122,25 +119,10 @@ def transform_options(transform: TransformConfig | None) -> list[Any]:
     return [TRANSFORM_FORMAT, transform.model_dump()] if transform else []
 
 
-def name_decisions(data: DataConfig, corpora: CorpusPieces, outside: Any) -> tuple[str, str]:
-    """The fingerprint and the key of what is decided by this configuration; `outside` is what it names beside the raw text."""
-    assert data.curation is not None
-    texts = [[corpus.name, reading_options(corpus), identities(pieces)] for corpus, pieces in corpora]
-    name = fingerprint([decisions_recipe(data), outside, texts])
-    return name, f"decisions/text-{name}"
-
-
-def decisions_recipe(data: DataConfig) -> dict[str, Any]:
-    """The options that decisions depend on, by their places in a configuration."""
-    assert data.curation is not None
-    options = data.curation.model_dump(mode="json")
-    return {"format": FORMAT, "data.curation": options, "transformations": transform_options(data.curation.transform)}
-
-
 def decisions_behind(made: Manifest) -> list[str]:
-    """The keys of the decisions that shards were made, or a tokenizer was trained, by."""
-    named: str | list[str] | None = made.details.get("decisions")
-    return [named] if isinstance(named, str) else named or []
+    """The key of the decisions that shards were made, or a tokenizer was trained, by, if there are any."""
+    decisions = made.inputs.get("decisions")
+    return [decisions.key] if decisions else []
 
 
 def read_decisions(store: Store, key: str) -> Manifest:
@@ -151,12 +133,12 @@ def read_decisions(store: Store, key: str) -> Manifest:
     return manifest
 
 
-def corpora_left(store: Store, data: DataConfig, key: str | None) -> list[CorpusConfig]:
-    """The corpora of which documents stay, all without decisions. Another's are all duplicates of documents of these."""
-    if key is None:
+def corpora_left(store: Store, data: DataConfig, decisions: ArtifactRef | None) -> list[CorpusConfig]:
+    """The corpora of which documents stay, all while nothing is decided. Another's are all duplicates of documents of these."""
+    if decisions is None or not decisions.content:
         return data.corpora
-    kept = {name: table[0]["documents"] for name, table in read_decisions(store, key).details["table"].items()}
-    return [corpus for corpus in data.corpora if kept[corpus.name]]
+    table = read_decisions(store, decisions.key).details["table"]
+    return [corpus for corpus in data.corpora if table[corpus.name][0]["documents"]]
 
 
 def decisions_alike(store: Store, key: str, corpus: str) -> list[str]:
@@ -186,7 +168,8 @@ def _read_as(manifest: Manifest, corpus: str) -> list[Any] | None:
     told = manifest.details
     if corpus not in told["table"]:
         return None
-    return [told["curation"]["transform"], told["reading"].get(corpus), told["table"][corpus][:1]]
+    reading = manifest.recipe["data.corpora"].get(corpus)
+    return [told["curation"]["transform"], reading, told["table"][corpus][:1]]
 
 
 def open_decisions(store: Store, key: str, corpus: str) -> CorpusDecisions:

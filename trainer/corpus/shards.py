@@ -87,10 +87,11 @@ class ShardRecord(BaseModel):
 
 
 class ShardSet(NamedTuple):
-    """A published corpus: its manifest's details and the tokens of each shard."""
+    """A published corpus: the key of its tokenizer, its manifest's details, and the tokens of each shard."""
 
     key: str
     corpus: str
+    tokenizer: str
     details: dict[str, Any]
     train: ShardFiles
     validation: ShardFiles
@@ -195,7 +196,8 @@ def open_shards(store: Store, key: str) -> ShardSet:
         return ShardFiles(store, key, tokens, sums, dtype)
 
     index = [records[shard_file(TRAIN, number, "idx")] for number in range(manifest.details["num_shards"])]
-    return ShardSet(key, manifest.details["corpus"], manifest.details, files(TRAIN), files(VALIDATION), index)
+    tokenizer = manifest.inputs["tokenizer"].key
+    return ShardSet(key, manifest.details["corpus"], tokenizer, manifest.details, files(TRAIN), files(VALIDATION), index)
 
 
 class _SideWriter:

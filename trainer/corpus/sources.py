@@ -26,6 +26,9 @@ FORMAT = 3
 FILES_AT_ONCE = 32
 """Files that a thread looks at between two hand-overs, which cost as much as looking at a small file."""
 
+PIECE_BYTES = "data.shards.piece_bytes"
+"""The setting that says where files are cut: told beside a recipe, which the pieces themselves are part of."""
+
 CSV_READING = 2
 """Raised when csv files are read otherwise, so that what was made of them is not taken for what would be made now."""
 

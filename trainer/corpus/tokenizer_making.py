@@ -8,6 +8,8 @@ vocabulary must stay, or every shard would change with it. Its manifest records 
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,20 +18,34 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trainer.common.bad_records import BadRecords
 from trainer.common.errors import ArtifactError, TokenizerError
+from trainer.common.progress import Progress
 from trainer.config.corpora import DataConfig, TokenizerConfig
-from trainer.corpus.decisions import Reader
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.decisions import Reader, open_reader
+from trainer.corpus.look import files_of, look_at_text
 from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.raw_bytes import require_same
-from trainer.corpus.sources import reading_options
+from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
-from trainer.records.holds import hold_reused
-from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, publish_folder, read_manifest
+from trainer.records.steps import Explains, Step, expected, publish
+from trainer.records.store_paths import made_at
+from trainer.store.manifest import (
+    ArtifactRef,
+    Input,
+    Manifest,
+    content_of,
+    digest_file,
+    digest_folder,
+    fingerprint,
+    read_manifest,
+)
+from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 SAMPLE_BLOCK, LONGEST_BLOCK = 8192, 2**16
 """About how many bytes of a text the BPE trainer is given at a time, and at most: its memory grows with the longest."""
 
@@ -37,47 +53,86 @@ Texts = Sequence[tuple[Reader, Sequence[Piece]]]
 """The pieces of each corpus, and how they are read."""
 
 
-def find_tokenizer(store: Store, data: DataConfig) -> ArtifactRef | None:
-    """The published, intact tokenizer that this configuration names, or None."""
-    name, key = name_tokenizer(data)
-    try:
-        manifest = read_manifest(store, key, KIND)
-    except ArtifactError as error:
-        log.warning("%s: it is to be put back or made anew", error)
-        return None
-    if manifest is None:
-        return None
-    for file, problem in (damage := find_damage(store, key, manifest)).items():
-        log.warning("%s/%s %s: it is to be put back or made anew", store.path(key), file, problem)
-    if damage or not hold_reused(store, key):
-        return None
-    return ArtifactRef(key=key, fingerprint=name, size=manifest.size(), reused=True)
+def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions: ArtifactRef | None = None) -> Step:
+    """The step that trains the tokenizer on a sample of the documents that stay, or takes it.
 
-
-def make_tokenizer(
-    store: Store,
-    data: DataConfig,
-    texts: Texts,
-    advance: Callable[[int], None] = lambda size: None,
-    require: Callable[[str], None] = lambda sha256: None,
-) -> ArtifactRef:
-    """Train or take the tokenizer and publish it.
-
-    Raises `TokenizerError` if it cannot be loaded or names no end token, and what `require`, called with the digest of its
-    tokenizer.json before it is published, raises.
+    It raises `TokenizerError` if the tokenizer cannot be loaded or names no end token, `CorpusError` for text that cannot be
+    used, `ArtifactError` if it is damaged, something was made with it, and today's text gives another.
     """
-    name, key = name_tokenizer(data)
-    with store.staging(key=key) as folder:
-        if data.tokenizer.path is not None:
-            details = _take(data.tokenizer, folder)
-        else:
-            details = _train(data.tokenizer, texts, folder, advance)
-        require(digest_file(folder / TOKENIZER_FILE).sha256)
-        details["recipe"] = tokenizer_recipe(data)
-        if decided := {reader.decisions for reader, _ in texts if reader.decisions}:
-            details["decisions"] = sorted(decided)
-        manifest = publish_folder(store, folder, key, KIND, name, details)
-    return ArtifactRef(key=key, fingerprint=name, size=manifest.size())
+    data = job.data
+
+    def build(step: Step) -> Manifest:
+        with store.staging(key=step.key) as folder:
+            if data.tokenizer.path is not None:
+                details = _take(data.tokenizer, folder)
+            else:
+                details = _put_back(step, data.tokenizer, folder) or train(folder)
+            return publish(step, folder, details)
+
+    def train(folder: Path) -> dict[str, Any]:
+        with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
+            pieces = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes)) for corpus in data.corpora]
+            for corpus, each in pieces:
+                look_at_text(corpus, files_of(each))
+            key = decisions.key if decisions else None
+            texts = [(open_reader(store, data, corpus, each, key), each) for corpus, each in pieces]
+            return _train(data.tokenizer, texts, folder, bar.advance)
+
+    inputs = {"decisions": decisions.as_input()} if decisions and data.tokenizer.path is None else {}
+    if data.tokenizer.path is not None and (origin := made_at(store, str(Path(data.tokenizer.path).absolute()))):
+        inputs["taken from"] = Input(key=origin, content="")
+    name = data.tokenizer.name if data.tokenizer.path is None else "taken"
+    return Step(
+        store, KIND, "tokenizers", name, tokenizer_recipe(data), build,
+        inputs=inputs, told=frozenset(inputs), settles=False, explains=Explains(remarks=partial(_trained_on_all, data)),
+        otherwise="choose another data.tokenizer.name to train a new one",
+    )  # fmt: skip
+
+
+def _trained_on_all(data: DataConfig, tokenizer: Manifest) -> list[str]:
+    """That a tokenizer is older than the curation of the text that it was trained on."""
+    if data.curation is None or data.tokenizer.path is not None or "decisions" in tokenizer.inputs:
+        return []
+    return ["it was trained on all documents, before curation; another data.tokenizer.name trains one on those that stay"]
+
+
+def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, Any] | None:
+    """Write the files of a damaged tokenizer that something was made with, from a copy of it: its own, or a run's.
+
+    Returns None, with nothing written, if there is none to put back, or no intact copy.
+    """
+    wanted = expected(step)
+    if wanted is None:
+        if step.store.names(step.key):
+            log.warning("%s is damaged: nothing was made with it, so it is made anew", step.store.path(step.key))
+        return None
+    for place, content in _copies(step):
+        with suppress(Exception):  # the library raises bare ones for what is no tokenizer
+            details = save_trained(options, Tokenizer.from_buffer(content), None, folder)
+            (folder / TOKENIZER_FILE).write_bytes(content)
+            if content_of(digest_folder(folder)) == wanted.content:
+                log.warning("%s is put back as it was, from %s", step.store.path(step.key), place)
+                return details
+    for path in folder.iterdir():
+        path.unlink()
+    return None
+
+
+def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
+    """Where the tokenizer may be found, and the bytes there: its own folder, then final models and checkpoints, each once."""
+    store, seen = step.store, set[str]()
+    with suppress(FileNotFoundError):
+        yield store.path(step.key), store.read_bytes(f"{step.key}/{TOKENIZER_FILE}")
+    for run in (f"runs/{name}" for name in store.names("runs")):
+        places = {f"{run}/{FINAL}": FINAL_KIND}
+        places |= {f"{run}/{CHECKPOINTS}/{name}": CHECKPOINT_KIND for name in store.names(f"{run}/{CHECKPOINTS}")}
+        for place, kind in places.items():
+            with suppress(ArtifactError, FileNotFoundError):
+                manifest = read_manifest(store, place, kind)
+                sha256 = manifest.digests().get(TOKENIZER_FILE) if manifest else None
+                if sha256 is not None and sha256 not in seen:
+                    yield store.path(place), store.fetch(f"{place}/{TOKENIZER_FILE}", sha256, check=True).read_bytes()
+                    seen.add(sha256)
 
 
 def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
@@ -94,20 +149,15 @@ def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
     return TokenizerInfo(json=text, sha256="", eos_id=vocab[eos], max_id=max(vocab.values()))
 
 
-def name_tokenizer(data: DataConfig) -> tuple[str, str]:
-    """The fingerprint and the key of the tokenizer that this configuration names."""
-    name = fingerprint(tokenizer_recipe(data))
-    return name, f"tokenizers/{data.tokenizer.name if data.tokenizer.path is None else 'taken'}-{name}"
-
-
 def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
-    """All that the fingerprint is of."""
-    options: dict[str, Any] = {"format": FORMAT, **data.tokenizer.recorded()}
+    """What names a tokenizer: its options, with the corpora's names, or with the contents of the files that are taken."""
+    options = data.tokenizer.recorded()
     del options["engine"]
     if data.tokenizer.path is None:
-        return {**options, "corpora": [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]}
+        read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
+        return {"format": FORMAT, "data.tokenizer": options, "data.corpora": read}
     content = {name: digest_file(file).sha256 for name, file in find_files(data.tokenizer.path).items()}
-    return {**options, "content": content, "path": None}
+    return {"format": FORMAT, "data.tokenizer": {**options, "content": content, "path": None}}
 
 
 def _train(options: TokenizerConfig, texts: Texts, folder: Path, advance: Callable[[int], None]) -> dict[str, Any]:

@@ -1,53 +1,73 @@
-"""The stage that decides: measures what has not been measured, applies rules, finds duplicates, and publishes."""
+"""The step that decides: measures what has not been measured, applies rules, finds duplicates, and publishes."""
 
 import logging
 
+from trainer.common.formats import size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.carrying import carrier_of
-from trainer.corpus.decisions import KIND
+from trainer.corpus.decisions import KIND, read_pieces
 from trainer.corpus.shard_workers import Workers
-from trainer.corpus.sources import forgetting_changed
+from trainer.corpus.sources import PIECE_BYTES, forgetting_changed
+from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
-from trainer.curation.plan import make_plan
-from trainer.curation.publishing import publish
+from trainer.curation.plan import Plan, make_plan
+from trainer.curation.publishing import publish_decided
 from trainer.curation.showing import Decided
-from trainer.records.holds import hold_reused
-from trainer.store.manifest import ArtifactRef, Manifest, find_damage, recall_manifest
+from trainer.records.origins import by_file
+from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step
+from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
 
-def curate(job: PrepareJob, progress: Progress) -> ArtifactRef:
-    """Publish what is decided of each document, or find it published.
+def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
+    """The step that decides of each document whether it stays.
 
-    Raises `CorpusError` for raw text, evaluation sets or functions that cannot be used, and if no document stays.
+    It raises `CorpusError` for raw text, evaluation sets or functions that cannot be used, and if no document stays.
     """
-    store, data = Store(job.store), job.data
     with progress.bar("look at raw files", None, "B") as bar:
-        plan = make_plan(store, data, bar.advance)
-    if (manifest := find_decisions(store, plan.key)) is not None:
-        return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size(), reused=True)
-    store.sweep()
-    with forgetting_changed(store), Workers(data.workers or usable_cores()) as workers, carrier_of(job, workers) as carrier:
-        decided = Deciding(store, job, plan, carrier, progress)
-        decided.measure()
-        decided.filter()
-        decided.drop_duplicates()
-        if (manifest := find_decisions(store, plan.key)) is None:  # else another process, which may be reading them already
-            manifest = publish(decided)
-            for told in Decided(store, plan.key).warnings():
+        plan = make_plan(store, job.data, bar.advance)
+
+    def build(step: Step) -> Manifest:
+        workers = Workers(job.data.workers or usable_cores())
+        with forgetting_changed(store), workers, carrier_of(job, workers) as carrier:
+            decided = Deciding(store, job, plan, carrier, progress)
+            decided.measure()
+            decided.filter()
+            decided.drop_duplicates()
+            manifest = publish_decided(step, decided)
+            for told in Decided(store, step.key).warnings():
                 log.warning("%s", told)
-    return ArtifactRef(key=plan.key, fingerprint=plan.name, size=manifest.size())
+            return manifest
+
+    def recall_sources(key: str, manifest: Manifest) -> Sources:
+        listed = read_pieces(store, key, manifest)
+        kept_out = manifest.details["kept_out"]
+        pieces = by_file(vars(piece) for pieces in listed.values() for piece in pieces)
+        functions = manifest.recipe[CONTENTS]["functions"]
+        return {**pieces, **_kept_out(kept_out["files"] if kept_out else []), **_functions(functions)}
+
+    return Step(
+        store, KIND, KIND, "text", plan.recipe, build, told=frozenset({PIECE_BYTES}),
+        explains=Explains(
+            sources=lambda: _sources(plan), recall_sources=recall_sources,
+            parts=lambda: Parts(work=f"about {size(plan.raw_bytes)} of raw text"),
+        ),
+    )  # fmt: skip
 
 
-def find_decisions(store: Store, key: str) -> Manifest | None:
-    """The manifest of decisions that are published and intact; a damaged one counts as none."""
-    manifest = recall_manifest(store, key, KIND)
-    if manifest is None:
-        return None
-    for file, problem in (damage := find_damage(store, key, manifest)).items():
-        log.warning("%s/%s %s: deciding anew", store.path(key), file, problem)
-    return None if damage or not hold_reused(store, key) else manifest
+def _sources(plan: Plan) -> Sources:
+    """The pieces of raw files, the evaluation sets that are kept out, and the files that functions come from."""
+    pieces = by_file(vars(piece) for _, pieces in plan.corpora for piece in pieces)
+    return {**pieces, **_kept_out(describe(plan.evaluation)), **_functions(plan.recipe[CONTENTS]["functions"])}
+
+
+def _kept_out(files: list[dict[str, str]]) -> dict[str, str]:
+    return {f"{file['path']}, kept out": file["sha256"] for file in files}
+
+
+def _functions(digests: dict[str, str]) -> dict[str, str]:
+    return {f"that of {name}, or one that it imports": digest for name, digest in digests.items()}

@@ -1,20 +1,22 @@
 """What is to be decided: the raw text of all corpora, the tests that each document is put to, and what those measure."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainer.common.errors import ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import CurationConfig
-from trainer.corpus.decisions import name_decisions
+from trainer.corpus.decisions import FORMAT, identities, transform_options
 from trainer.corpus.pieces import Piece
-from trainer.corpus.sources import find_pieces
+from trainer.corpus.sources import PIECE_BYTES, find_pieces, reading_options
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, all_tests
 from trainer.curation.text_measures import Function, Size
+from trainer.records.steps import CONTENTS
+from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 MOST_REASONS = 250
@@ -24,10 +26,9 @@ CONTAMINATED, EXACT, NEAR = "contaminated", "exact duplicate", "near duplicate"
 
 
 class Plan(NamedTuple):
-    """All that decisions depend on; `name` and `key` are of what is decided."""
+    """All that decisions depend on; `recipe` names them."""
 
-    name: str
-    key: str
+    recipe: dict[str, Any]
     corpora: list[tuple[CorpusConfig, list[Piece]]]
     evaluation: list[EvaluationSet]
     tests: list[Test]
@@ -51,12 +52,22 @@ def make_plan(
     measured = [measure.folder for measure in measures_of(options, tests)]  # first, as it refuses unknown functions
     evaluation = find_evaluation(store, options.decontaminate) if options.decontaminate else []
     corpora = [(corpus, find_pieces(store, corpus, data.shards.piece_bytes, advance)) for corpus in data.corpora]
-    outside = [
-        name_evaluation(options.decontaminate, options.transform, evaluation) if options.decontaminate else None,
-        measured,
-    ]
-    name, key = name_decisions(data, corpora, outside)
-    return Plan(name, key, corpora, evaluation, tests)
+    wanted = options.decontaminate
+    kept_out = name_evaluation(wanted, options.transform, evaluation) if wanted else None
+    recipe = {
+        "format": FORMAT,
+        "data.curation": options.model_dump(mode="json"),
+        "data.corpora": {corpus.name: reading_options(corpus) for corpus, _ in corpora},
+        PIECE_BYTES: data.shards.piece_bytes,
+        CONTENTS: {
+            "transformations": transform_options(options.transform),
+            "functions": functions_of(tests),
+            "measures": measured,
+            "kept out": kept_out,
+            "text": fingerprint([[corpus.name, identities(pieces)] for corpus, pieces in corpora]),
+        },
+    }
+    return Plan(recipe, corpora, evaluation, tests)
 
 
 def functions_of(tests: Sequence[Test]) -> dict[str, str]:

@@ -8,31 +8,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.corpus.decisions import KIND, PIECES, decisions_recipe
-from trainer.corpus.sources import reading_options
+from trainer.corpus.decisions import PIECES
 from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
 from trainer.curation.duplicates import Duplicates
 from trainer.curation.examples import examples_key, read_examples_of, read_files
 from trainer.curation.frequent import name_frequent
 from trainer.curation.overlaps import read_hashes
-from trainer.curation.plan import EXACT, NEAR, functions_of
-from trainer.store.manifest import Manifest, publish_folder
+from trainer.curation.plan import EXACT, NEAR
+from trainer.records.steps import Step, publish
+from trainer.store.manifest import Manifest
 
 NO_DUPLICATES = Duplicates(*np.empty((2, 0), np.int64), *np.empty((2, 0), np.float32))
 
 
-def publish(decided: Deciding) -> Manifest:
+def publish_decided(step: Step, decided: Deciding) -> Manifest:
     """Write what is decided. Raises `CorpusError` if nothing stays of a corpus."""
     table = count(decided)
     for corpus, _ in decided.plan.corpora:
         _require_some(corpus.name, table[corpus.name])
-    with decided.store.staging(key=decided.plan.key) as folder:
+    with decided.store.staging(key=step.key) as folder:
         for corpus, _ in decided.plan.corpora:
             np.savez(folder / f"{corpus.name}.npz", allow_pickle=False, **_of_corpus(decided, corpus.name))
         pieces = {corpus.name: [vars(piece) for piece in pieces] for corpus, pieces in decided.plan.corpora}
         Path(folder, PIECES).write_text(json.dumps(pieces), encoding="utf-8")
-        return publish_folder(decided.store, folder, decided.plan.key, KIND, decided.plan.name, _details(decided, table))
+        return publish(step, folder, _details(decided, table), notes=frozenset({PIECES}))
 
 
 def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
@@ -57,9 +57,7 @@ def count(decided: Deciding) -> dict[str, list[dict[str, Any]]]:
 
 def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
     return {
-        "recipe": decisions_recipe(decided.job.data),
         "curation": decided.options.model_dump(mode="json"),
-        "reading": {corpus.name: reading_options(corpus) for corpus, _ in decided.plan.corpora},
         "reasons": decided.names,
         "corpora": [corpus.model_dump(mode="json") for corpus, _ in decided.plan.corpora],
         "first_documents": decided.numbering.firsts,
@@ -67,8 +65,6 @@ def _details(decided: Deciding, table: dict[str, Any]) -> dict[str, Any]:
         "table": table,
         "compared": {"pairs": compared.pairs, "incomplete": compared.incomplete} if (compared := decided.compared) else None,
         "kept_out": _kept_out(decided),
-        "functions": functions_of(decided.plan.tests),
-        "piece_bytes": decided.job.data.shards.piece_bytes,
         "measures": sorted(
             {each.unit.folder_for(by) for each in decided.numbering.units for by in decided.measures[each.unit.corpus.name]}
         ),

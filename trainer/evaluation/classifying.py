@@ -53,9 +53,9 @@ from trainer.pretrained.loading import load_config
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
 from trainer.records.seals import write_sealed
+from trainer.records.store_paths import run_at
 from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
-from trainer.runs.references import run_at
 from trainer.store.manifest import digest_file
 from trainer.store.places import EVALUATION, FINAL
 from trainer.store.storage import Store

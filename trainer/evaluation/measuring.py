@@ -24,8 +24,8 @@ from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.seals import write_sealed
+from trainer.records.store_paths import run_at
 from trainer.runs.clean import clean_of
-from trainer.runs.references import run_at
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured
@@ -82,7 +82,7 @@ def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
             if masking is None:
                 scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
             else:
-                tokens = mask_tokens(load_tokenizer(store, sets[0].details["tokenizer"]), masking.mask_token)
+                tokens = mask_tokens(load_tokenizer(store, sets[0].tokenizer), masking.mask_token)
                 scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
         samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
     hidden = masking.model_dump() if masking else None
@@ -109,7 +109,7 @@ def _check_masked(job: EvaluateJob) -> None:
 
 def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
     """The shards' tokenizer, which must also be the checkpoint's if it carries one."""
-    keys = {shard_set.details["tokenizer"] for shard_set in sets}
+    keys = {shard_set.tokenizer for shard_set in sets}
     if len(keys) > 1:
         raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
     (key,) = keys

@@ -4,40 +4,39 @@ predictions/NAME-FINGERPRINT/predictions.jsonl     id, prediction and probabilit
 predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and what was counted
 """
 
-import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.bad_records import describe_bad
-from trainer.common.errors import ArtifactError, ConfigError
+from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural
 from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
+from trainer.labelled.encoding import check_budget, in_data
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.heads import classifies_words
 from trainer.pretrained.model_files import read_object
 from trainer.records.results import PredictedTexts
 from trainer.records.seals import read_sealed
-from trainer.store.manifest import Manifest, find_damage, fingerprint, read_manifest
+from trainer.records.steps import CONTENTS, Step, find
+from trainer.records.store_paths import run_at
+from trainer.store.manifest import Input, Manifest, fingerprint, read_manifest
 from trainer.store.places import CONFIG
 from trainer.store.storage import Store
 
-log = logging.getLogger(__name__)
-
-FORMAT = 1
+FORMAT = 2
 KIND = "predictions"
 FILE = "predictions.jsonl"
 
 
 class Wanted(NamedTuple):
-    """The model that predicts, the texts and how they are read, the fingerprint of the one on the other, and its key."""
+    """The model that predicts, the texts and how they are read, and the recipe that names the one on the other."""
 
     model: Checkpoint
     data: LabelledDataConfig
     source: LabelledSource
-    fingerprint: str
-    key: str
+    recipe: dict[str, Any]
 
 
 def identify_predictions(store: Store, job: PredictJob) -> Wanted:
@@ -56,22 +55,26 @@ def identify_predictions(store: Store, job: PredictJob) -> Wanted:
     data = as_labelled(job, _text_columns(store, job, found), by_words)
     source = find_labelled(store, data)
     options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
-    name = fingerprint([FORMAT, found.files, source.identity[TRAIN], options, job.precision])
-    return Wanted(found, data, source, name, f"{KIND}/{job.name}-{name}")
+    contents = {"model": found.files, "text": fingerprint(source.identity[TRAIN])}
+    recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}
+    return Wanted(found, data, source, recipe)
 
 
-def find_predictions(store: Store, job: PredictJob, wanted: Wanted) -> PredictedTexts | None:
+def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
+    """The step of some predictions, which all ranks make together: `predict_texts`."""
+    run = wanted.model.key and run_at(store, wanted.model.key)
+    inputs = {"model": Input(key=run, content="")} if run else {}
+    return Step(
+        store, KIND, KIND, job.name, wanted.recipe, inputs=inputs, told=frozenset(inputs), settles=False,
+        accept=lambda manifest: check_budget(f"predictions {job.name!r}", job.data.max_bad_records, manifest.details),
+    )  # fmt: skip
+
+
+def find_predictions(step: Step) -> PredictedTexts | None:
     """The predictions already made of the same, if they are intact."""
-    try:
-        manifest = read_manifest(store, wanted.key, KIND)
-    except ArtifactError as error:
-        log.warning("%s: predicting again", error)
-        return None
-    if manifest is None or manifest.details["bad_records"] > job.data.max_bad_records:
-        return None  # predicting anew names the record that may no longer be passed over
-    for file, problem in (damage := find_damage(store, wanted.key, manifest)).items():
-        log.warning("%s/%s %s: predicting again", store.path(wanted.key), file, problem)
-    return None if damage else summarise(wanted.key, manifest, reused=True)
+    found = find(step)
+    manifest = read_manifest(step.store, step.key, KIND) if found else None
+    return summarise(step.key, manifest, reused=True) if manifest else None
 
 
 def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:

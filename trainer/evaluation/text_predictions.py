@@ -19,7 +19,7 @@ from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.new_texts import NewTexts, open_texts
-from trainer.evaluation.predicted import FILE, KIND, Wanted, find_predictions, identify_predictions, summarise
+from trainer.evaluation.predicted import FILE, Wanted, find_predictions, identify_predictions, predictions_step, summarise
 from trainer.evaluation.predicting import applying, label_count, predict
 from trainer.evaluation.word_labels import split_lines
 from trainer.labelled.blocks import TAGS, encode_block, in_blocks
@@ -29,7 +29,7 @@ from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
 from trainer.pretrained.weights import check_weights
 from trainer.records.results import PredictedTexts
-from trainer.store.manifest import publish_folder
+from trainer.records.steps import publish
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks
 from trainer.training.runtime import Runtime, check_devices, start_runtime
@@ -49,7 +49,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
     store = Store(job.store)
     runtime = start_runtime(job.precision, job.device)
     wanted = runtime.on_first(lambda: identify_predictions(store, job))
-    earlier = runtime.on_first(lambda: find_predictions(store, job, wanted))
+    earlier = runtime.on_first(lambda: find_predictions(predictions_step(store, job, wanted)))
     if earlier is not None:
         return earlier
     runtime.on_first(store.sweep)
@@ -62,7 +62,7 @@ def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
         )
     cast(nn.Module, model).to(runtime.device)
     with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
-        folder = stack.enter_context(store.staging(key=wanted.key)) if runtime.rank == 0 else None
+        folder = stack.enter_context(store.staging(key=predictions_step(store, job, wanted).key)) if runtime.rank == 0 else None
         told = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
         return runtime.on_first(lambda: _publish(store, job, wanted, encoder, texts, folder, told))
 
@@ -154,5 +154,5 @@ def _publish(
         **texts.bad.told(),
         **told,
     }  # fmt: skip
-    manifest = publish_folder(store, folder, wanted.key, KIND, wanted.fingerprint, details)
-    return summarise(wanted.key, manifest)
+    step = predictions_step(store, job, wanted)
+    return summarise(step.key, publish(step, folder, details))

@@ -10,8 +10,8 @@ from trainer.evaluation.answers_measured import find_answers, identify_answers
 from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
 from trainer.evaluation.requests import measurement
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import NONE_YET, UNRECORDED
 from trainer.foresight.other_runs import intact
+from trainer.foresight.status import NONE_YET, UNRECORDED
 from trainer.metrics.measures import metric_identity
 from trainer.records.fields import tell_changes
 from trainer.records.plans import StepPlan

@@ -2,8 +2,8 @@
 
 from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import NONE_YET, UNRECORDED
 from trainer.foresight.other_runs import intact
+from trainer.foresight.status import NONE_YET, UNRECORDED
 from trainer.harness.measured import find_harness, identify_harness
 from trainer.harness.tasks import name_of
 from trainer.records.harness import HarnessResult

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.foresight.foreseen import Foreseen
+from trainer.foresight.looking import Looking
+from trainer.pipelines.steps import Do
 from trainer.runs.run import Run, TrainingData, TrainingJob
 from trainer.store.storage import Store
 
@@ -15,13 +17,15 @@ from trainer.store.storage import Store
 class LookedAt(Store):
     """A store that is only looked at: what would be remembered in it is dropped."""
 
+    writable = False
+
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Nothing is written."""
 
 
 def foresee(
     job: TrainingJob,
-    foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]],
+    prepare: Callable[[Any, Do], TrainingData],
     identify: Callable[[Any, Any], Run],
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
     foresee_harness: Callable[[Store, Any, str], Foreseen | None],
@@ -30,8 +34,9 @@ def foresee(
     from trainer.foresight.training import foresee_report, foresee_run
 
     store = LookedAt(job.store)
-    stages, data = foresee_data(store, job)
-    run = foresee_run(store, job, data, stages, identify)
+    looking = Looking(store)
+    data, stages = prepare(job, looking), looking.stages
+    run = foresee_run(store, job, data if looking.is_known else None, stages, identify)
     measured: list[Foreseen] = []
     if not job.holds_out:
         evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainer.common.errors import ArtifactError
-from trainer.foresight.likeness import NONE_YET
+from trainer.foresight.status import NONE_YET
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed, require_sealed

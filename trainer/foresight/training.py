@@ -5,8 +5,8 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import look
 from trainer.foresight.other_runs import explain_new, intact
+from trainer.foresight.status import look
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed

@@ -29,8 +29,8 @@ from trainer.pretrained.loading import load_tokenizer
 from trainer.pretrained.model_files import read_object
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.seals import write_sealed
+from trainer.records.store_paths import run_at
 from trainer.runs.clean import find_kept_out
-from trainer.runs.references import run_at
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus
 

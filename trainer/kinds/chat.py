@@ -2,13 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from trainer.chat.encoding import encode_conversations
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.requests import gates_on_harness, harness_measurement
-from trainer.foresight.encoded import foresee_conversations
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
@@ -104,19 +102,19 @@ def compared() -> "ComparedKind":
     return CHAT
 
 
+ENCODE = "encode-chat"
 CHAT = Kind(
     recorded=kinds.CHAT,
     mark="task",
     preflight=preflight,
-    prepare=encode_conversations,
+    prepare=lambda job, do: do(ENCODE, job),
     identify=identify,
     open=open_workload,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,
-    foresee_data=foresee_conversations,
     foresee_evaluation=foresee_evaluation,
     foresee_harness=foresee_harness,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("chat-preflight", "encode-chat", "evaluate-answers", plan, find, harness),
+    tuning=Tuning("chat-preflight", ENCODE, "evaluate-answers", plan, find, harness),
 )

@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.finetuning import FinetuneJob
-from trainer.foresight.encoded import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
-from trainer.labelled.encoding import describe_columns, encode
+from trainer.labelled.encoding import describe_columns
 from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
@@ -86,18 +85,18 @@ def compared() -> "ComparedKind":
     return FINE_TUNING
 
 
+ENCODE = "encode"
 FINETUNING = Kind(
     recorded=kinds.FINE_TUNING,
     mark="source",
     preflight=preflight,
-    prepare=encode,
+    prepare=lambda job, do: do(ENCODE, job),
     identify=identify,
     open=open_workload,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,
-    foresee_data=foresee_data,
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("finetune-preflight", "encode", "evaluate-run", plan, find),
+    tuning=Tuning("finetune-preflight", ENCODE, "evaluate-run", plan, find),
 )

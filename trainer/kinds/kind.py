@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.progress import Progress
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.tuning import Tuning
+from trainer.pipelines.steps import Do
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.harness import HarnessResult
 from trainer.records.kinds import RunKind
@@ -30,8 +31,8 @@ class Kind:
     """The key of `data` by which a file is seen to be of this kind, before it is validated; also its task, if it has one."""
     preflight: Callable[[Any, Progress], Preflight | FinetunePreflight]
     """Look at everything before long work starts. Raises the `PipelineError` of what is wrong."""
-    prepare: Callable[[Any, Progress], TrainingData]
-    """What the job trains on, made unless it is published and intact."""
+    prepare: Callable[[Any, Do], TrainingData]
+    """What the job trains on: its pipeline up to there."""
     identify: Callable[[Any, Any], Run]
     """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
@@ -40,8 +41,6 @@ class Kind:
     """The figures of a run's final model; None if nothing is held out. Called by every rank."""
     evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation | HarnessResult]
     """The figures of another run's model, measured as the first one's evaluation was."""
-    foresee_data: Callable[[Store, Any], tuple[list[Foreseen], TrainingData | None]]
-    """The stages before training, and references to what they give, as far as its names are known."""
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen]
     """Whether a finished run was measured in the same way."""
     make_account: Callable[[RunFacts, Any], "Account"]

@@ -6,12 +6,11 @@ from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.curation.preparing import prepare
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
-from trainer.foresight.data import foresee_data
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
+from trainer.pipelines.preparing import prepare
 from trainer.records import kinds
 from trainer.records.evaluations import Evaluation
 from trainer.records.harness import HarnessResult
@@ -92,12 +91,11 @@ PRETRAINING = Kind(
     recorded=kinds.PRETRAINING,
     mark="corpora",
     preflight=preflight,
-    prepare=prepare,
+    prepare=lambda job, do: prepare(job.preparation(), do),
     identify=identify,
     open=open_workload,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,
-    foresee_data=foresee_data,
     foresee_evaluation=foresee_evaluation,
     foresee_harness=foresee_harness,
     make_account=make_account,

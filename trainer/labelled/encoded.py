@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from trainer.common.errors import ArtifactError
 from trainer.labelled.encoded_splits import EncodedSplit, open_split
-from trainer.store.manifest import MANIFEST, Manifest, digest_file, fetch_made, publish_folder, read_manifest, recall_manifest
+from trainer.store.manifest import Manifest, fetch_made, read_manifest
 from trainer.store.storage import Store
 
 KIND = "encoded"
@@ -56,24 +56,6 @@ def tokenizer_paths(store: Store, key: str) -> list[Path]:
     """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if there is no such set."""
     digests = {name: sha for name, sha in encoded_manifest(store, key).digests().items() if not name.endswith(ENDING)}
     return [fetch_made(store, key, name, sha256) for name, sha256 in digests.items()]
-
-
-def publish_encoded(store: Store, folder: Path, key: str, details: dict[str, Any]) -> Manifest:
-    """Publish a staged data set, in the place of a damaged one too.
-
-    Raises `ArtifactError` if that consisted of other bytes: the key names what it is made of, and runs name the key.
-    """
-    former = recall_manifest(store, key, KIND)
-    expected = former.digests() if former is not None else {}
-    made = {path.name: digest_file(path).sha256 for path in folder.iterdir()}
-    if other := next((name for name, sha256 in expected.items() if made.get(name) != sha256), None):
-        raise ArtifactError(
-            f"{store.path(key)} is damaged, and made again of the same data {other} is another file than its {MANIFEST} lists "
-            f"(expected {expected[other][:16]}, made {made.get(other, 'none')[:16]}): another version of headrace or of a "
-            "library made it, or something that it is made of changes each time; put back a copy of the damaged file, or "
-            "delete the folder, and train again what was trained on it"
-        )
-    return publish_folder(store, folder, key, KIND, key[-16:], details)
 
 
 def encoded_manifest(store: Store, key: str) -> Manifest:

@@ -1,14 +1,16 @@
-"""A labelled data set to its published, encoded form, unless that is in the store already."""
+"""The step that encodes a labelled data set."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
-from trainer.common.errors import ArtifactError
+from trainer.common.bad_records import describe_bad
+from trainer.common.errors import RecordError
 from trainer.common.progress import Progress
+from trainer.config.chat import ChatDataConfig
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.labelled import LabelledDataConfig
@@ -17,22 +19,20 @@ from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, LabelledSplit, open_labelled
-from trainer.labelled.encoded import ENDING, KIND, EncodedSet, open_encoded, open_rows, publish_encoded, tokenizer_paths
+from trainer.labelled.encoded import ENDING, KIND, open_rows
 from trainer.labelled.encoded_splits import FIRST_TOKENS
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.labelled.words import Words
 from trainer.pretrained.finding import find_model
-from trainer.records.holds import hold_reused
-from trainer.records.origins import without_test
-from trainer.store.manifest import ArtifactRef, digest_file, find_damage, fingerprint, read_manifest
+from trainer.records.origins import labelled_digests, without_test
+from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
+from trainer.store.manifest import Manifest, digest_file, fingerprint, name_of
 from trainer.store.storage import Store
-
-__all__ = ["EncodedSet", "encode", "find_encoded", "open_encoded", "prepare_encoded", "tokenizer_paths"]
 
 log = logging.getLogger(__name__)
 
-FORMAT = 4
+FORMAT = 5
 
 
 class Encodes(Protocol):
@@ -42,49 +42,85 @@ class Encodes(Protocol):
     def digest(self) -> str: ...
 
 
-Encoder = TypeVar("Encoder", bound=Encodes)
+def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str | Path | None = None) -> Step:
+    """The step that encodes the job's data set with the model's tokenizer; the model's folder is looked for unless it is given.
 
-
-@dataclass(frozen=True)
-class Recipe(Generic[Encoder]):
-    """Everything that the bytes depend on, and the key that names it; `options` is what of it is not content.
-
-    `trained` names what training depends on: the same without the test split.
-    """
-
-    source: LabelledSource
-    encoder: Encoder
-    key: str
-    trained: str
-    options: dict[str, Any]
-
-    def refer(self, size: int, reused: bool = False) -> ArtifactRef:
-        """The reference to the published set, by which a run is named after what it trains on."""
-        return ArtifactRef(key=self.key, fingerprint=self.trained, size=size, reused=reused)
-
-
-def encode(job: FinetuneJob, progress: Progress) -> ArtifactRef:
-    """Publish the job's encoded data set, or find it published and intact."""
-    store = Store(job.store)
-    return prepare_encoded(store, job, find_model(store, job.model.pretrained, hub=True).folder, progress)
-
-
-def find_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> ArtifactRef | None:
-    """The published, intact data set that the job names, or None. Raises as `prepare_encoded` does for missing input."""
-    return find_made(store, job.data.max_bad_records, locate_encoded(store, job, model_folder))
-
-
-def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, progress: Progress) -> ArtifactRef:
-    """Encode the data set with the model's tokenizer and publish it, or find it published and intact.
-
-    Raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
+    It raises `CorpusError` and `RecordError` for bad input, `TokenizerError` for a tokenizer that cannot be used, `ConfigError`
     for a length beyond the model's positions, `StorageError` if the store refuses.
     """
-    data, recipe = job.data, locate_encoded(store, job, model_folder)
-    if found := find_made(store, data.max_bad_records, recipe):
-        return found
-    store.sweep()
-    encoder = recipe.encoder
+    data = job.data
+    folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
+    encoder, source = load_text_encoder(folder, data), find_labelled(store, data)
+    # Sets of one label an example are named as before there could be several.
+    several = set() if data.task == "multi-label" else {"label_columns", "label_separator"}
+    options = data.model_dump(exclude={*PLACES, *several, "max_length", "validation_fraction"})
+    # Where texts are cut on the left, a word that lost its first token had a label once.
+    apart = {"words": "whole"} if encoder.by_words and encoder.cuts_left else {}
+    options |= {"quoting": data.quoting, "max_length": encoder.max_length}
+    recipe = {"format": FORMAT, **in_data(options), **apart}
+    return encoded_step(store, data, source, encoder, recipe, partial(_build, job, progress))
+
+
+PLACES = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
+"""Settings that say where records lie, or are part of what the files are known by."""
+
+EncodedData = LabelledDataConfig | ChatDataConfig
+Build = Callable[[Step, LabelledSource, Any], Manifest]
+
+
+def in_data(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their places in a configuration."""
+    return {f"data.{name}": value for name, value in options.items()}
+
+
+def encoded_step(
+    store: Store, data: EncodedData, source: LabelledSource, encoder: Encodes, options: Mapping[str, Any], build: Build
+) -> Step:
+    """The step that encodes what a job reads of its files, by an encoder; a run is named by all of it but the test split."""
+    cut = data.validation_fraction if source.cut else None
+    told = frozenset({"data.quoting"})
+
+    def recipe_of(identity: Any) -> dict[str, Any]:
+        contents = {"text": fingerprint(identity)}
+        return {**options, "data.validation_fraction": cut, "the model's tokenizer": encoder.digest, CONTENTS: contents}
+
+    trained = name_of(recipe_of(without_test(source.identity)), {}, told)
+    paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}
+
+    def accept(manifest: Manifest) -> None:
+        for split, found in manifest.details["splits"].items():
+            check_budget(f"data set {data.name!r}, {split} split", data.max_bad_records, found)
+
+    def recall_sources(key: str, manifest: Manifest) -> Sources:
+        told = manifest.details["source"]
+        return labelled_digests(told["identity"], told["paths"])
+
+    return Step(
+        store, KIND, KIND, data.name, recipe_of(source.identity),
+        lambda step: build(step, source, encoder), told=told, identity=trained, accept=accept,
+        explains=Explains(
+            sources=lambda: labelled_digests(source.identity, paths), recall_sources=recall_sources, by_content=True,
+        ),
+    )  # fmt: skip
+
+
+def check_budget(what: str, most: int, found: Mapping[str, Any]) -> None:
+    """Raise `RecordError` if more records were bad, as a manifest tells of a split, than may be skipped."""
+    if (bad := found["bad_records"]) > most:
+        raise RecordError(
+            f"{what}: at most {most} bad records may be skipped, but {describe_bad(bad, found.get('skipped', []))}; mend the "
+            "file or raise data.max_bad_records"
+        )
+
+
+def describe_source(source: LabelledSource) -> dict[str, Any]:
+    """What an encoded set's manifest says of the files that it was read from."""
+    paths = {split: [part.path for part in parts] for split, parts in source.parts.items()}
+    return {"identity": source.identity, "validation_cut": source.cut, "paths": paths}
+
+
+def _build(job: FinetuneJob, progress: Progress, step: Step, source: LabelledSource, encoder: TextEncoder) -> Manifest:
+    data, store = job.data, step.store
     if encoder.pad_is_end:
         log.info("the tokenizer has no padding token: padding with its end token %r", encoder.pad_token)
     if encoder.divider is not None:
@@ -97,8 +133,8 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         )  # fmt: skip
     with (
         forgetting_changed(store),
-        open_labelled(data, recipe.source, progress) as labelled,
-        store.staging(key=recipe.key) as folder,
+        open_labelled(data, source, progress) as labelled,
+        store.staging(key=step.key) as folder,
     ):
         _warn_of_unlabelled(data, labelled)
         encoder.save(folder)
@@ -111,13 +147,10 @@ def prepare_encoded(store: Store, job: FinetuneJob, model_folder: str | Path, pr
         counts = {split: _count(folder, split, examples, labelled.classes) for split, examples in labelled.splits.items()}
         details = _describe(data, labelled, encoder, {split: {**figures[split], **counts[split]} for split in counts})
         details["tokenizer_sha256"] = digest_file(folder / TOKENIZER_FILE).sha256
-        paths = {split: [part.path for part in parts] for split, parts in recipe.source.parts.items()}
-        told = {"validation_cut": recipe.source.cut, "paths": paths, "recipe": recipe.options}
-        details["source"] = {"identity": recipe.source.identity, **told}
-        manifest = publish_encoded(store, folder, recipe.key, details)
+        manifest = publish(step, folder, {**details, "tokenizer": encoder.digest, "source": describe_source(source)})
     log.info("%s: %s", data.name, describe_columns(details))
     _warn_of_unseen(details)
-    return recipe.refer(manifest.size())
+    return manifest
 
 
 @contextmanager
@@ -136,45 +169,6 @@ def describe_columns(details: dict[str, Any]) -> str:
     """What became of the data set's columns, in one line."""
     texts, dropped = " and ".join(details["text_columns"]), ", ".join(details["dropped_columns"]) or "none"
     return f"text from {texts}; {details['label_column']} became labels; dropped: {dropped}"
-
-
-def locate_encoded(store: Store, job: FinetuneJob, model_folder: str | Path) -> Recipe[TextEncoder]:
-    """Where the job's encoded set belongs, and what it is made from; raises as `prepare_encoded` does for missing input."""
-    data = job.data
-    encoder = load_text_encoder(model_folder, data)
-    source = find_labelled(store, data)
-    places = {"name", "path", "subset", "train", "validation", "test", "delimiter", "quoting", "max_bad_records"}
-    # Sets of one label an example are named as before there could be several.
-    several = set() if data.task == "multi-label" else {"label_columns", "label_separator"}
-    options = data.model_dump(exclude={*places, *several, "max_length", "validation_fraction"})
-    cut = data.validation_fraction if source.cut else None
-    # Where texts are cut on the left, a word that lost its first token had a label once.
-    apart = ["whole words"] if encoder.by_words and encoder.cuts_left else []
-    name, trained = (
-        fingerprint([FORMAT, options, identity, cut, encoder.digest, encoder.max_length, *apart])
-        for identity in (source.identity, without_test(source.identity))
-    )
-    told = {**options, "format": FORMAT, "quoting": data.quoting, "validation_fraction": cut, "max_length": encoder.max_length}
-    return Recipe(source, encoder, f"encoded/{data.name}-{name}", trained, {**told, "tokenizer": encoder.digest})
-
-
-def find_made(store: Store, max_bad_records: int, recipe: Recipe[Any]) -> ArtifactRef | None:
-    """The published, intact set of a recipe, or None; also if more of its records are bad than may be skipped now."""
-    key = recipe.key
-    try:
-        manifest = read_manifest(store, key, KIND)
-    except ArtifactError as error:
-        log.warning("%s: it is to be made anew", error)
-        return None
-    if manifest is None:
-        return None
-    if any(split["bad_records"] > max_bad_records for split in manifest.details["splits"].values()):
-        return None  # making it anew names the record that may no longer be passed over
-    for file, problem in (damage := find_damage(store, key, manifest)).items():
-        log.warning("%s/%s %s: the data set is to be made anew", store.path(key), file, problem)
-    if damage or not hold_reused(store, key):
-        return None
-    return recipe.refer(manifest.size(), reused=True)
 
 
 def _warn_of_unlabelled(data: LabelledDataConfig, labelled: LabelledSet) -> None:

@@ -53,10 +53,7 @@ def encode_files(
             "pad_id": encoder.pad_id,
             "vocab_size": encoder.vocab_size,
             "splits": {TEST: {**figures, **scan.bad.told(), "labelled": labelled}},
-            "source": {
-                "identity": source.identity[TRAIN],
-                "validation_cut": False,
-                "recipe": {"tokenizer": encoder.digest},
-            },
+            "tokenizer": encoder.digest,
+            "source": {"identity": source.identity[TRAIN], "validation_cut": False},
         }
         yield EncodedSet(details, {TEST: open_split(open_rows(path), encoder.pad_id)}, encoder.pad_id)

@@ -67,7 +67,7 @@ def open_held_out(
     """
     totals, token_bytes = shards.details["totals"], None
     if known := totals["validation_token_bytes"]:
-        lengths = byte_lengths(load_tokenizer(store, shards.details["tokenizer"]).json)
+        lengths = byte_lengths(load_tokenizer(store, shards.tokenizer).json)
         token_bytes = lengths * (totals["validation_bytes"] / known)
     windows = HeldOutWindows(shards.validation.lengths, context, max_windows)
     end_id = shards.details["eos_id"] if document_mask else None

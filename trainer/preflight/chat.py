@@ -2,7 +2,7 @@
 
 from trainer.chat.data import read_encoded
 from trainer.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.chat.encoding import count_conversations, empty_counts, find_conversations, tell
+from trainer.chat.encoding import count_conversations, empty_counts, tell
 from trainer.chat.records import Counts
 from trainer.chat.windows import plan_chat
 from trainer.common.formats import count, plural
@@ -14,6 +14,7 @@ from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.labelled.sources import TRAIN, find_labelled
 from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
+from trainer.pipelines.steps import look_for
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
 from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
@@ -32,7 +33,7 @@ def chat_preflight(job: ChatJob, progress: Progress) -> FinetunePreflight:
     check_fits(config, job.model.pretrained, encoder.context, encoder.vocab_size)
     try_harness(job.evaluation.harness, job.promotion, config, encoder.tokenizer)
     trained, parameters = count_adapted(config, job.model.attention, job.model.lora)
-    encoded = find_conversations(store, job, source)
+    encoded = look_for("encode-chat", job, model_folder=source)
     plan, data = plan_chat(job, encoded.key, ranks) if encoded else (None, None)
     if data and encoded:
         lengths = recorded_lengths(data.details, encoder.context)

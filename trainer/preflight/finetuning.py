@@ -10,13 +10,13 @@ from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.predicting import check_best_by, metric_names
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import encoded_details, split_sizes
-from trainer.labelled.encoding import find_encoded
 from trainer.labelled.look import look_at_labelled
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.order.plan import make_finetune_plan
+from trainer.pipelines.steps import look_for
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
 from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
 from trainer.records.results import FinetunePreflight
@@ -30,7 +30,7 @@ def finetune_preflight(job: FinetuneJob, progress: Progress) -> FinetunePrefligh
     """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
     start = look_at_start(job)
     store, ranks, source = start
-    encoded = find_encoded(store, job, source)
+    encoded = look_for("encode", job, model_folder=source)
     details, known = _look(store, job, source, encoded, progress)
     check_stop()
     config = classifier_config(source, details)

@@ -23,13 +23,14 @@ from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
 from trainer.corpus.sources import find_sources
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
-from trainer.corpus.tokenizer_making import find_tokenizer, preview_tokenizer
+from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
-from trainer.curation.preparing import find_decided, find_prepared
 from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
 from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, plan_run
+from trainer.pipelines.preparing import find_prepared
+from trainer.pipelines.steps import look_for
 from trainer.preflight.cautions import tell_cautions
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
@@ -59,11 +60,12 @@ def preflight(job: PipelineJob, progress: Progress) -> Preflight:
     check_origin(store, job)
     ranks = check_optimization(job)
     sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
-    data = find_prepared(job.preparation())
+    preparation = job.preparation()
+    data = find_prepared(preparation)
     if data is None:
         for corpus in job.data.corpora:
             look_at_text(corpus, [file.path for file in sources[corpus.name]])
-    published = data.tokenizer if data else find_tokenizer(store, job.data)
+    published = data.tokenizer if data else look_for("tokenizer", preparation)
     tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
     masked = training.masks is not None
     config = resolve_config(job.model, tokenizer, training.context, masked)
@@ -136,7 +138,7 @@ def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
 
 def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
     """What would go of a sample, unless that is decided already."""
-    if job.data.curation is None or find_decided(store, job.data) is not None:
+    if job.data.curation is None or look_for("curate", job.preparation()) is not None:
         return CurationPreview()
     from trainer.preflight.curation import preview_curation
 

@@ -14,9 +14,9 @@ from trainer.provenance.record import make_lineage
 from trainer.records.origins import by_file, describe_file, labelled_digests
 from trainer.records.run_names import find_run_name
 from trainer.records.seals import read_listed, read_sealed
+from trainer.records.store_paths import run_at
 from trainer.runs.facts import read_facts, require_job
 from trainer.runs.records import read_records
-from trainer.runs.references import run_at
 from trainer.store.places import CHAMPION, CONFIG, FINAL, LINEAGE, PLAN, TENSORBOARD
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Move, figures

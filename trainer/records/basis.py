@@ -100,7 +100,7 @@ def split_content(details: Mapping[str, Any], data: Mapping[str, Any], split: st
     read = [details["text_columns"], details["label_column"], data["quoting"], data["columns"]]
     told = [details["task"], details["classes"], *read, found["examples"], found["labelled"]]
     if unseen := found.get("unseen_words"):  # the figures are of the others: which these are depends on how it was cut
-        told += [unseen, details["max_length"], details["source"]["recipe"]["tokenizer"]]
+        told += [unseen, details["max_length"], details["tokenizer"]]
     return [*told, *_raw_content(details, data, split)]
 
 
@@ -127,10 +127,10 @@ def answers_basis(details: Mapping[str, Any], data: Mapping[str, Any], split: st
     Whatever the tokenizer, it is the same text if that has as many bytes, which are fewer where conversations are cut. The
     arguments are those of `split_content`.
     """
-    found, recipe, content = details["splits"][split], details["source"]["recipe"], _raw_content(details, data, split)
+    found, content = details["splits"][split], _raw_content(details, data, split)
     text_bytes = found.get("answer_bytes")
     keeps_text = text_bytes and details["keeps_text"] and found["answer_token_bytes"] >= KEPT * text_bytes
-    told = [details["task"], recipe["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
+    told = [details["task"], details["tokenizer"], details["context"], found["examples"], found["answer_tokens"]]
     return ExamplesBasis(
         examples=fingerprint([*told, *content]), metrics=[], precision=precision,
         answers=fingerprint([found["examples"], text_bytes, *content]) if keeps_text else None,

@@ -3,7 +3,7 @@
 What is done for a kind of job is said in trainer/kinds/, whose entries name these.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -29,8 +29,6 @@ class RunKind:
     evaluation: type[RunEvaluation]
     mark: str
     """The field of the data in config.json by which the kind is seen."""
-    made_from: Callable[[Mapping[str, Any]], list[str]]
-    """The keys of the artifacts that the data in config.json names, in the order in which they are told of."""
     task: str | None = None
     """The `data.task` of its jobs, where those of another kind have the same mark."""
 
@@ -41,7 +39,6 @@ PRETRAINING = RunKind(
     plan=StepPlan,
     evaluation=Evaluation,
     mark="shards",
-    made_from=lambda data: [data["tokenizer"]["key"], *(ref["key"] for ref in data["shards"])],
 )
 
 FINE_TUNING = RunKind(
@@ -50,7 +47,6 @@ FINE_TUNING = RunKind(
     plan=FinetunePlan,
     evaluation=FinetuneEvaluation,
     mark="key",
-    made_from=lambda data: [data["key"]],
 )
 
 CHAT = RunKind(
@@ -59,7 +55,6 @@ CHAT = RunKind(
     plan=ChatPlan,
     evaluation=ChatEvaluation,
     mark="key",
-    made_from=lambda data: [data["key"]],
     task="chat",
 )
 

@@ -15,7 +15,7 @@ from trainer.records.basis import ExamplesBasis, TextBasis
 from trainer.records.harness import HarnessResult
 from trainer.records.kinds import evaluation_type, plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
-from trainer.store.manifest import FileRecord, fingerprint
+from trainer.store.manifest import FileRecord, Input, fingerprint
 from trainer.store.plain_names import Count, Digest, Figure, Key, RunKey
 
 Number = Figure | None
@@ -68,6 +68,7 @@ class Config(Shape):
     identity: dict[str, Any]
     job: dict[str, Any] = {}
     data: Data = Data()
+    inputs: dict[str, Input] = {}
     fork: Fork | None = None
     start: Start | None = None
     base: Base | None = None

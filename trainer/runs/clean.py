@@ -10,7 +10,7 @@ from trainer.corpus.shards import KIND as SHARDS
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import CleanOf, KeptOutFile
 from trainer.records.seals import read_sealed
-from trainer.runs.references import run_at
+from trainer.records.store_paths import run_at
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.places import CONFIG
 from trainer.store.storage import Store

@@ -23,7 +23,7 @@ from trainer.records.seals import read_listed, read_sealed, remedy_of
 from trainer.runs.clean import clean_of
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records
-from trainer.runs.references import artifact_kind
+from trainer.runs.references import artifact_kind, artifacts_of
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.places import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
@@ -149,7 +149,7 @@ def read_facts(store: Store, run_key: str) -> RunFacts:
         card=next((record for record in final.files if record.name == CARD), None),
         model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
         parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
-        sources=_read_sources(store, run_kind(config).made_from(config["data"])),
+        sources=_read_sources(store, artifacts_of(config)),
         clean_of=clean_of(store, run_key),
         checkpoints=_find_checkpoints(store, run_key),
     )

@@ -17,12 +17,13 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
     base = None
     if (name := job.model.pretrained) is not None:
         base = describe_base(name, Path(name), "folder" if Path(name).is_dir() else "hub")
+    by_corpus = {ref.key.split("/")[1].rsplit("-", 1)[0]: ref for ref in data.shards}
     made_from = {
-        "data": {ref.key.split("/")[1].rsplit("-", 1)[0]: ref.fingerprint for ref in data.shards},
+        "data": {name: ref.fingerprint for name, ref in by_corpus.items()},
         "tokenizer": data.tokenizer.fingerprint,
         "model": _model_identity(job.model),
     }
-    reads = [data.tokenizer.key, *(ref.key for ref in data.shards)]
+    reads = {"tokenizer": data.tokenizer, **{f"shards of {name}": ref for name, ref in by_corpus.items()}}
     selection = {"during_training": job.evaluation.during_training}
     return make_run(job, made_from, selection, reads, base=base)
 

@@ -1,22 +1,14 @@
-"""What in a store is made from what, by the keys that records name.
+"""What in a store is made from what, as records say.
 
-    runs/X/config.json, eval.json     its tokenizer, shards or encoded set, and the run whose model it started from
-    shards/X/manifest.json            its tokenizer, and the decisions about its text
-    tokenizers/X/manifest.json        the decisions about the text that it was trained on
-    evaluations/X.json                the shards that a run's checkpoint was measured on
-
-Whatever looks like a key counts, wherever in a record it stands: also the path of a tokenizer that was taken from a run's
-folder, say. Rather too much is reached than too little. A local path is followed through links as it is now, on this machine: a
-link that was pointed elsewhere, or is not there, does not tell what was behind it.
+runs/X/config.json            `inputs`: its tokenizer, shards or encoded set, and the runs that it began with
+runs/X/eval.json              what the model was measured on
+shards/X/manifest.json …      `inputs`: its tokenizer, and the decisions about its text
+evaluations/X.json            what a checkpoint was measured on, which stays while the run does that it is of
 """
 
 import logging
-import posixpath
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError, StorageError
@@ -26,20 +18,17 @@ from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.records.lease import is_held
 from trainer.records.seals import read_sealed, remedy_of
+from trainer.records.store_paths import FOLDERS, RUNS, run_at
 from trainer.store.manifest import MANIFEST, read_manifest
 from trainer.store.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
-from trainer.store.plain_names import is_plain_key
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-RUNS = "runs/"
 ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
-"""Folders of artifacts that runs are made from, with the kind of those; a later one is never made from an earlier one."""
-KINDS = ("runs", *ARTIFACTS)
+"""Folders of artifacts that runs are made from, with the kind of those."""
+KINDS = FOLDERS
 EVALUATIONS = "evaluations"
-
-KEY = re.compile(rf"(?<![\w.-])(?=((?:{'|'.join(KINDS)})/[\w.-]+))")
 
 
 class UnknownNeeds(RunError):
@@ -115,9 +104,10 @@ class References:
         """None for an empty folder, or one whose run was killed before it began."""
         config = self._read(run, f"{run}/{CONFIG}")
         if config is not None:
-            if not isinstance(config, dict) or not self._keys_in(config.get("data")):
+            if not config.get("inputs"):
                 raise self._unknown(run, f"{CONFIG} names no data; {remedy_of(f'{run}/{CONFIG}')}")
-            return self._keys_in(config) | self._keys_in(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
+            measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
+            return {each["key"] for each in config["inputs"].values()} | measured_on
         if is_held(self._store, run):
             raise UnknownNeeds(
                 f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read is "
@@ -134,7 +124,7 @@ class References:
         except ArtifactError as error:
             problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
             raise self._unknown(key, problem, ["tokenizers", "decisions"]) from error
-        return None if manifest is None else self._keys_in(manifest.details)
+        return None if manifest is None else {each.key for each in manifest.inputs.values()}
 
     def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
         """The runs whose checkpoint was measured, and what it was measured on."""
@@ -146,15 +136,9 @@ class References:
                     raise self._unknown(key, f"it is no evaluation; {remedy_of(key)}", ARTIFACTS)
             except UnknownNeeds as error:
                 return set(), self._all_of(key, error)
-            model = result.get("model") or result.get("checkpoint")
-            runs = {named for named in self._keys_in(model) if named.startswith(RUNS)}
-            self._measured[name] = runs, self._keys_in({**result, "checkpoint": None}) - runs
+            run = run_at(self._store, result.get("model") or result.get("checkpoint") or "")
+            self._measured[name] = {run} if run else set(), _measured_on(result)
         return self._measured[name]
-
-    def _keys_in(self, record: Any) -> set[str]:
-        """Everything in a JSON value that looks like the key of a run or an artifact, or like a path that leads to one."""
-        found = (key for text in _texts(record) for way in ways_to(self._store, text) for key in KEY.findall(way))
-        return {key for key in found if is_plain_key(key)}
 
     def _read(self, whole: str, key: str, kinds: Iterable[str] = KINDS) -> Any:
         """A record of something, that names things of some kinds; None if there is none."""
@@ -171,37 +155,20 @@ class References:
         return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
 
 
+def artifacts_of(config: Mapping[str, Any]) -> list[str]:
+    """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the corpora."""
+    shards = [ref["key"] for ref in config["data"].get("shards", ())]
+    named = {each["key"] for each in config["inputs"].values() if not each["key"].startswith(RUNS)}
+    return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
+
+
 def artifact_kind(key: str) -> str:
     """The kind of the artifact that a run is made from, by its key."""
     return ARTIFACTS[key.split("/")[0]]
 
 
-def ways_to(store: Store, text: str) -> Iterator[str]:
-    """A key or a path as it stands, without detours, and, in a local store, as the key that it leads to."""
-    yield text
-    yield posixpath.normpath(text)
-    if store.local is not None:
-        root = store.local.resolve()
-        for start in (store.local, Path()):  # a name is looked for in the store first, then here
-            with suppress(OSError, RuntimeError, ValueError):  # a link to itself, no path at all, or one out of the store
-                yield (start / text).resolve().relative_to(root).as_posix()
-
-
-def run_at(store: Store, place: str) -> str | None:
-    """The key of the run that a key, or the absolute path of a folder, leads into."""
-    begins = (re.match(rf"{RUNS}[\w.-]+", way) for way in ways_to(store, place))
-    found = [match[0] for match in begins if match and is_plain_key(match[0])]
-    return found[-1] if found else None
-
-
-def _texts(record: Any) -> Iterator[str]:
-    """All texts in a JSON value."""
-    if isinstance(record, str):
-        yield record
-    elif isinstance(record, dict):
-        yield from record
-        for value in record.values():
-            yield from _texts(value)
-    elif isinstance(record, list):
-        for value in record:
-            yield from _texts(value)
+def _measured_on(evaluation: dict[str, Any] | None) -> set[str]:
+    """The artifacts that a model was measured on, and the decisions that kept them out of its text."""
+    said = evaluation or {}
+    named = [*said.get("shards", ()), said.get("encoded"), *(said.get("clean_of") or {}).get("decisions", ())]
+    return {key for key in named if key}

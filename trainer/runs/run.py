@@ -1,7 +1,7 @@
 """A run's folder: its name, what it depends on, and the refusal to continue it with something else."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
 from trainer.records.run_names import tell_runs_like
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.runs.references import run_at
-from trainer.store.manifest import ArtifactRef, Manifest, find_damage, fingerprint, read_manifest
+from trainer.records.store_paths import run_at
+from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
-FORMAT = 5
+FORMAT = 6
 
 TrainingJob = PipelineJob | FinetuneJob | ChatJob
 TrainingData = PreparedData | ArtifactRef
@@ -58,8 +58,8 @@ class Run(NamedTuple):
     """Where the pretrained model that is fine-tuned was found."""
     base: dict[str, Any] | None = None
     """The pretrained model as the model card tells of it."""
-    reads: tuple[str, ...] = ()
-    """The keys of the artifacts that it is trained on."""
+    inputs: dict[str, Input] = {}  # noqa: RUF012 - never written to
+    """What it is made from, by role: the artifacts that it is trained on, and runs of this store that it begins with."""
     renews_data: bool = False
     """Whether its data may become another in what is not trained on: a test split."""
     form: str = "merged"
@@ -70,13 +70,14 @@ def make_run(
     job: RunJob,
     made_from: Mapping[str, Any],
     selection: Mapping[str, Any],
-    reads: Sequence[str],
+    data: Mapping[str, ArtifactRef],
     start: dict[str, Any] | None = None,
     base: dict[str, Any] | None = None,
     renews_data: bool = False,
 ) -> Run:
     """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint is best.
 
+    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it.
     Evaluation settings that decide no more than what is told of the finished model are no part of its name.
     """
     training = job.training
@@ -104,7 +105,16 @@ def make_run(
     key = f"runs/{job.run or f'{job.name}-{name[:8]}'}"
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
     form = job.model.lora.publish if job.model.lora else "merged"
-    return run._replace(start=start, base=base, reads=tuple(reads), renews_data=renews_data, form=form)
+    inputs = {role: ref.as_input() for role, ref in data.items()}
+    inputs |= runs_before(Store(job.store), job.model.pretrained, start, run.origin)
+    return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, form=form)
+
+
+def runs_before(store: Store, pretrained: str | None, start: dict[str, Any] | None, origin: str | None) -> dict[str, Input]:
+    """The runs of this store that a run begins with: whose model it starts from, and which it is a fork of."""
+    place = (start and start["key"]) or (pretrained and str(Path(pretrained).absolute()))
+    found = {"model": place and run_at(store, place), "fork of": origin}
+    return {role: Input(key=key, content="") for role, key in found.items() if key}
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -162,6 +172,7 @@ def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str,
         "identity": run.identity,
         "job": recorded(job),
         "data": _without_reused(data.model_dump()),
+        "inputs": {role: each.model_dump() for role, each in run.inputs.items()},
         "fork": fork,
         "start": run.start,
         "base": run.base,
@@ -183,7 +194,7 @@ def note_untrained(store: Store, run: Run, job: TrainingJob, data: TrainingData)
     if earlier is None or (config := _with_untrained(earlier, run, job, data)) == earlier:
         return
     write_sealed(store, f"{run.key}/{CONFIG}", config)
-    check_begun(store, run, job)
+    check_begun(store, run)
 
 
 def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: TrainingData) -> dict[str, Any]:
@@ -191,20 +202,19 @@ def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: Tr
     said = recorded(job)
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
-        noted |= {"data": renewed, "job": {**noted["job"], "data": said["data"]}}
+        inputs = {role: each.model_dump() for role, each in run.inputs.items()}
+        noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": said["data"]}}
     return noted
 
 
-def check_begun(store: Store, run: Run, job: TrainingJob) -> None:
+def check_begun(store: Store, run: Run) -> None:
     """Look once more at a claimed run, and at what it begins with: its data, and the run of this store that its weights are of.
 
     Called after the claim is written: removal says that it is under way before it looks at what runs need. Raises
     `ArtifactError` if something of that was removed at the same time.
     """
-    named = job.model.pretrained
-    place = (run.start and run.start["key"]) or (named and str(Path(named).absolute()))
-    for key in (*run.reads, place and run_at(store, place), run.origin, run.key):
-        if key and is_being_removed(store, key):
+    for key in (*(each.key for each in run.inputs.values()), run.key):
+        if is_being_removed(store, key):
             raise ArtifactError(f"{store.path(key)} was removed while {run.key} began; run it again, from the preparation on")
 
 

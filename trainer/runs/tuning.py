@@ -22,4 +22,4 @@ def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any]
     if job.model.lora is not None:
         made_from["lora"] = lora_identity(job.model.lora)
     start = {"origin": found.origin, "key": found.key}
-    return make_run(job, made_from, selection, [data.key], start, base, renews_data=True)
+    return make_run(job, made_from, selection, {"encoded set": data}, start, base, renews_data=True)

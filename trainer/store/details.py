@@ -41,9 +41,7 @@ class ShardsDetails(Details):
     block_bytes: Literal[32768]
     eos_id: Count
     vocab_size: Count
-    tokenizer: Key
     tokenizer_sha256: Digest
-    decisions: Key | None = None
     num_shards: Count
     shard_tokens: list[Count]
     totals: Totals
@@ -70,6 +68,7 @@ class EncodedDetails(Details):
     label_column: str
     pad_id: Count
     vocab_size: Count
+    tokenizer: str
     tokenizer_sha256: Digest
     splits: dict[str, SplitDetails]
     source: dict[str, Any]
@@ -100,6 +99,7 @@ class ChatDetails(Details):
     pad_id: Count
     vocab_size: Count
     keeps_text: bool = False
+    tokenizer: str
     tokenizer_sha256: Digest
     splits: dict[str, ChatSplitDetails]
     source: dict[str, Any]
@@ -191,22 +191,15 @@ class CurationDetails(Details):
 
 
 class DecisionsDetails(Details):
-    """What was decided of raw text; `table` has, by corpus, a line for each reason, and `reading` how its files are read.
-
-    `functions` are the user's, each with the digest of the file that it is in, `measures` the folders of what was measured.
-    """
+    """What was decided of raw text: `table` by corpus and reason; `measures` are the folders of what was measured."""
 
     curation: CurationDetails
-    recipe: dict[str, Any]
-    reading: dict[str, dict[str, Any]]
     reasons: list[str]
     first_documents: dict[str, Count]
     documents: Count
     table: dict[str, list[ReasonDetails]]
     compared: ComparedDetails | None
     kept_out: KeptOutDetails | None
-    functions: dict[str, str]
-    piece_bytes: Count
     measures: list[Key]
 
 
@@ -215,7 +208,6 @@ class TokenizerDetails(Details):
 
     eos_token: str
     vocab_size: Count
-    decisions: list[Key] = []
 
 
 class CheckpointDetails(Details):

@@ -1,6 +1,7 @@
-"""Manifests: the last file written of every artifact, which lists all others with their size and checksum.
+"""Manifests: the last file written of every artifact. It says what the artifact was made from, and lists its files.
 
-A folder without its manifest does not exist. Fingerprints name what an artifact's bytes depend on.
+A folder without its manifest does not exist. The fingerprint of what a step made (records/steps.py) is that of its recipe and
+of the contents of its inputs; of a checkpoint or a final model, that of its run.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ import json
 import logging
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ REPAIR = "; prepare the data again: it is made anew from the raw files"
 """What to do about a damaged file of what was prepared: a preparation looks at every file, and reads those of a set in which
 damage was found."""
 
-FORMAT = 1
+FORMAT = 2
 NAMED_BY_FINGERPRINT = ("tokenizer", "shards", "encoded", "decisions")
 """Kinds whose keys end with what they were made from."""
 
@@ -66,8 +67,22 @@ class FileRecord(BaseModel):
     sha256: Digest
 
 
+class Input(BaseModel):
+    """An artifact, or a run, that another one was made from: its key, and the digest of its content then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: Key
+    content: str
+
+
 class Manifest(BaseModel):
-    """What an artifact consists of, and what it was made from. Figures that are no numbers are written as they are."""
+    """What an artifact was made from, and what it consists of. Figures that are no numbers are written as they are.
+
+    `recipe` is every setting that its bytes depend on, `inputs` is by role what it was made from; those named in `told` are
+    recorded for people and for lineage, and are no part of its fingerprint. `notes` are files that say how it was made: its
+    `content` is that of the others.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
@@ -76,8 +91,17 @@ class Manifest(BaseModel):
     fingerprint: str
     headrace: str
     created: Time
+    recipe: dict[str, Any] = {}
+    inputs: dict[str, Input] = {}
+    told: list[str] = []
+    notes: list[str] = []
     files: list[FileRecord]
     details: dict[str, Any]
+
+    @property
+    def content(self) -> str:
+        """A digest of what all files hold but the notes: equal of artifacts that give what is made from them the same."""
+        return content_of(self.files, self.notes)
 
     def digests(self) -> dict[str, str]:
         """The SHA-256 of each file, by name."""
@@ -99,7 +123,25 @@ class ArtifactRef(BaseModel):
     key: Key
     fingerprint: str
     size: Count
+    content: str = ""
     reused: bool = False
+
+    def as_input(self) -> Input:
+        """What is recorded of it where something is made from it."""
+        return Input(key=self.key, content=self.content)
+
+
+def content_of(files: Iterable[FileRecord], notes: Iterable[str] = ()) -> str:
+    """The digest of files, but for notes."""
+    left_out = set(notes)
+    return fingerprint({record.name: record.sha256 for record in files if record.name not in left_out})
+
+
+def name_of(recipe: Mapping[str, Any], inputs: Mapping[str, Input], told: Iterable[str] = ()) -> str:
+    """The fingerprint of what is made by a recipe from the contents of some inputs, but for what is only told."""
+    left_out = set(told)
+    settings = {name: value for name, value in recipe.items() if name not in left_out}
+    return fingerprint([settings, {role: each.content for role, each in inputs.items() if role not in left_out}])
 
 
 def fingerprint(value: Any) -> str:
@@ -150,11 +192,20 @@ def make_manifest(kind: str, name: str, files: Iterable[FileRecord], details: di
 
 def publish_folder(store: Store, folder: Path, key: str, kind: str, name: str, details: dict[str, Any]) -> Manifest:
     """Publish a staged folder of finished files as an artifact; its manifest appears last."""
-    files = [digest_file(path) for path in folder.iterdir()]
-    manifest = make_manifest(kind, name, files, details)
+    manifest = make_manifest(kind, name, digest_folder(folder), details)
+    put_published(store, folder, key, manifest)
+    return manifest
+
+
+def digest_folder(folder: Path) -> list[FileRecord]:
+    """Size and SHA-256 of all files of a staged folder."""
+    return [digest_file(path) for path in folder.iterdir()]
+
+
+def put_published(store: Store, folder: Path, key: str, manifest: Manifest) -> None:
+    """Publish a staged folder with the manifest that lists its files, which appears last."""
     (folder / MANIFEST).write_bytes(_sealed(manifest))
     store.put_folder(folder, key, last=MANIFEST)
-    return manifest
 
 
 def write_manifest(store: Store, key: str, manifest: Manifest) -> None:
@@ -173,11 +224,10 @@ def read_manifest(store: Store, key: str, kind: str) -> Manifest | None:
         return None
     with _told(store, key):
         manifest = parse_manifest(raw)
-    if manifest.kind != kind or manifest.format != FORMAT:
-        raise ArtifactError(
-            f"{store.path(key)} holds {manifest.kind!r} in format {manifest.format}; expected {kind!r} in format {FORMAT}"
-        )
-    if kind in NAMED_BY_FINGERPRINT and not key.endswith(f"-{manifest.fingerprint}"):
+    if manifest.kind != kind:
+        raise ArtifactError(f"{store.path(key)} holds {manifest.kind!r}; expected {kind!r}")
+    named = not manifest.recipe or manifest.fingerprint == name_of(manifest.recipe, manifest.inputs, manifest.told)
+    if kind in NAMED_BY_FINGERPRINT and not (named and key.endswith(f"-{manifest.fingerprint}")):
         raise ArtifactError(
             f"{store.path(key)}/{MANIFEST} is that of another {kind}, with the fingerprint {manifest.fingerprint}: put back "
             "the folder's own, or delete the folder to have it made anew"
@@ -207,9 +257,18 @@ def _told(store: Store, key: str) -> Iterator[None]:
 
 
 def parse_manifest(raw: bytes) -> Manifest:
-    """The manifest that a file holds. Raises `ValueError` if it is damaged, `RecursionError` if it is nested too deeply."""
+    """The manifest that a file holds.
+
+    Raises `ValueError` if it is damaged or of another format, `RecursionError` if it is nested too deeply.
+    """
     values = json.loads(raw)
-    return Manifest.model_validate(unseal(values) if isinstance(values, dict) else values)
+    plain = unseal(values) if isinstance(values, dict) else values
+    if isinstance(plain, dict) and plain.get("format") != FORMAT:
+        raise ValueError(
+            f"it has format {plain.get('format')}, of headrace {plain.get('headrace')}, and this version reads format {FORMAT} "
+            "alone: use another store, in which all is made anew, or the version of before"
+        )
+    return Manifest.model_validate(plain)
 
 
 def listed_names(folder: Path) -> set[str] | None:

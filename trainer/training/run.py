@@ -14,6 +14,7 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.order.batches import batches_from
+from trainer.pipelines.steps import here
 from trainer.pretrained.adapters import is_adapter, require_base
 from trainer.pretrained.finding import find_model
 from trainer.records.fields import tell_changes
@@ -78,7 +79,7 @@ def train(
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     store = Store(job.store)
     require_shared(store, runtime)
-    prepared = data or runtime.on_first(lambda: kind.prepare(job, progress))
+    prepared = data or runtime.on_first(lambda: kind.prepare(job, here(progress)))
     run = runtime.on_first(lambda: kind.identify(job, prepared))
     finished = runtime.on_first(lambda: finished_run(store, run))
     if finished is not None:
@@ -122,7 +123,7 @@ def _claim(store: Store, run: Run, job: TrainingJob, data: TrainingData, workloa
     store.sweep()
     mend_config(store, run, job, data)
     claim_run(store, run, job, data, lambda: find_fork(store, run))
-    check_begun(store, run, job)
+    check_begun(store, run)
     mend_plan(store, run.key, workload.plan)
 
 

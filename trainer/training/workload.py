@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.common.progress import Progress
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
+from trainer.pipelines.steps import Do
 from trainer.pretrained.adapters import Base
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData
@@ -68,8 +68,8 @@ class TrainingKind(Protocol):
     """What training asks of a job's kind. The functions take jobs and data of that kind."""
 
     @property
-    def prepare(self) -> Callable[[Any, Progress], TrainingData]:
-        """What the job trains on, made unless it is published and intact."""
+    def prepare(self) -> Callable[[Any, Do], TrainingData]:
+        """What the job trains on: its pipeline up to there."""
 
     @property
     def identify(self) -> Callable[[Any, Any], Run]:

@@ -12,7 +12,8 @@ from trainer.common.nearest import tell_nearest
 from trainer.records.holds import HOLDS, is_being_removed
 from trainer.records.run_names import find_run_name
 from trainer.records.seals import read_sealed, sealed_bytes
-from trainer.runs.references import KINDS, RUNS
+from trainer.records.store_paths import RUNS
+from trainer.runs.references import KINDS
 from trainer.store.manifest import MANIFEST
 from trainer.store.places import CONFIG
 from trainer.store.plain_names import is_plain_key

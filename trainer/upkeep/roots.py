@@ -8,7 +8,8 @@ from typing import NamedTuple
 from trainer.corpus.preparation import STARTED
 from trainer.records.holds import held
 from trainer.records.lease import LEASE, is_held
-from trainer.runs.references import KINDS, RUNS
+from trainer.records.store_paths import RUNS
+from trainer.runs.references import KINDS
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.store.stored import Stored

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support import SMALL_MODEL, cpu_runtime, seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
 from trainer.compare import compare, main
@@ -20,13 +21,11 @@ from trainer.comparison.data import find_changes
 from trainer.comparison.listing import find_runs, list_runs
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.records.lease import Lease
 from trainer.runs.run import claim_run
 from trainer.store.storage import Store

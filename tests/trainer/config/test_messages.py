@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from tests.support import small_values, write_config, write_corpora
+from tests.trainer.made import prepare
 from tests.trainer.small_tokenizers import saved, word_piece
 from trainer.common.addresses import INSTEAD
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
-from trainer.curation.preparing import prepare
 from trainer.preflight.pretraining import preflight
 
 

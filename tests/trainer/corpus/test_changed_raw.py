@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.trainer.made import prepare_corpus, prepare_tokenizer
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, write_raw
 from tests.trainer.raw_files import FORMATS, PACKINGS, pieces_of
 from trainer.common.errors import ChangedFile, RecordError
@@ -14,7 +15,6 @@ from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.pieces import Piece
-from trainer.corpus.preparation import prepare_corpus, prepare_tokenizer
 from trainer.corpus.readers import read_documents
 from trainer.corpus.sources import find_pieces
 from trainer.store.storage import Store
@@ -127,7 +127,7 @@ def test_a_file_that_changed_between_look_and_build_becomes_no_shard_and_the_nex
     rot(path, path.read_bytes().index(b"def "))
     tokenizer = prepare_tokenizer(looked_at, silent())
     with pytest.raises(ChangedFile, match=r"heapq.py has changed since it was looked at"):
-        prepare_corpus(looked_at, "code", tokenizer.key, silent())
+        prepare_corpus(looked_at, "code", tokenizer, silent())
     assert not list(Path(looked_at.store).glob("shards/*/manifest.json"))
     assert leftovers(Path(looked_at.store)) == []
     again = run(looked_at)
@@ -143,7 +143,7 @@ def test_the_other_files_are_not_read_again_for_it(looked_at: PrepareJob, tmp_pa
     rot(path, 100)
     tokenizer = prepare_tokenizer(looked_at, silent())
     with pytest.raises(ChangedFile):
-        prepare_corpus(looked_at, "code", tokenizer.key, silent())
+        prepare_corpus(looked_at, "code", tokenizer, silent())
     seen: list[int] = []
     (corpus,) = looked_at.data.corpora
     find_pieces(Store(looked_at.store), corpus, looked_at.data.shards.piece_bytes, seen.append)

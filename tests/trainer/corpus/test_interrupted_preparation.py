@@ -16,7 +16,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from trainer.config.jobs import PrepareJob
-from trainer.curation.preparing import prepare
+
 from trainer.common.progress import Progress
 
 def show(update):

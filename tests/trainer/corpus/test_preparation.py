@@ -31,7 +31,7 @@ from trainer.corpus.preparation import deal, shard_manifests
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shards import ENDINGS, KIND, is_held_out, open_shards
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
-from trainer.curation.preparing import find_prepared
+from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store
 

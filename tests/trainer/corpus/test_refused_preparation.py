@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.trainer.made import prepare_tokenizer
 from tests.trainer.preparing import job_of, leftovers, run, set_folder, stamps, write_old
 from tests.trainer.raw_files import FORMATS, docstrings, pieces_of
 from tests.trainer.small_tokenizers import saved, word_piece
@@ -17,7 +18,7 @@ from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import Reader
 from trainer.corpus.look import RECORDS
-from trainer.corpus.preparation import STARTED, deal, prepare_tokenizer, shard_count
+from trainer.corpus.preparation import STARTED, deal, shard_count
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST
 

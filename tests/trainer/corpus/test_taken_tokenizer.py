@@ -14,13 +14,17 @@ from transformers import AutoTokenizer, BertTokenizer, GPT2Tokenizer, PreTrained
 
 from tests.hub import serve_model
 from tests.support import ROOT
+from tests.trainer.made import prepare_tokenizer
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import END_OF_TEXT, byte_level_bpe, random_texts, saved, unigram, word_piece
 from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
+from trainer.config.jobs import PrepareJob
 from trainer.corpus.taken_tokenizer import TOKENIZER_CONFIG, find_other_class, take_tokenizer
 from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
-from trainer.corpus.tokenizer_making import make_tokenizer, name_tokenizer
+from trainer.corpus.tokenizer_making import tokenizer_recipe
+from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 
 TEXTS = [*docstrings(20), *random_texts(100, seed=3), " leading", "", "don't  do\tthat\n\n", "<s>a</s>"]
@@ -139,17 +143,17 @@ def data_of(path: Path | str) -> DataConfig:
 
 def test_every_file_that_is_read_is_part_of_the_name(tmp_path: Path) -> None:
     plain(tmp_path)
-    names = {name_tokenizer(data_of(tmp_path))[0]}
+    names = {fingerprint(tokenizer_recipe(data_of(tmp_path)))}
     for name in ("chat_template.jinja", TOKENIZER_CONFIG, TOKENIZER_FILE):
         (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
-        names.add(name_tokenizer(data_of(tmp_path))[0])
+        names.add(fingerprint(tokenizer_recipe(data_of(tmp_path))))
     (tmp_path / "special_tokens_map.json").write_text("{}")
-    assert len({*names, name_tokenizer(data_of(tmp_path))[0]}) == 5
+    assert len({*names, fingerprint(tokenizer_recipe(data_of(tmp_path)))}) == 5
 
 
 def test_a_published_tokenizer_has_all_its_files(tmp_path: Path, empty_store: Store) -> None:
     of_a_class(tmp_path)
-    ref = make_tokenizer(empty_store, data_of(tmp_path), [])
+    ref = prepare_tokenizer(PrepareJob(store=empty_store.url, data=data_of(tmp_path)), silent())
     assert {path.name for path in tokenizer_files(empty_store, ref.key)} == {
         TOKENIZER_FILE, TOKENIZER_CONFIG, "vocab.json", "merges.txt",
     }  # fmt: skip
@@ -182,7 +186,7 @@ def name_and_take(given: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     with pytest.raises(TokenizerError, match=r"cannot be loaded: neither tokenizer\.json nor a vocabulary is there"):
-        name_tokenizer(data_of(tmp_path))
+        tokenizer_recipe(data_of(tmp_path))
 
 
 @pytest.mark.deep
@@ -192,13 +196,13 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     look = (
         "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
-        "from trainer.corpus.tokenizer_making import name_tokenizer;"
-        "print(name_tokenizer(data_of(sys.argv[1]))[0], take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
+        "from trainer.corpus.tokenizer_making import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
+        "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
     )
     (final := tmp_path / "final").mkdir()
     with serve_model(given, "someone/words", "1" * 40) as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hub")}
         command = [sys.executable, "-c", look, "someone/words", str(final)]
         said = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == [name_tokenizer(data_of(given))[0], "</s>"]
+    assert said.stdout.split() == [fingerprint(tokenizer_recipe(data_of(given))), "</s>"]
     assert AutoTokenizer.from_pretrained(final).chat_template == TEMPLATE

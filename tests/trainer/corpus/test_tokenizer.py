@@ -12,16 +12,17 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
-from tests.trainer.raw_files import WHOLE, docstrings, sources
+from tests.trainer.made import find_tokenizer, prepare_tokenizer
+from tests.trainer.raw_files import docstrings, sources
 from tests.trainer.small_tokenizers import byte_level_bpe, info_of, saved, unigram, words
 from trainer.common.errors import TokenizerError
+from trainer.common.progress import Progress, silent
 from trainer.config.corpora import DataConfig
+from trainer.config.jobs import PrepareJob
 from trainer.corpus import tokenizer_making
-from trainer.corpus.decisions import Reader
-from trainer.corpus.sources import find_pieces
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
 from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
-from trainer.corpus.tokenizer_making import Texts, find_tokenizer, make_tokenizer, preview_tokenizer
+from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -45,16 +46,15 @@ def data_of(text: Path, tokenizer: dict[str, Any]) -> DataConfig:
 
 def make(store: Store, data: DataConfig) -> ArtifactRef:
     """Publish the tokenizer of a configuration."""
-    return make_tokenizer(store, data, texts_of(store, data, WHOLE))
+    return prepare_tokenizer(PrepareJob(store=store.url, data=data), silent())
 
 
-def texts_of(store: Store, data: DataConfig, piece_bytes: int) -> Texts:
-    """The pieces of each corpus, of which all documents stay."""
-    return [(Reader(corpus, None, {}), find_pieces(store, corpus, piece_bytes)) for corpus in data.corpora]
+def find(store: Store, data: DataConfig) -> ArtifactRef | None:
+    return find_tokenizer(PrepareJob(store=store.url, data=data))
 
 
 def find_key(store: Store, data: DataConfig) -> str:
-    found = find_tokenizer(store, data)
+    found = find(store, data)
     assert found is not None
     return found.key
 
@@ -127,9 +127,9 @@ def test_fewer_tokens_than_were_asked_for_are_refused_with_how_many_there_are(te
 
 def test_a_published_tokenizer_is_found_again(text: Path, empty_store: Store) -> None:
     data = data_of(text, TRAINED)
-    assert find_tokenizer(empty_store, data) is None
+    assert find(empty_store, data) is None
     made = make(empty_store, data)
-    assert find_tokenizer(empty_store, data) == made.model_copy(update={"reused": True})
+    assert find(empty_store, data) == made.model_copy(update={"reused": True})
 
 
 def test_a_trained_tokenizer_keeps_its_name_when_raw_files_change(text: Path, empty_store: Store) -> None:
@@ -137,7 +137,7 @@ def test_a_trained_tokenizer_keeps_its_name_when_raw_files_change(text: Path, em
     made = make(empty_store, data)
     (text / "000.txt").write_text("something else")
     (text / "new.txt").write_text("and something new")
-    found = find_tokenizer(empty_store, data)
+    found = find(empty_store, data)
     assert found is not None
     assert found.key == made.key
 
@@ -145,7 +145,7 @@ def test_a_trained_tokenizer_keeps_its_name_when_raw_files_change(text: Path, em
 @pytest.mark.parametrize("change", [{"vocab_size": 401}, {"name": "other"}, {"sample_bytes": 10_000}])
 def test_other_options_name_another_tokenizer(change: dict[str, Any], text: Path, empty_store: Store) -> None:
     made = make(empty_store, data_of(text, TRAINED))
-    assert find_tokenizer(empty_store, data_of(text, {**TRAINED, **change})) is None
+    assert find(empty_store, data_of(text, {**TRAINED, **change})) is None
     assert make(empty_store, data_of(text, {**TRAINED, **change})).key != made.key
 
 
@@ -157,13 +157,13 @@ def test_the_names_and_formats_of_the_corpora_are_part_of_the_name_their_budgets
     (corpus,) = data.corpora
     for change, same in (({"name": "other"}, False), ({"format": "lines"}, False), ({"max_bad_records": 3}, True)):
         changed = data.model_copy(update={"corpora": [corpus.model_copy(update=change)]})
-        found = find_tokenizer(empty_store, changed)
+        found = find(empty_store, changed)
         assert (found is not None and found.key == made.key) is same
 
 
 def test_the_engine_is_no_part_of_the_tokenizers_name(text: Path, empty_store: Store) -> None:
     make(empty_store, data_of(text, TRAINED))
-    assert find_tokenizer(empty_store, data_of(text, {**TRAINED, "engine": "tokenizers"})) is not None
+    assert find(empty_store, data_of(text, {**TRAINED, "engine": "tokenizers"})) is not None
 
 
 def test_the_sample_takes_its_share_from_every_corpus(text: Path, empty_store: Store) -> None:
@@ -172,11 +172,13 @@ def test_the_sample_takes_its_share_from_every_corpus(text: Path, empty_store: S
         {"name": "docs", "paths": [f"{text}/*.txt"]},
         {"name": "code", "paths": [f"{text}/*.parquet"], "format": "parquet"},
     ]
-    data = DataConfig.model_validate({"corpora": corpora, "tokenizer": {**TRAINED, "sample_bytes": 60_000}})
+    values = {"corpora": corpora, "tokenizer": {**TRAINED, "sample_bytes": 60_000}, "shards": {"piece_bytes": 1024}}
+    data = DataConfig.model_validate(values)
     taken: list[int] = []
-    make_tokenizer(empty_store, data, texts_of(empty_store, data, 1024), taken.append)
+    progress = Progress(lambda update: taken.append(update.done), 0.0)
+    prepare_tokenizer(PrepareJob(store=empty_store.url, data=data), progress)
     read = Tokenizer.from_str(load_tokenizer(empty_store, find_key(empty_store, data)).json)
-    assert sum(taken) >= 60_000
+    assert taken[-1] >= 60_000
     assert {"Ġdef", "Ġself"} <= read.get_vocab().keys()
 
 
@@ -190,10 +192,10 @@ def test_a_damaged_tokenizer_counts_as_none_and_is_made_anew(
     path = empty_store.fetch(f"{made.key}/{name}")
     path.write_bytes(path.read_bytes()[:-9])
     with caplog.at_level(logging.WARNING):
-        assert find_tokenizer(empty_store, data) is None
+        assert find(empty_store, data) is None
     make(empty_store, data)
     assert files_of(empty_store, made) == before
-    assert find_tokenizer(empty_store, data) is not None
+    assert find(empty_store, data) is not None
 
 
 def test_a_tokenizer_is_taken_from_a_file_or_from_its_folder(text: Path, empty_store: Store, tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_another_file_at_the_same_place_is_another_tokenizer(text: Path, empty_s
     data = data_of(text, {"path": str(path)})
     make(empty_store, data)
     saved(byte_level_bpe(400), path)
-    assert find_tokenizer(empty_store, data) is None
+    assert find(empty_store, data) is None
 
 
 def test_the_end_token_is_the_one_configured_else_named_beside_the_file(text: Path, empty_store: Store, tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ def test_the_end_token_is_the_one_configured_else_named_beside_the_file(text: Pa
     for named, options in [("</s>", {}), ({"content": "<unk>"}, {}), ("</s>", {"eos_token": "<unk>"})]:
         beside.write_text(json.dumps({"eos_token": named}))
         data = data_of(text, {"path": str(path), **options})
-        assert find_tokenizer(empty_store, data) is None, "another end token is another tokenizer"
+        assert find(empty_store, data) is None, "another end token is another tokenizer"
         ids.append(load_tokenizer(empty_store, make(empty_store, data).key).eos_id)
     assert ids == [tokenizer.token_to_id(token) for token in ("</s>", "<unk>", "<unk>")]
 

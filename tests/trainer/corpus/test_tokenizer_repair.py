@@ -11,12 +11,13 @@ from tests.processes import start_warm
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
 from tests.trainer.conftest import Finished
 from tests.trainer.corpus.test_changed_raw import rot
-from trainer.common.errors import TokenizerError
+from tests.trainer.made import prepare, prepare_tokenizer
+from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import PreparedData, prepare_tokenizer
+from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import load_tokenizer
-from trainer.curation.preparing import find_prepared, prepare
+from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -76,7 +77,7 @@ def test_a_damaged_tokenizer_is_put_back_from_a_checkpoint_though_the_text_is_an
     told = [json.loads(files.pop("manifest.json")) for files in (before, after)]
     assert after == before
     assert told[0]["files"] == told[1]["files"]
-    assert "was put back as it was, from" in caplog.text
+    assert "is put back as it was, from" in caplog.text
     caplog.clear()
     assert prepared_tokenizer(other_text, trained).reused
     assert not caplog.records
@@ -114,13 +115,13 @@ def test_without_a_copy_the_same_text_gives_it_back(
     what: str, stocked: Path, raw: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = damage(stocked, what)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         prepared_tokenizer(raw, stocked)
     after = content(tokenizer_of(stocked))
     assert {name: data for name, data in after.items() if name != "manifest.json"} == {
         name: data for name, data in before.items() if name != "manifest.json"
     }
-    assert "to the same bytes" in caplog.text or "was put back as it was" in caplog.text
+    assert "it has the same content" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["tokenizer.json", "all of it"])
@@ -129,7 +130,7 @@ def test_without_a_copy_and_with_other_text_it_is_refused_and_the_store_stays(
 ) -> None:
     damage(stocked, what)
     before = digests(stocked / "shards")
-    with pytest.raises(TokenizerError, match=r"is damaged or lost.*it is needed by shards/.*Put back a copy") as refused:
+    with pytest.raises(ArtifactError, match=r"is damaged or lost.*it is needed by shards/.*Put back a copy") as refused:
         prepared_tokenizer(other_text, stocked)
     assert "choose another data.tokenizer.name" in str(refused.value)
     assert digests(stocked / "shards") == before
@@ -140,7 +141,7 @@ def test_without_a_copy_and_with_other_text_it_is_refused_and_the_store_stays(
 def test_a_copy_that_somebody_puts_back_is_taken(stocked: Path, other_text: Path) -> None:
     before = damage(stocked, "all of it")
     job = small_job(other_text, stocked).preparation()
-    with pytest.raises(TokenizerError) as refused:
+    with pytest.raises(ArtifactError) as refused:
         prepare_tokenizer(job, silent())
     folder = Path(str(refused.value).split(" is damaged")[0])
     folder.mkdir()
@@ -153,7 +154,7 @@ def test_a_damaged_copy_in_a_checkpoint_is_not_taken(trained: Path, other_text: 
     damage(trained, "tokenizer.json")
     for path in trained.glob("runs/**/tokenizer.json"):
         rot(path, path.stat().st_size // 2)
-    with pytest.raises(TokenizerError, match="no checkpoint in"):
+    with pytest.raises(ArtifactError, match="is damaged or lost"):
         prepared_tokenizer(other_text, trained)
 
 

@@ -19,6 +19,7 @@ from tests.processes import start_module, wait_until
 from tests.s3 import S3Server
 from tests.support import digests, write_config
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
+from tests.trainer.made import prepare
 from tests.trainer.preparing import LONG_AGO
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
@@ -31,7 +32,7 @@ from trainer.corpus.shards import KIND, open_shards
 from trainer.corpus.sources import find_pieces
 from trainer.curation.arrays import is_intact
 from trainer.curation.measuring import UNIT_BYTES, divide
-from trainer.curation.preparing import find_prepared, prepare
+from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 
@@ -222,7 +223,7 @@ def test_shards_are_those_of_the_text_that_stays(raw: Path, tmp_path: Path) -> N
         own, expected = open_shards(Store(job.store), ref.key), open_shards(Store(plain.store), other.key)
         assert sorted(documents(own)) == sorted(documents(expected))
     manifest = read_manifest(Store(job.store), data.shards[0].key, KIND)
-    assert manifest is not None and manifest.details["decisions"] == decide(job).key
+    assert manifest is not None and manifest.inputs["decisions"].key == decide(job).key
 
 
 def documents(shards: Any) -> list[tuple[int, ...]]:
@@ -349,7 +350,7 @@ def test_damaged_decisions_are_made_anew(raw: Path, tmp_path: Path, caplog: pyte
     path.write_bytes(flipped(intact, 800))
     assert not decide(job).reused
     assert path.read_bytes() == intact
-    assert "deciding anew" in caplog.text
+    assert "it is to be made anew" in caplog.text
 
 
 def test_decisions_about_other_raw_files_are_refused(raw: Path, tmp_path: Path) -> None:

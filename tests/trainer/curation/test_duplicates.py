@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 
 from tests.trainer.curating import Here, curated_job, decide, originals_of, prose, reasons_of, write_documents
 from tests.trainer.curation_texts import texts
+from tests.trainer.made import prepare
 from tests.trainer.plain_duplicates import sharing, superfluous
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
@@ -23,9 +24,9 @@ from trainer.corpus.readers import Document
 from trainer.curation.keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.near import compare
-from trainer.curation.preparing import find_prepared, prepare
 from trainer.curation.showing import Decided
 from trainer.curation.texts import Texts, shingles
+from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.made import prepare
 from trainer.common.errors import RecordError
 from trainer.common.progress import silent
 from trainer.corpus.decisions import open_decisions
 from trainer.corpus.shards import open_shards
-from trainer.curation.preparing import prepare
 from trainer.store.storage import Store
 
 LOW = "length: bytes too low"

@@ -6,13 +6,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
+from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import transformed
 from trainer.corpus.readers import Document
 from trainer.corpus.shards import open_shards
 from trainer.corpus.tokenizer import load_tokenizer
-from trainer.curation.preparing import prepare
 from trainer.store.storage import Store
 
 

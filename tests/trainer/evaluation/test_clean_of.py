@@ -14,18 +14,16 @@ from tests.trainer.chats import chat_job
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT, curated_run, run_through
 from tests.trainer.curating import write_documents
-from trainer.chat.encoding import encode_conversations
+from tests.trainer.made import encode, encode_conversations, prepare
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.decisions import read_decisions
-from trainer.curation.preparing import prepare
 from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.records.seals import read_sealed
 from trainer.runs.clean import KeptOut, clean_of, find_kept_out
 from trainer.store.manifest import MANIFEST, digest_file, seal

@@ -10,11 +10,11 @@ from tests.processes import cores
 from tests.support import cpu_runtime, digests, held_out_losses, records, small_job
 from tests.trainer.conftest import Finished
 from tests.trainer.corpus.test_changed_raw import rot
+from tests.trainer.made import prepare
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.shards import open_shards
-from trainer.curation.preparing import prepare
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.models.causal import load_model

@@ -13,25 +13,24 @@ from tests.s3 import S3Server
 from tests.support import cpu_runtime, digests, small_job, small_values, write_config, write_corpora
 from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.made import encode, prepare, prepare_corpus, prepare_tokenizer
 from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
+from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, prepare_corpus, prepare_tokenizer
-from trainer.curation.preparing import prepare
+from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.explain import main
-from trainer.foresight.encoded import foresee_encoded
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.job import LookedAt
+from trainer.foresight.looking import Looking
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.labelled.encoding import prepare_encoded
 from trainer.records.lease import Lease
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.places import FINAL
 from trainer.store.storage import Store
 
@@ -49,7 +48,7 @@ def run_stages(job: PipelineJob) -> dict[str, bool]:
     """Go through a whole job; returns for each stage whether it found its work done."""
     cpu_runtime()
     tokenizer = prepare_tokenizer(job.preparation(), silent())
-    shards = [prepare_corpus(job.preparation(), corpus.name, tokenizer.key, silent()) for corpus in job.data.corpora]
+    shards = [prepare_corpus(job.preparation(), corpus.name, tokenizer, silent()) for corpus in job.data.corpora]
     with cores(1):
         run = train(job, silent(), PreparedData(tokenizer=tokenizer, shards=shards))
         evaluation = evaluate_checkpoint(measurement(job, run.key), silent())
@@ -198,18 +197,6 @@ def test_a_damaged_shard_is_named(place: Place, fault: Callable[[bytes], bytes] 
     assert found.work.startswith("1 of 2 shards taken over, 1 to be built")
 
 
-def test_older_sets_without_their_options_are_said_to_be_so(place: Place) -> None:
-    store = Store(str(place.store))
-    (name,) = (each for each in store.names("shards") if each.startswith("code"))
-    manifest = read_manifest(store, f"shards/{name}", "shards")
-    assert manifest is not None
-    details = {key: value for key, value in manifest.details.items() if key != "recipe"}
-    write_manifest(store, f"shards/{name}", manifest.model_copy(update={"details": details}))
-    found = look(small_job(*place, data__shards__piece_bytes=2048))
-    assert found["shards of code"].reasons == (f"shards/{name} was made with other options, which it does not record",)
-    assert found["shards of docs"].reasons == ("data.shards.piece_bytes: 1024 -> 2048",)
-
-
 def test_a_run_that_was_begun_continues_and_a_named_one_with_other_settings_is_refused(place: Place) -> None:
     (run,) = (place.store / "runs").iterdir()
     shutil.rmtree(run / FINAL)
@@ -254,20 +241,26 @@ def test_a_missing_report_is_made_again(place: Place) -> None:
     assert not run_stages(small_job(*place))["report"]
 
 
+def look_at_encoded(job: FinetuneJob) -> Foreseen:
+    looking = Looking(LookedAt(job.store))
+    looking("encode", job)
+    (found,) = looking.stages
+    return found
+
+
 def test_an_encoded_set_names_the_file_or_the_option_that_differs(pairs: Path, gpt2: Path, tmp_path: Path) -> None:
     raw = Path(shutil.copytree(pairs, tmp_path / "pairs"))
     job = finetune_job(raw, tmp_path / "store", gpt2)
-    prepare_encoded(Store(job.store), job, gpt2, silent())
-    store = LookedAt(job.store)
-    assert foresee_encoded(store, job)[0].verdict == "reused"
-    shorter, _ = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
+    encode(job, silent(), gpt2)
+    assert look_at_encoded(job).verdict == "reused"
+    shorter = look_at_encoded(finetune_job(raw, tmp_path / "store", gpt2, data__max_length=24))
     assert set(shorter.reasons) >= {"data.max_length: 32 -> 24"} and all("tokenizer" in each for each in shorter.reasons[1:])
-    swapped, _ = foresee_encoded(store, finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
+    swapped = look_at_encoded(finetune_job(raw, tmp_path / "store", gpt2, data__text_columns=["code", "summary"]))
     assert swapped.reasons == ("data.text_columns: ['summary', 'code'] -> ['code', 'summary']",)
     lines = (raw / "train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     write_old(raw / "train.jsonl", "".join(lines[:-1]))
     before = stamps(Path(job.store))
-    assert foresee_encoded(store, job)[0].reasons == (f"files: 1 changed ({raw / 'train.jsonl'})",)
+    assert look_at_encoded(job).reasons == (f"files: 1 changed ({raw / 'train.jsonl'})",)
     assert stamps(Path(job.store)) == before
 
 

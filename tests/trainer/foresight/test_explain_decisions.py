@@ -9,14 +9,14 @@ import pytest
 
 from tests.support import digests
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from tests.trainer.made import prepare_tokenizer
 from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import prepare_tokenizer
-from trainer.foresight.data import foresee_decisions, foresee_tokenizer
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.job import LookedAt
+from trainer.foresight.looking import Looking
 
 TEXTS = [" ".join(prose(number, 300)) for number in range(12)]
 FUNCTION = "def is_long(text):\n    return len(text) > 3\n"
@@ -51,11 +51,18 @@ def job_of(folder: Path, least_bytes: int = 50, **changes: Any) -> PrepareJob:
     return curated_job(folder / "store", {"one": f"{folder}/raw/*.jsonl"}, curation, **changes)
 
 
+def look_at(name: str, job: PrepareJob, **made: Any) -> Foreseen:
+    looking = Looking(LookedAt(job.store))
+    looking(name, job, **made)
+    (found,) = looking.stages
+    return found
+
+
 def look(job: PrepareJob) -> Foreseen:
     """What is foreseen, after making sure that the store is as it was."""
     store = Path(job.store)
     before = stamps(store), digests(store)
-    found = foresee_decisions(LookedAt(job.store), job.data)
+    found = look_at("curate", job)
     assert (stamps(store), digests(store)) == before
     return found
 
@@ -92,7 +99,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], dict[str, Any], Callable[[Pat
     ),
     "a function": (
         lambda folder: (folder / "own_filters.py").write_text(f"{FUNCTION}# changed\n"), {},
-        lambda folder: ("the file that own_filters:is_long is in has changed, or one that it imports",),
+        lambda folder: ("files: 1 changed (that of own_filters:is_long, or one that it imports)",),
     ),
 }  # fmt: skip
 
@@ -129,8 +136,8 @@ def test_a_tokenizer_that_was_trained_before_curation_is_named(folder: Path, tok
     job = job_of(folder)
     prepare_tokenizer(job.model_copy(update={"data": job.data.model_copy(update={"curation": None})}), silent())
     job = job_of(folder, tokenizer={"vocab_size": 300, "name": tokenizer})
-    prepare_tokenizer(job, silent(), decide(job).key)
-    found = foresee_tokenizer(LookedAt(job.store), job.data)
+    prepare_tokenizer(job, silent(), decide(job))
+    found = look_at("tokenizer", job, decisions=None)
     assert found.verdict == "reused"
     assert bool(found.reasons) == told
     assert all("it was trained on all documents, before curation" in reason for reason in found.reasons)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.trainer.fuzz.world import CHAMPION, FINISHED, RIVAL, STOPPED, TUNED, World
+from tests.trainer.made import encode, prepare
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.compare import compare
@@ -12,7 +13,6 @@ from trainer.comparison.listing import find_runs
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.corpus.preparation import STARTED, PreparedData
-from trainer.curation.preparing import prepare
 from trainer.curation.showing import Decided
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
@@ -20,7 +20,6 @@ from trainer.evaluation.requests import measurement
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_account, make_report
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.pretrained.finding import find_model
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check

@@ -15,6 +15,7 @@ import pytest
 import trainer.runs.board
 import trainer.store.verified
 import trainer.training.loop
+from tests.trainer.made import encode, prepare
 from trainer.common.errors import Preempted
 from trainer.common.progress import silent
 from trainer.config.evaluation import EvaluationConfig
@@ -22,13 +23,11 @@ from trainer.config.files import validate_job
 from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.corpus import shard_building, shard_workers
-from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.records.holds import SHORT, _hold
 from trainer.records.seals import write_sealed
 from trainer.store.storage import Store

@@ -22,12 +22,13 @@ from tests.trainer.labelled_data import (
     saved_set,
     written,
 )
+from tests.trainer.made import find_encoded
 from tests.trainer.preparing import LONG_AGO, leftovers
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig
 from trainer.labelled.data import open_labelled
-from trainer.labelled.encoding import find_encoded, open_encoded, tokenizer_paths
+from trainer.labelled.encoded import open_encoded, tokenizer_paths
 from trainer.labelled.sources import find_labelled
 from trainer.store.storage import Store
 
@@ -95,7 +96,7 @@ def test_no_set_is_published_under_the_name_of_other_bytes_and_the_next_run_is_r
 ) -> None:
     options, path = data_in(tmp_path / "raw", source)
     job = job_of(tmp_path / "store", **options)
-    assert find_encoded(Store(job.store), job, bert) is None
+    assert find_encoded(job, bert) is None
     flip(path)
     with pytest.raises(ChangedFile):
         prepared(job, bert)

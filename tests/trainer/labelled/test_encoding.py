@@ -22,12 +22,14 @@ from tests.trainer.labelled_data import (
     records,
     written,
 )
+from tests.trainer.made import encode, find_encoded
 from tests.trainer.preparing import leftovers, stamps
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe, random_texts
 from trainer.common.errors import ArtifactError, CorpusError, RecordError
 from trainer.common.progress import silent
-from trainer.labelled.encoding import encode, find_encoded, open_encoded, tokenizer_paths
+from trainer.labelled.encoded import open_encoded, tokenizer_paths
+from trainer.labelled.text_encoder import load_text_encoder
 from trainer.store.storage import Store
 
 
@@ -72,6 +74,7 @@ def test_the_manifest_says_what_the_set_holds(files: dict[str, list[str]], bert:
     source = found.details.pop("source")
     assert not source["validation_cut"]
     assert [len(source["identity"][split]) for split in splits] == [1, 1, 1]
+    assert found.details.pop("tokenizer") == load_text_encoder(bert, job.data).digest
     assert found.details.pop("tokenizer_sha256") == digests(tmp_path / "store" / "encoded")[
         next(name for name in digests(tmp_path / "store" / "encoded") if name.endswith("tokenizer.json"))
     ]  # fmt: skip
@@ -122,13 +125,12 @@ def test_a_split_without_labels_is_predicted_only(
 
 def test_a_second_encoding_does_nothing(files: dict[str, list[str]], bert: Path, tmp_path: Path) -> None:
     job = job_of(tmp_path / "store", source="jsonl", **files)
-    store = Store(job.store)
-    assert find_encoded(store, job, bert) is None
+    assert find_encoded(job, bert) is None
     first = prepared(job, bert)
     before = stamps(tmp_path / "store" / "encoded")
     assert not first.reused
     again = first.model_copy(update={"reused": True})
-    assert find_encoded(store, job, bert) == again
+    assert find_encoded(job, bert) == again
     assert prepared(job, bert) == again
     moved = {split: [str(shutil.copy(paths[0], tmp_path / f"moved-{split}.jsonl"))] for split, paths in files.items()}
     assert prepared(job_of(tmp_path / "store", source="jsonl", **moved, max_bad_records=3, max_length=64), bert) == again
@@ -184,11 +186,11 @@ def test_a_damaged_set_is_found_and_made_anew(
     path = tmp_path / "store" / first.key / name
     before = path.read_bytes()
     path.write_bytes(before[:-100] + bytes([before[-100] ^ 1]) + before[-99:])
-    assert find_encoded(Store(job.store), job, bert) is None
+    assert find_encoded(job, bert) is None
     assert "made anew" in caplog.text
     assert not prepared(job, bert).reused
     assert name == "manifest.json" or path.read_bytes() == before
-    assert find_encoded(Store(job.store), job, bert) is not None
+    assert find_encoded(job, bert) is not None
 
 
 def test_a_budget_that_was_lowered_refuses_what_it_let_pass(files: dict[str, list[str]], bert: Path, tmp_path: Path) -> None:
@@ -209,9 +211,8 @@ def test_bad_input_leaves_nothing_behind(files: dict[str, list[str]], bert: Path
 
 def test_a_set_can_be_kept_in_a_remote_store(files: dict[str, list[str]], bert: Path, tmp_path: Path) -> None:
     job = job_of(tmp_path / "unused", source="jsonl", **files).model_copy(update={"store": f"memory://{tmp_path.name}"})
-    store = Store(job.store)
     found = opened(job, bert)
-    assert find_encoded(store, job, bert) is not None
+    assert find_encoded(job, bert) is not None
     local = opened(job_of(tmp_path / "store", source="jsonl", **files), bert)
     for name, split in local.splits.items():
         for part, values in split.read(range(len(split))).items():

@@ -17,6 +17,7 @@ from tests.depth import once
 from tests.processes import start_warm
 from tests.support import cpu_runtime, digests, only_run, write_config
 from tests.trainer.labelled_pairs import finetune_values
+from tests.trainer.made import encode
 from tests.trainer.stocked_store import found as garbage_of
 from tests.trainer.stocked_store import keys
 from trainer.common.errors import ArtifactError, Preempted, RunError
@@ -26,13 +27,12 @@ from trainer.comparison.listing import find_runs
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.likeness import NONE_YET
+from trainer.foresight.status import NONE_YET
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.labelled.encoded import encoded_details
-from trainer.labelled.encoding import encode
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.records.evaluations import FinetuneEvaluation

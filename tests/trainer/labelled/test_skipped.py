@@ -8,7 +8,7 @@ import pytest
 from tests.trainer.chats import chat_job, chat_model
 from tests.trainer.chats import written as written_rows
 from tests.trainer.labelled_data import as_jsonl, bert_folder, flat_records, job_of, opened, written
-from trainer.chat.encoding import prepare_conversations
+from tests.trainer.made import encode_conversations
 from trainer.common.bad_records import skipped_rows
 from trainer.common.progress import silent
 from trainer.labelled.encoded import encoded_details
@@ -49,7 +49,7 @@ def test_skipped_conversations_are_named(tmp_path: Path, caplog: pytest.LogCaptu
     model = chat_model(tmp_path / "model")
     job = chat_job(tmp_path, tmp_path / "store", model, data__max_bad_records=2)
     with caplog.at_level(logging.WARNING):
-        made = prepare_conversations(Store(job.store), job, model, silent())
+        made = encode_conversations(job, silent(), model)
     split = encoded_details(Store(job.store), made.key)["splits"]["train"]
     assert (split["examples"], split["bad_records"]) == (30, 2)
     assert split["skipped"][0].startswith(f"{tmp_path}/train.jsonl: line 31: ")

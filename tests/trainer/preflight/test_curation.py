@@ -7,11 +7,11 @@ import pytest
 
 from tests.support import small_job
 from tests.trainer.curating import prose, write_documents
+from tests.trainer.made import prepare
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import size
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.curation.preparing import prepare
 from trainer.preflight import curation
 from trainer.preflight.pretraining import preflight
 

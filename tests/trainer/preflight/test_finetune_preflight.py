@@ -8,10 +8,10 @@ import pytest
 
 from tests.trainer.labelled_data import as_jsonl, load, written
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent
 from trainer.labelled import look as labelled_look
-from trainer.labelled.encoding import encode
 from trainer.labelled.lengths import SAMPLED
 from trainer.labelled.look import HEAD_ROWS, look_at_labelled
 from trainer.labelled.text_encoder import load_text_encoder

@@ -14,13 +14,13 @@ import torch
 from tests.hub import serve_model
 from tests.support import ROOT, SMALL_MODEL, digests, small_job
 from tests.trainer.conftest import Finished
+from tests.trainer.made import prepare
 from tests.trainer.small_tokenizers import byte_level_bpe, saved
 from trainer.common.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.taken_tokenizer import END_OF_TEXT
-from trainer.curation.preparing import prepare
 from trainer.order.plan import divide_batch, make_plan
 from trainer.preflight.pretraining import preflight
 from trainer.store.places import FINAL

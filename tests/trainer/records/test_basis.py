@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from tests.processes import cores
 from tests.support import cpu_runtime, small_job
 from tests.trainer.conftest import Finished
+from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
@@ -22,7 +23,6 @@ from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shards import open_shards
 from trainer.corpus.tokenizer import tokenizer_files
-from trainer.curation.preparing import prepare
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from tests.support import small_job
+from tests.trainer.made import prepare
 from tests.trainer.preparing import job_of, run, write_raw
 from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, keys
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.runs.references import run_at
+from trainer.records.store_paths import run_at
 from trainer.runs.run import claim_run
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store

@@ -8,12 +8,11 @@ import pytest
 from tests.support import small_job
 from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.labelled_pairs import finetune_job
-from trainer.chat.encoding import encode_conversations
+from tests.trainer.made import encode, encode_conversations
 from trainer.common.progress import silent
 from trainer.config.harness import HarnessConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.table import identify_run
-from trainer.labelled.encoding import encode
 from trainer.store.manifest import ArtifactRef
 
 BEST: list[dict[str, Any]] = [

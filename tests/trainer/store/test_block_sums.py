@@ -14,6 +14,7 @@ from tests.processes import start_warm
 from tests.s3 import S3Server
 from tests.support import small_job, small_values, write_config
 from tests.trainer.corpus.test_changed_raw import rot
+from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
@@ -22,7 +23,6 @@ from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.shards import open_shards
 from trainer.corpus.suspects import is_suspect
-from trainer.curation.preparing import prepare
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.store import block_sums, checked_file, manifest, open_files, verified
@@ -204,7 +204,7 @@ def test_damage_that_training_finds_is_mended_by_the_next_preparation(
             whole(open_shards(store, key).train)
     with caplog.at_level(logging.WARNING):
         again = prepare(job, silent())
-    assert f"{path} does not match its checksum" in caplog.text and "making its shard anew" in caplog.text
+    assert f"{path} does not match its checksum" in caplog.text and "it is to be made anew" in caplog.text
     assert path.read_bytes() == before
     assert [ref.reused for ref in again.shards] == [False, True]
     assert not is_suspect(store, key)

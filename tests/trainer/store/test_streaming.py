@@ -12,12 +12,12 @@ import torch
 from tests.processes import highest, start_warm
 from tests.s3 import S3Server
 from tests.support import SMALL_MODEL, final_bytes, small_values, write_config
+from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import shard_manifests
 from trainer.corpus.shards import KIND, open_shards
-from trainer.curation.preparing import prepare
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.sample_corpora import main as write_sample_corpora

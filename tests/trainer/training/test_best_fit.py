@@ -13,13 +13,13 @@ import torch
 from torch.nn import functional as F
 
 from tests.support import SMALL_MODEL, cpu_runtime, curve, final_bytes, records
+from tests.trainer.made import prepare
 from tests.trainer.order.test_packing import best_fit
 from tests.trainer.short_texts import read_documents, short_job, write_short_texts
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.curation.preparing import prepare
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.support import SMALL_MODEL, cpu_runtime, only_run, records, small_values, write_config
 from tests.tiny_models import tiny_config
+from tests.trainer.made import prepare
 from tests.trainer.short_texts import short_job, short_values, write_short_texts
 from tests.trainer.training.sharded_runs import finish, start
 from trainer.common.errors import ConfigError
@@ -20,7 +21,6 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.shards import open_shards
-from trainer.curation.preparing import prepare
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
 from trainer.order.batches import Batch

@@ -12,6 +12,7 @@ from tests.processes import Running, highest, start_warm
 from tests.s3 import S3Server
 from tests.support import cpu_runtime, final_bytes, small_job, small_values, write_config
 from tests.trainer.conftest import LONG, Finished
+from tests.trainer.made import prepare
 from tests.trainer.store.test_store_refusals import small_disk
 from tests.trainer.store.test_streaming import held
 from trainer.common.errors import StorageError
@@ -19,7 +20,6 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
-from trainer.curation.preparing import prepare
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.preflight.disks import require_checkpoint_room

@@ -24,6 +24,7 @@ from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
+from trainer.pipelines.steps import here
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import promote
 
@@ -47,7 +48,7 @@ def tune(
     )
     kind = kind_of(job)
     kind.preflight(job, silent())
-    data = kind.prepare(job, silent())
+    data = kind.prepare(job, here(silent()))
     run = train(job, silent(), data).key
     kind.evaluate(job, run, data, silent())
     return run

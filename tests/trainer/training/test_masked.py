@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from transformers import AutoModelForMaskedLM
 
 from tests.support import cpu_runtime, curve, final_bytes, records, small_job
+from tests.trainer.made import prepare
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import load_tokenizer
-from trainer.curation.preparing import prepare
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train

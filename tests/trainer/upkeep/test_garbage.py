@@ -55,9 +55,8 @@ def full(any_store: Store) -> Store:
     add_run(any_store, "tuned", add_encoded(any_store, "used"), start={"origin": "store", "key": "runs/pretrained/final"})
     measured = {"checkpoint": "runs/pretrained/checkpoint-best", "shards": [add_superseded(any_store, "measured")]}
     write_sealed(any_store, "evaluations/checkpoint-best-1.json", measured)
-    taken = {"data": {"tokenizer": {"path": f"{any_store.path('tokenizers')}/taken-{OLD}/tokenizer.json"}}}
-    add_tokenizer(any_store, "taken")
-    add_run(any_store, "other", add_superseded(any_store, "other"), job=taken)
+    add_run(any_store, "other", add_superseded(any_store, "other"))
+    add_tokenizer(any_store, "other-0", **{"taken from": add_tokenizer(any_store, "taken")})
     pin(any_store, add_superseded(any_store, "pinned"))
     add_superseded(any_store, "lost")
     add_encoded(any_store, "lost")

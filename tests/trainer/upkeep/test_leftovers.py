@@ -11,11 +11,11 @@ import pytest
 
 from tests.s3 import S3Server
 from tests.support import small_job
+from tests.trainer.made import prepare
 from trainer import garbage
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.corpus import preparation
-from trainer.curation.preparing import prepare
 from trainer.leftovers import main
 from trainer.records.lease import Lease
 from trainer.store.manifest import MANIFEST

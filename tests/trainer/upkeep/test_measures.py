@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
+from tests.trainer.made import prepare
 from tests.trainer.report_runs import publish
 from tests.trainer.stocked_store import OLD, add_decisions, add_run, add_shards, found, keys
 from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
 from trainer.corpus.preparation import STARTED
-from trainer.curation.preparing import prepare
 from trainer.curation.showing import Decided
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST
@@ -139,7 +139,7 @@ def test_decisions_are_made_again_and_shown_after_the_store_was_tidied(tmp_path:
 def test_decisions_stay_with_the_tokenizer_that_was_trained_by_them(any_store: Store) -> None:
     decisions = add_decisions(any_store, "text")
     add_run(any_store, "a", add_shards(any_store, "one"))
-    publish(any_store, f"tokenizers/one-0-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {"decisions": [decisions]})
+    publish(any_store, f"tokenizers/one-0-{OLD}", "tokenizer", {"tokenizer.json": b"{}"}, {}, {"decisions": decisions})
     assert keys(found(any_store)) == []
 
 

@@ -15,8 +15,8 @@ from tests.processes import start_trainers, start_warm
 from tests.support import final_bytes, only_run, records, steps_recorded, write_config
 from tests.trainer.chats import CHATML, END, MARKED, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
+from tests.trainer.made import encode_conversations
 from tests.trainer.test_refusals import message_of
-from trainer.chat.encoding import encode_conversations
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.kinds.training import train

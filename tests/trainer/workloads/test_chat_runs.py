@@ -20,10 +20,10 @@ from tests.processes import cores, start_warm
 from tests.support import cpu_runtime, only_run, write_config
 from tests.trainer.chats import CHATML, END, MARKED, START, chat_job, chat_model, chat_values, write_chats, written
 from tests.trainer.conftest import Finished
+from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
 from trainer import compare, lineage
 from trainer.chat.encoded import open_chat
-from trainer.chat.encoding import encode_conversations
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob

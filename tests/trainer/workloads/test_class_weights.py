@@ -10,10 +10,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch.nn import functional as F
 
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoding import encode
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef

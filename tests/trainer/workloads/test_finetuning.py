@@ -19,13 +19,13 @@ from tests.processes import start_ranks, start_warm
 from tests.support import NO_DROPOUT, ROOT, final_bytes, records, steps_recorded, write_config
 from tests.trainer.conftest import OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_job, finetune_values
+from tests.trainer.made import encode
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.pretrained.finding import find_model
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

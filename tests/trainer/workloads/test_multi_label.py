@@ -15,6 +15,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, as_parquet, read, written
 from tests.trainer.labelled_pairs import finetune_job
+from tests.trainer.made import encode
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
@@ -25,7 +26,6 @@ from trainer.evaluation.predicting import prediction_lines
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.labelled.encoding import encode
 from trainer.metrics.several_labels import SEVERAL
 from trainer.models.classifiers import classes_of
 from trainer.preflight.finetuning import finetune_preflight

@@ -26,6 +26,7 @@ from tests.support import final_bytes, records, steps_recorded, write_config
 from tests.trainer.labelled_data import as_jsonl, bert_folder, written
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, label_words, word_job, word_values, write_words
+from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
 from trainer.config.finetuning import FinetuneJob
@@ -38,7 +39,6 @@ from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.labelled import look
-from trainer.labelled.encoding import encode
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

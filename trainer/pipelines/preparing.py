@@ -1,0 +1,39 @@
+"""Raw text to everything that training reads: curated, where the job says so, and tokenized."""
+
+from typing import Any
+
+from trainer.config.jobs import PrepareJob
+from trainer.corpus.decisions import corpora_left
+from trainer.corpus.preparation import PreparedData
+from trainer.pipelines.steps import Do, look_for
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+
+
+def prepare(job: PrepareJob, do: Do) -> PreparedData:
+    """The whole way from raw files to shards."""
+    decisions = do("curate", job) if job.data.curation is not None else None
+    tokenizer = do("tokenizer", job, decisions=decisions)
+    corpora = corpora_left(Store(job.store), job.data, decisions)
+    shards = [do("tokenize", job, corpus=each.name, tokenizer=tokenizer, decisions=decisions) for each in corpora]
+    return PreparedData(tokenizer=tokenizer, shards=shards)
+
+
+def find_prepared(job: PrepareJob) -> PreparedData | None:
+    """The job's published decisions, tokenizer and shards, if all exist; whether they are intact is not looked at."""
+    try:
+        if look_for("tokenizer", job) is None:  # first: raw files need not be looked at then
+            return None
+        return prepare(job, _find)
+    except _NotThere:
+        return None
+
+
+class _NotThere(Exception):
+    pass
+
+
+def _find(name: str, job: Any, **made: Any) -> ArtifactRef:
+    if (found := look_for(name, job, check=False, **made)) is None:
+        raise _NotThere
+    return found

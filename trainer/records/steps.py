@@ -1,0 +1,259 @@
+"""Steps: how one artifact is made, and the one way in which it is found or made.
+
+A step is named by its recipe and by the contents of what it is made from, so what was made again to the same content changes
+nothing after it. What a manifest says of an artifact is what its step said: see `Manifest`.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ArtifactError
+from trainer.records.holds import hold_reused
+from trainer.records.store_paths import FOLDERS
+from trainer.store.manifest import (
+    MANIFEST,
+    ArtifactRef,
+    FileRecord,
+    Input,
+    Manifest,
+    digest_folder,
+    find_damage,
+    make_manifest,
+    name_of,
+    put_published,
+    read_manifest,
+    recall_manifest,
+    unseal,
+)
+from trainer.store.places import CONFIG
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+CONTENTS = "contents"
+"""The part of a recipe that says by digests what raw files, functions and the like hold: not told as settings are."""
+
+NAMED = 5
+"""Dependents that an error names."""
+
+Sources = Mapping[str, Any]
+"""What an artifact's raw files hold, by their names."""
+
+
+def nothing(*_: Any) -> None:
+    """Nothing to do."""
+
+
+class Parts(NamedTuple):
+    """Whether the making of an artifact was begun, and how much of it there is and is to be made, in words."""
+
+    begun: bool = False
+    work: str = ""
+
+
+class Explains(NamedTuple):
+    """What is told of a step that is only looked at."""
+
+    sources: Callable[[], Sources] = dict
+    """The raw files as they are now."""
+    recall_sources: Callable[[str, Manifest], Sources] = lambda key, manifest: {}
+    """The same of another artifact of the kind, as it was made, to tell which files differ."""
+    by_content: bool = False
+    """Whether a raw file of another name and the same content is the same."""
+    parts: Callable[[], Parts] = Parts
+    """What is there of it, where it is not published."""
+    remarks: Callable[[Manifest], list[str]] = lambda manifest: []
+    """What is told of it where it is used again."""
+
+
+def made_elsewhere(step: "Step") -> Manifest:
+    """What all ranks make together is made by who starts them."""
+    raise AssertionError(f"{step.key} is not made by one process")
+
+
+@dataclass(frozen=True)
+class Step:
+    """How one artifact is made: `folder`/`name`-FINGERPRINT, of a kind.
+
+    `recipe` are all settings that its bytes depend on, by their places in a configuration, as JSON; `inputs` what it is made
+    from, by role. Those named in `told` are recorded, and are no part of its name.
+    """
+
+    store: Store
+    kind: str
+    folder: str
+    name: str
+    recipe: Mapping[str, Any]
+    build: Callable[["Step"], Manifest] = made_elsewhere
+    """Makes it, and publishes it; may go on with what it finds begun. Not of what all ranks make together."""
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
+    identity: str | None = None
+    """What names runs that read it, if that is less than all of it: of an encoded set, all but its test split."""
+    accept: Callable[[Manifest], None] = nothing
+    """Called with the manifest of what is found. Raises what keeps it from being used, like too many bad records."""
+    reads_all: bool = True
+    """Whether files are read when it is looked for, or only their sizes are compared, as whoever reads them compares each."""
+    settles: bool = True
+    """Whether the name stands for one content: not a tokenizer's, which stays while the text that it is trained on grows."""
+    otherwise: str = "delete the folder, and train again what was trained on it"
+    """What to do where it cannot be made again as it was, and there is no copy."""
+    in_place: bool = False
+    """Whether `build` writes files to their place: a damaged one loses its manifest first, to be completed anew."""
+    passed: Callable[[], None] = nothing
+    """Called once all files were looked at as `reads_all` says, and are intact."""
+    explains: Explains = field(default_factory=Explains)
+    release: Callable[[], None] = nothing
+    """Ends what was begun early for its making."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return name_of(self.recipe, self.inputs, self.told)
+
+    @property
+    def key(self) -> str:
+        return f"{self.folder}/{self.name}-{self.fingerprint}"
+
+    def refer(self, manifest: Manifest | None, reused: bool = False) -> ArtifactRef:
+        """The reference to it by which other steps are given it; without a manifest, to one that is still to be made."""
+        size, content = (manifest.size(), manifest.content) if manifest else (0, "")
+        name = self.identity or self.fingerprint
+        return ArtifactRef(key=self.key, fingerprint=name, size=size, content=content, reused=reused)
+
+
+def find(step: Step) -> ArtifactRef | None:
+    """The artifact of a step, if it is published and intact, held until a run says that it reads it.
+
+    A damaged one is told, and counts as none. Raises what its `accept` raises.
+    """
+    manifest = recall_manifest(step.store, step.key, step.kind)
+    if manifest is None:
+        return None
+    damage = find_damage(step.store, step.key, manifest, content=step.reads_all)
+    for file, problem in damage.items():
+        log.warning("%s/%s %s: it is to be made anew", step.store.path(step.key), file, problem)
+    if damage and step.in_place:
+        step.store.delete(f"{step.key}/{MANIFEST}")
+    if damage:
+        return None
+    step.passed()
+    return _accepted(step, manifest)
+
+
+def find_published(step: Step) -> ArtifactRef | None:
+    """The same without a look at its files: for who comes before the one that makes it."""
+    manifest = recall_manifest(step.store, step.key, step.kind)
+    return None if manifest is None else _accepted(step, manifest)
+
+
+def make(step: Step) -> ArtifactRef:
+    """Find the artifact of a step, or make and publish it. Raises what its `accept` and `build` raise."""
+    try:
+        if found := find(step):
+            return found
+        step.store.sweep()
+        return step.refer(step.build(step))
+    finally:
+        step.release()
+
+
+def describe(step: Step, files: Iterable[FileRecord], details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
+    """The manifest of a step's artifact; `notes` are files that tell how it was made, and are no part of its content."""
+    manifest = make_manifest(step.kind, step.fingerprint, files, details)
+    made_of = {"recipe": dict(step.recipe), "inputs": dict(step.inputs)}
+    return manifest.model_copy(update={**made_of, "told": sorted(step.told), "notes": sorted(notes)})
+
+
+def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[str] = ()) -> Manifest:
+    """Publish a staged folder as the artifact of a step, unless another process has; what was damaged comes back as it was.
+
+    Raises `ArtifactError` if under its key there was other content, which something may have been made from.
+    """
+    manifest = describe(step, digest_folder(folder), details, notes)
+    former = _former(step)
+    wanted = expected(step, former)
+    if wanted is not None and wanted.content != manifest.content:
+        raise _refused(step, wanted)
+    if wanted is not None:
+        log.info("%s was made before: it has the same content", step.store.path(step.key))
+    if former is not None and not find_damage(step.store, step.key, former):
+        return former  # which may be in use already
+    if former is not None and former.digests() == manifest.digests():
+        manifest = former
+    put_published(step.store, folder, step.key, manifest)
+    return manifest
+
+
+class Expected(NamedTuple):
+    """What must come back under a key: its content, None if that is not known, and what was made from it."""
+
+    content: str | None
+    dependents: list[str]
+
+
+def expected(step: Step, former: Manifest | None = None) -> Expected | None:
+    """What a step must make because it was made before; None if nothing says so. `former` is its manifest of then."""
+    former = former or _former(step)
+    if step.settles:
+        return Expected(former.content, []) if former else None
+    found = dependents_of(step.store, step.key)
+    if not found:
+        return None
+    contents = [former.content] if former else [content for content in found.values() if content]
+    return Expected(contents[0] if contents else None, list(found))
+
+
+def _former(step: Step) -> Manifest | None:
+    with suppress(ArtifactError):
+        return read_manifest(step.store, step.key, step.kind)
+    return None
+
+
+def _refused(step: Step, wanted: Expected) -> ArtifactError:
+    needed = ""
+    if wanted.dependents:
+        more = ", …" if len(wanted.dependents) > NAMED else ""
+        needed = f"; it is needed by {', '.join(wanted.dependents[:NAMED])}{more}"
+    place = step.store.path(step.key)
+    return ArtifactError(
+        f"{place} is damaged or lost, and what is made today is not what was there: the text, headrace or a library is "
+        f"another, or something that it is made of changes each time{needed}. Put back a copy of its files, or {step.otherwise}"
+    )
+
+
+def dependents_of(store: Store, key: str) -> dict[str, str | None]:
+    """The shard sets and runs that were made from an artifact, with the content that they record; None if that is damaged."""
+    records = {f"shards/{name}": MANIFEST for name in store.names("shards")}
+    records |= {f"runs/{name}": CONFIG for name in store.names("runs")}
+
+    def look(folder: str) -> bytes:
+        try:
+            return store.read_bytes(f"{folder}/{records[folder]}")
+        except FileNotFoundError:
+            return b""
+
+    with ThreadPoolExecutor() as pool:
+        said = dict(zip(records, pool.map(look, records), strict=True))
+    return {folder: _recorded(raw, f"{folder}/{records[folder]}", key) for folder, raw in said.items() if key.encode() in raw}
+
+
+def _recorded(raw: bytes, place: str, key: str) -> str | None:
+    """The content of an input that a manifest or a run's config.json tells; None if that is damaged."""
+    try:
+        said = unseal(json.loads(raw), place if place.endswith(CONFIG) else None)
+        return next((each["content"] for each in said["inputs"].values() if each["key"] == key), None)
+    except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _accepted(step: Step, manifest: Manifest) -> ArtifactRef | None:
+    step.accept(manifest)
+    held = step.folder not in FOLDERS or hold_reused(step.store, step.key)
+    return step.refer(manifest, reused=True) if held else None
