@@ -7,7 +7,7 @@ from prefect import flow
 
 from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
-from tasks.preparation import as_task
+from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.preparation import PreparedData
@@ -20,7 +20,7 @@ def prepare_data(
     set: Annotated[Overrides, SettingsOf(PrepareJob)] = FIRST,  # noqa: A002 - the name on the form
 ) -> PreparedData:
     """Curate, train or take the tokenizer, and tokenize every corpus into numbered shards; work already done is reused."""
-    return prepare(open_flow(job, set), as_task)
+    return prepare(open_flow(job, set), AsTasks().make)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.config.files import Job, override
-from trainer.records.results import FinetuneOutcome
+from trainer.records.evaluations import SplitEvaluation
+from trainer.records.results import Outcome
 from trainer.report.tables import Table, text_table
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def with_seeds(job: Job, said: str) -> list[Job]:
     return [override(job, [f"training.seed={int(word)}", *(f"{name}{int(word)}" for name in names)]) for word in words]
 
 
-def run_seeds(
-    run: Callable[[Any], FinetuneOutcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool
-) -> None:
+def run_seeds(run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable[[Any, Any], None], as_json: bool) -> None:
     """Run a job with each seed, one after the other, and print what came of them: each as it ends, and all of them together."""
     outcomes = []
     for job in jobs:
@@ -45,20 +44,27 @@ def run_seeds(
         print(f"\n{_tell(jobs, outcomes)}", end="")
 
 
-def by_split(outcomes: Sequence[FinetuneOutcome]) -> "dict[str, dict[str, Spread]]":
+def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
     """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
     from trainer.comparison.spread import spreads_of  # what reads runs takes a moment to load
 
-    scores = [outcome.evaluation.all_figures() for outcome in outcomes]
+    scores = [measured_of(outcome).all_figures() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]
     return {split: spreads_of([each[split] for each in scores]) for split in splits}
 
 
-def _tell(jobs: Sequence[Any], outcomes: Sequence[FinetuneOutcome]) -> str:
+def measured_of(outcome: Outcome) -> SplitEvaluation:
+    """The figures by split: what is tuned always holds something out."""
+    assert isinstance(outcome.evaluation, SplitEvaluation)
+    return outcome.evaluation
+
+
+def _tell(jobs: Sequence[Any], outcomes: Sequence[Outcome]) -> str:
     """A table of the figures of the run of each seed, with their mean and standard deviation."""
     columns = ["", *(f"seed {job.training.seed}" for job in jobs), "mean", "deviation"]
+    first = measured_of(outcomes[0])
     rows = [
-        [f"{split} {outcomes[0].evaluation.label(name)}", *map(score, [*found.values, found.mean, found.deviation])]
+        [f"{split} {first.label(name)}", *map(score, [*found.values, found.mean, found.deviation])]
         for split, figures in by_split(outcomes).items()
         for name, found in figures.items()
     ]

@@ -8,8 +8,8 @@ from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob
 from trainer.config.predicting import PredictJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.predicted import describe
-from trainer.records.evaluations import RunEvaluation, Sample
-from trainer.records.results import FinetuneOutcome, Outcome, PredictedTexts
+from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation, RunEvaluation, Sample
+from trainer.records.results import Outcome, PredictedTexts
 from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -74,7 +74,7 @@ def show_outcome(job: PipelineJob, outcome: Outcome) -> None:
     _close(store, outcome)
 
 
-def _close(store: Store, outcome: Outcome | FinetuneOutcome) -> None:
+def _close(store: Store, outcome: Outcome) -> None:
     """Print where everything is, and what the gate said, if there is one."""
     print(f"metrics    {store.path(outcome.run)}/metrics.jsonl")
     print(f"report     {store.path(outcome.report)}")
@@ -83,18 +83,20 @@ def _close(store: Store, outcome: Outcome | FinetuneOutcome) -> None:
         print(f"gate       {'passed' if outcome.promotion.passed else 'not met'}: {outcome.promotion.reason}")
 
 
-def show_finetuned(job: TunedJob, outcome: FinetuneOutcome) -> None:
+def show_finetuned(job: TunedJob, outcome: Outcome) -> None:
     """Print the figures before and after, and where everything is."""
+    evaluation = outcome.evaluation
+    assert isinstance(evaluation, FinetuneEvaluation | ChatEvaluation)  # what is tuned is measured by split
     store = Store(job.store)
     print()
     before = next(record for record in read_records(store, outcome.run) if record["kind"] == "evaluation")
-    for name, value in outcome.evaluation.scores["validation"].items():
+    for name, value in evaluation.scores["validation"].items():
         start = f"{before[name]:.4f} -> " if name in before else ""
-        print(f"validation {outcome.evaluation.label(name)} {start}{value:.4f}")
-    print("\n".join(outcome.evaluation.lines()))
-    show_samples(outcome.evaluation.samples)
-    print(f"evaluation {store.path(outcome.evaluation.key)}")
-    for key in getattr(outcome.evaluation, "predictions", ()):
+        print(f"validation {evaluation.label(name)} {start}{value:.4f}")
+    print("\n".join(evaluation.lines()))
+    show_samples(evaluation.samples)
+    print(f"evaluation {store.path(evaluation.key)}")
+    for key in getattr(evaluation, "predictions", ()):
         print(f"predicted  {store.path(key)}")
     _close(store, outcome)
 

@@ -14,11 +14,9 @@ from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.kinds.table import tuning_of
-from trainer.kinds.tuning import TunedPlan
+from trainer.kinds.table import kind_of, tuning_of
 from trainer.labelled.encoded import encoded_details
-from trainer.order.plan import plan_run
-from trainer.records.plans import Plan, StepPlan
+from trainer.records.plans import Plan, RunPlan, StepPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -56,12 +54,13 @@ def finetune_preflight(job: TunedJob) -> FinetunePreflight:
 
 @task(name="plan-steps", cache_policy=NO_CACHE)
 @patient()
-def plan_finetuning(job: TunedJob, data: ArtifactRef, ranks: int) -> TunedPlan:
+def plan_finetuning(job: TunedJob, data: ArtifactRef, ranks: int) -> RunPlan:
     """Compute the steps from what was encoded, and show them."""
-    plan, told = tuning_of(job).plan(job, data, ranks)
+    plan, told = kind_of(job).plan(job, data, ranks)
     details = encoded_details(Store(job.store), data.key)
     create_table_artifact(split_table(details), key="labelled-data", description=told)
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
+    assert not isinstance(plan, StepPlan)  # of splits
     TaskLogger().info("plan: %s", plan.describe_steps())
     return plan
 
@@ -79,10 +78,9 @@ def split_table(details: dict[str, Any]) -> list[dict[str, object]]:
 @patient()
 def plan_steps(job: PipelineJob, data: PreparedData, ranks: int) -> StepPlan:
     """Compute windows and steps from the shards' sizes, and show them."""
-    plan = plan_run(Store(job.store), data, job.training, ranks)
-    create_table_artifact(
-        corpus_table(plan), key="data-mixture", description=f"{plan.windows:,} windows of {job.training.context} tokens"
-    )
+    plan, told = kind_of(job).plan(job, data, ranks)
+    assert isinstance(plan, StepPlan)  # of corpora
+    create_table_artifact(corpus_table(plan), key="data-mixture", description=told)
     create_table_artifact(step_table(plan), key="step-plan", description=f"{plan.total_steps:,} optimizer steps")
     TaskLogger().info("plan: %s", describe_plan(plan))
     return plan

@@ -8,26 +8,33 @@ notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
 
 import logging
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from trainer.common.errors import ConfigError
 from trainer.common.outages import AT_THE_START
 from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress, for_people, silent
-from trainer.common.stopping import check_stop
 from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
+from trainer.evaluation.requests import gates_on_harness
+from trainer.kinds.pipeline import run_pipeline
 from trainer.kinds.table import kind_of, load_training_job
 from trainer.pipelines.steps import here
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.harness import HarnessResult
-from trainer.records.results import Remeasured
+from trainer.records.plans import RunPlan
+from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
 from trainer.runs.logs import for_terminals, start_logging
-from trainer.runs.run import TrainingJob
+from trainer.runs.run import TrainingData, TrainingJob
+from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
+    from trainer.report.making import Report
     from trainer.training.runtime import Runtime
+
+Told = TypeVar("Told", RunEvaluation, HarnessResult)
 
 
 def train(config: str | TrainingJob, *overrides: str) -> str:
@@ -47,41 +54,83 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
 
 
 def _train(job: TrainingJob) -> str:
-    from trainer.kinds.training import train as train_run
-    from trainer.preflight.disks import require_checkpoint_room
-    from trainer.preflight.pretraining import checkpoint_bytes
     from trainer.training.alike import require_alike
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
     require_alike(job, runtime)
     require_shared(Store(job.store), runtime)
-    progress = for_people() if runtime.rank == 0 else silent()
-    kind = kind_of(job)
-    checked = runtime.on_first(lambda: kind.preflight(job, silent()), AT_THE_START)  # however long it takes, the others wait
-    runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
-    data = runtime.on_first(lambda: kind.prepare(job, here(progress)))
-    return_freed_memory()
-    run = train_run(job, progress, data)
-    return_freed_memory()
-    runtime.check_stop()
-    evaluation = kind.evaluate(job, run.key, data, progress)
-    if evaluation is not None and runtime.rank == 0:
-        print(evaluation.describe())
-    anew = measure_rival(job, run.key, evaluation, progress, runtime)
+    run = run_pipeline(job, InRanks(runtime)).run
     leave_group()
-    if runtime.rank == 0:
+    return run
+
+
+class InRanks:
+    """The `Stages` of ranks that a launcher started, or of this process alone: each rank calls them all.
+
+    What one process does is done by the first rank, however long it takes, and the others wait.
+    """
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._progress = for_people() if runtime.rank == 0 else silent()
+
+    def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+        return self._runtime.on_first(lambda: here(self._progress)(name, job, **made))
+
+    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
+        from trainer.preflight.disks import require_checkpoint_room
+        from trainer.preflight.pretraining import checkpoint_bytes
+
+        checked = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
+        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
+        return checked
+
+    def plan(self, job: Any, data: TrainingData, ranks: int) -> RunPlan:
+        planned, _ = self._runtime.on_first(lambda: kind_of(job).plan(job, data, self._runtime.ranks))
+        return_freed_memory()
+        return planned
+
+    def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
+        from trainer.kinds.training import train
+
+        run = train(job, self._progress, data, plan)
+        return_freed_memory()
+        self._runtime.check_stop()
+        return run
+
+    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
+        return self._tell(kind_of(job).evaluate(job, run, data, self._progress))
+
+    def harness(self, asked: EvaluateJob) -> HarnessResult:
+        from trainer.kinds.harness import ask_harness
+
+        return self._tell(ask_harness(asked, True, self._progress))
+
+    def report(self, job: Any, run: str) -> "Report":
         from trainer.kinds.reporting import make_report
 
-        check_stop()
         store = Store(job.store)
-        report = make_report(store, run.key)
-        print(f"model: {store.path(run.key)}/final\nreport: {store.path(report.key)}")
-        if job.promotion is not None and evaluation is None:
+        made = self._runtime.on_first(lambda: make_report(store, run))
+        if self._runtime.rank == 0:
+            print(f"model: {store.path(run)}/final\nreport: {store.path(made.key)}")
+        return made
+
+    def consider(
+        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+    ) -> Verdict | None:
+        anew = measure_rival(job, run, evaluation, self._progress, self._runtime)
+        if job.promotion is None or self._runtime.rank != 0:
+            return None
+        if evaluation is None:
             print("gate not met: nothing is held out, so nothing was measured")
-        elif job.promotion is not None and evaluation is not None:
-            consider(job.promotion, store, run.key, evaluation, anew)
-    return run.key
+            return None
+        return consider(job.promotion, Store(job.store), run, evaluation, anew)
+
+    def _tell(self, found: Told) -> Told:
+        if self._runtime.rank == 0:
+            print(found.describe())
+        return found
 
 
 def heed_launcher(job: TrainingJob) -> TrainingJob:
@@ -121,7 +170,12 @@ def measure_rival(
         return None
 
     def measure() -> RunEvaluation | HarnessResult:
-        return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
+        asked = kind_of(job).harness(job, rival.run) if gates_on_harness(gate) else None
+        if asked is None:
+            return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
+        from trainer.kinds.harness import ask_harness
+
+        return ask_harness(asked, False, progress)
 
     return remeasure(rival, measure)
 
@@ -132,7 +186,7 @@ def consider(
     run_key: str,
     evaluation: RunEvaluation,
     anew: Remeasured | None,
-) -> None:
+) -> Verdict:
     """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
     from trainer.upkeep.gate import figures
     from trainer.upkeep.promotion import look, pass_through
@@ -142,3 +196,4 @@ def consider(
     print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
     if verdict.passed and gate.approval:
         print("not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand")
+    return verdict

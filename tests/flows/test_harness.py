@@ -13,7 +13,7 @@ from tests.processes import cores
 from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.harness.making import write_task
 from trainer.records.evaluations import ChatEvaluation
-from trainer.records.results import FinetuneOutcome, Outcome
+from trainer.records.results import Outcome
 
 pytestmark = [pytest.mark.slow, pytest.mark.deep]
 
@@ -61,7 +61,7 @@ def test_a_model_that_answers_is_asked_too_and_a_champion_of_another_tokenizer_b
         assert state.name == "Completed", state.message
         outcomes.append(state.result())
     for outcome in outcomes:
-        assert isinstance(outcome, FinetuneOutcome) and isinstance(outcome.evaluation, ChatEvaluation)
+        assert isinstance(outcome, Outcome) and isinstance(outcome.evaluation, ChatEvaluation)
         assert outcome.evaluation.figures().keys() >= {"bits_per_byte", "harness/tiny/acc"}
     first, second = (outcome.promotion for outcome in outcomes)
     assert first is not None and second is not None and first.passed

@@ -17,7 +17,7 @@ from trainer.common.formats import score
 from trainer.compare import compare_for_programs
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
-from trainer.records.results import FinetuneOutcome
+from trainer.records.results import Outcome
 from trainer.store.storage import Store
 
 
@@ -55,7 +55,7 @@ def test_figures_of_lm_evals_tasks_are_taken_together_as_those_of_splits_are() -
     assert by_split([without, outcomes[1]]).keys() == {"validation"}
 
 
-def outcome_of(value: float) -> FinetuneOutcome:
+def outcome_of(value: float) -> Outcome:
     """What came of a run on conversations, with figures of this value."""
     scores = HarnessScores(figures={"acc": HarnessFigure(value=value)}, examples=4, few_shot=0, version="1", identity="ab")
     harness = HarnessResult(
@@ -65,7 +65,7 @@ def outcome_of(value: float) -> FinetuneOutcome:
         format=1, fingerprint="f", key="runs/a/eval.json", checkpoint="runs/a/final", encoded="encoded/a",
         scores={"validation": {"loss": value}}, answer_tokens={"validation": 9}, samples=[],
     ).beside(harness)  # fmt: skip
-    return FinetuneOutcome(run="runs/a", evaluation=evaluation, report="runs/a/report.html", promotion=None)
+    return Outcome(run="runs/a", evaluation=evaluation, report="runs/a/report.html", promotion=None)
 
 
 @pytest.mark.slow

@@ -11,10 +11,8 @@ from trainer.records.seals import read_sealed
 from trainer.store.storage import Store
 
 
-def foresee_harness(store: Store, measuring: EvaluateJob) -> Foreseen | None:
-    """Whether lm-eval measured a run's final model on the same tasks; None if none are named."""
-    if measuring.evaluation.harness is None:
-        return None
+def foresee_harness(store: Store, measuring: EvaluateJob) -> Foreseen:
+    """Whether lm-eval measured a run's final model on the same tasks."""
     wanted = identify_harness(store, measuring, own=True)
     if find_harness(store, wanted) is not None:
         return Foreseen("harness", "reused", wanted.keys[0])

@@ -7,6 +7,7 @@ digested are read.
 from collections.abc import Callable
 from typing import Any
 
+from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.looking import Looking
 from trainer.pipelines.steps import Do
@@ -28,9 +29,10 @@ def foresee(
     prepare: Callable[[Any, Do], TrainingData],
     identify: Callable[[Any, Any], Run],
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen],
-    foresee_harness: Callable[[Store, Any, str], Foreseen | None],
+    harness: Callable[[Any, str], EvaluateJob | None],
 ) -> list[Foreseen]:
     """Every stage of a job, in order, given what its kind foresees. Raises the `PipelineError` of bad or missing input."""
+    from trainer.foresight.harness import foresee_harness
     from trainer.foresight.training import foresee_report, foresee_run
 
     store = LookedAt(job.store)
@@ -44,7 +46,7 @@ def foresee(
         evaluation = Foreseen("evaluation", "depends", reasons=(run.later,))
     else:
         evaluation = foresee_evaluation(store, job, data, run.key)
-        if (harness := foresee_harness(store, job, run.key)) is not None:
-            measured.append(harness)
+        if (asked := harness(job, run.key)) is not None:
+            measured.append(foresee_harness(store, asked))
     measured.insert(0, evaluation)
     return [*stages, run, *measured, foresee_report(store, stages, run, measured)]

@@ -6,14 +6,12 @@ from trainer.common.loading import loading
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.requests import gates_on_harness, harness_measurement
+from trainer.evaluation.requests import harness_measurement
 from trainer.foresight.foreseen import Foreseen
-from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
 from trainer.records import kinds
 from trainer.records.evaluations import ChatEvaluation
-from trainer.records.harness import HarnessResult
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
 from trainer.runs.chat import identify
@@ -44,19 +42,12 @@ def open_workload(job: ChatJob, store: Store, data: ArtifactRef, ranks: int) -> 
 def evaluate(job: ChatJob, run_key: str, data: ArtifactRef, progress: Progress) -> ChatEvaluation:
     from trainer.evaluation.answering import evaluate_answers
 
-    found = evaluate_answers(job, run_key, progress, encoded=data.key)
-    if job.evaluation.harness is None:
-        return found
-    return found.beside(ask_harness(harness_measurement(job, run_key), True, progress))
+    return evaluate_answers(job, run_key, progress, encoded=data.key)
 
 
-def evaluate_alike(
-    job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress
-) -> ChatEvaluation | HarnessResult:
+def evaluate_alike(job: ChatJob, run_key: str, other: str, evaluation: ChatEvaluation, progress: Progress) -> ChatEvaluation:
     from trainer.evaluation.answering import evaluate_answers
 
-    if gates_on_harness(job.promotion):
-        return ask_harness(harness_measurement(job, other), False, progress)
     return evaluate_answers(job, run_key, progress, other, evaluation.encoded)
 
 
@@ -64,12 +55,6 @@ def foresee_evaluation(store: Store, job: ChatJob, data: ArtifactRef, run_key: s
     from trainer.foresight.evaluation import foresee_answers
 
     return foresee_answers(store, job, data, run_key)
-
-
-def foresee_harness(store: Store, job: ChatJob, run_key: str) -> Foreseen | None:
-    from trainer.foresight.harness import foresee_harness
-
-    return foresee_harness(store, harness_measurement(job, run_key))
 
 
 def harness(job: ChatJob, run_key: str) -> EvaluateJob | None:
@@ -110,11 +95,12 @@ CHAT = Kind(
     prepare=lambda job, do: do(ENCODE, job),
     identify=identify,
     open=open_workload,
+    plan=plan,
     evaluate=evaluate,
+    harness=harness,
     evaluate_alike=evaluate_alike,
     foresee_evaluation=foresee_evaluation,
-    foresee_harness=foresee_harness,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("chat-preflight", ENCODE, "evaluate-answers", plan, find, harness),
+    tuning=Tuning("chat-preflight", ENCODE, "evaluate-answers", find),
 )

@@ -93,10 +93,11 @@ FINETUNING = Kind(
     prepare=lambda job, do: do(ENCODE, job),
     identify=identify,
     open=open_workload,
+    plan=plan,
     evaluate=evaluate,
     evaluate_alike=evaluate_alike,
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("finetune-preflight", ENCODE, "evaluate-run", plan, find),
+    tuning=Tuning("finetune-preflight", ENCODE, "evaluate-run", find),
 )

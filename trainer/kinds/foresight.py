@@ -9,4 +9,4 @@ from trainer.runs.run import TrainingJob
 def foresee(job: TrainingJob) -> list[Foreseen]:
     """Every stage of a job, in order. Raises the `PipelineError` of bad or missing input."""
     kind = kind_of(job)
-    return stages.foresee(job, kind.prepare, kind.identify, kind.foresee_evaluation, kind.foresee_harness)
+    return stages.foresee(job, kind.prepare, kind.identify, kind.foresee_evaluation, kind.harness)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
+from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.tuning import Tuning
 from trainer.pipelines.steps import Do
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.harness import HarnessResult
 from trainer.records.kinds import RunKind
+from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts
 from trainer.runs.run import Run, TrainingData
@@ -37,9 +38,11 @@ class Kind:
     """The run that a job and its data make."""
     open: Callable[[Any, Store, Any, int], Any]
     """The `Workload` of a job and its data for so many ranks."""
-    evaluate: Callable[[Any, str, Any, Progress], RunEvaluation | None]
-    """The figures of a run's final model; None if nothing is held out. Called by every rank."""
-    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation | HarnessResult]
+    plan: Callable[[Any, Any, int], tuple[RunPlan, str]]
+    """The plan of a job and its data for so many ranks, with what is told of the data."""
+    evaluate: Callable[[Any, str, Any, Progress], RunEvaluation]
+    """The figures of a run's final model. Called by every rank."""
+    evaluate_alike: Callable[[Any, str, str, Any, Progress], RunEvaluation]
     """The figures of another run's model, measured as the first one's evaluation was."""
     foresee_evaluation: Callable[[Store, Any, Any, str], Foreseen]
     """Whether a finished run was measured in the same way."""
@@ -49,8 +52,8 @@ class Kind:
     """What is compared of its runs."""
     tuning: Tuning | None = None
     """What the flow `finetune` does with its jobs; None of a kind with a flow of its own."""
-    foresee_harness: Callable[[Store, Any, str], Foreseen | None] = lambda store, job, run_key: None
-    """Whether lm-eval measured a finished run on the same tasks; None of a job that does not ask for it."""
+    harness: Callable[[Any, str], EvaluateJob | None] = lambda job, run_key: None
+    """What lm-eval is to measure of the final model of a run, if the job names tasks."""
 
     @property
     def schema(self) -> type[Any]:

@@ -4,22 +4,18 @@ from typing import TYPE_CHECKING
 
 from trainer.common.loading import loading
 from trainer.common.progress import Progress
-from trainer.config.jobs import PipelineJob
+from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
+from trainer.evaluation.requests import measurement, measurement_alike
 from trainer.foresight.foreseen import Foreseen
-from trainer.kinds.harness import ask_harness
 from trainer.kinds.kind import Kind
 from trainer.pipelines.preparing import prepare
 from trainer.records import kinds
 from trainer.records.evaluations import Evaluation
-from trainer.records.harness import HarnessResult
 from trainer.records.plans import StepPlan
 from trainer.records.results import Preflight
-from trainer.records.seals import require_sealed
 from trainer.runs.facts import RunFacts
 from trainer.runs.pretraining import identify
-from trainer.store.places import PLAN
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
@@ -44,29 +40,27 @@ def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int
     return Pretraining(job, store, data, ranks)
 
 
-def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progress) -> Evaluation | None:
+def plan(job: PipelineJob, data: PreparedData, ranks: int) -> tuple[StepPlan, str]:
+    from trainer.order.plan import plan_run
+
+    planned = plan_run(Store(job.store), data, job.training, ranks)
+    return planned, f"{planned.windows:,} windows of {job.training.context} tokens"
+
+
+def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progress) -> Evaluation:
     from trainer.evaluation.measuring import evaluate_checkpoint
 
-    if not StepPlan(**require_sealed(Store(job.store), f"{run_key}/{PLAN}")).holds_out:
-        return None
-    measuring = measurement(job, run_key)
-    found = evaluate_checkpoint(measuring, progress)
-    return found.beside(ask_harness(measuring, True, progress)) if job.evaluation.harness else found
+    return evaluate_checkpoint(measurement(job, run_key), progress)
 
 
-def evaluate_alike(
-    job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress
-) -> Evaluation | HarnessResult:
+def harness(job: PipelineJob, run_key: str) -> EvaluateJob | None:
+    return measurement(job, run_key) if job.evaluation.harness else None
+
+
+def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
     from trainer.evaluation.measuring import evaluate_checkpoint
 
-    alike = measurement_alike(measurement(job, run_key), other, evaluation)
-    return ask_harness(alike, False, progress) if gates_on_harness(job.promotion) else evaluate_checkpoint(alike, progress)
-
-
-def foresee_harness(store: Store, job: PipelineJob, run_key: str) -> Foreseen | None:
-    from trainer.foresight.harness import foresee_harness
-
-    return foresee_harness(store, measurement(job, run_key))
+    return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
 
 
 def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:
@@ -94,10 +88,11 @@ PRETRAINING = Kind(
     prepare=lambda job, do: prepare(job.preparation(), do),
     identify=identify,
     open=open_workload,
+    plan=plan,
     evaluate=evaluate,
+    harness=harness,
     evaluate_alike=evaluate_alike,
     foresee_evaluation=foresee_evaluation,
-    foresee_harness=foresee_harness,
     make_account=make_account,
     compared=compared,
 )

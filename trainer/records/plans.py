@@ -35,6 +35,11 @@ class Plan(BaseModel):
     total_steps: int = Field(ge=1)
     warmup_steps: int = Field(ge=0)
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether there is something to be measured on; of data in splits there always is."""
+        return True
+
     def figures(self) -> dict[str, int]:
         """The figures that people look at, by their names."""
         names = ("total_steps", "warmup_steps", "steps_per_epoch", "global_batch", "ranks", "micro_batch", "accumulation")

@@ -4,7 +4,7 @@ from pydantic import Field
 
 from trainer.common.formats import plural, size
 from trainer.records.basis import AnyBasis
-from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, Result
+from trainer.records.evaluations import Result, RunEvaluation
 from trainer.records.plans import ChatPlan, FinetunePlan, StepPlan
 
 
@@ -215,18 +215,9 @@ class Remeasured(Result):
 
 
 class Outcome(Result):
-    """What the whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's verdict."""
+    """What a whole pipeline made: the run, its evaluation (None if nothing was held out), its report, the gate's verdict."""
 
     run: str
-    evaluation: Evaluation | None
-    report: str
-    promotion: Verdict | None = None
-
-
-class FinetuneOutcome(Result):
-    """What tuning made: the run, its evaluation, its report, and the gate's verdict."""
-
-    run: str
-    evaluation: FinetuneEvaluation | ChatEvaluation
+    evaluation: RunEvaluation | None
     report: str
     promotion: Verdict | None = None

@@ -1,0 +1,89 @@
+"""A pipeline's stages as Prefect tasks."""
+
+from functools import partial
+from typing import Any, TypeVar
+
+from tasks.curation import curate
+from tasks.encoding import encode
+from tasks.evaluation import evaluate, evaluate_run
+from tasks.harness import measure_harness
+from tasks.planning import finetune_preflight, plan_finetuning, plan_steps, preflight
+from tasks.promotion import consider
+from tasks.reporting import report
+from tasks.tokenization import prepare_tokenizer, tokenize_corpus
+from tasks.training import train
+from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
+from trainer.kinds.table import kind_of
+from trainer.records.evaluations import Evaluation, RunEvaluation
+from trainer.records.harness import HarnessResult
+from trainer.records.plans import RunPlan
+from trainer.records.results import FinetunePreflight, Preflight, Verdict
+from trainer.report.making import Report
+from trainer.runs.run import TrainingData
+from trainer.store.manifest import ArtifactRef
+
+STEPS: dict[str, Any] = {
+    "curate": curate,
+    "tokenizer": prepare_tokenizer,
+    "tokenize": tokenize_corpus,
+    "encode": partial(encode, step="encode"),
+    "encode-chat": partial(encode, step="encode-chat"),
+}
+
+Made = TypeVar("Made")
+
+
+class AsTasks:
+    """The `Stages` of a flow: a task each, which waits for the one before.
+
+    What tasks return and are given is kept to the end: Prefect draws its graph by the identity of objects.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Any] = []
+
+    def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+        self._kept.append(job)
+        ref: ArtifactRef = STEPS[name](job, **made, return_state=True).result()
+        return self._keep(ref)
+
+    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
+        return self._keep(preflight(job) if isinstance(job, PipelineJob) else finetune_preflight(job))
+
+    def plan(self, job: Any, data: Any, ranks: int) -> RunPlan:
+        return self._keep(plan_steps(job, data, ranks) if isinstance(job, PipelineJob) else plan_finetuning(job, data, ranks))
+
+    def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
+        return self._keep(train(job, data, plan, return_state=True).result())
+
+    def evaluate(self, job: Any, data: Any, plan: RunPlan, run: str) -> RunEvaluation:
+        after = self._kept[-1:]
+        if isinstance(job, PipelineJob):
+            return self._keep(evaluate(measurement(job, run), plan.ranks, return_state=True, wait_for=after).result())
+        return self._keep(evaluate_run(job, data, run, plan.ranks, return_state=True, wait_for=after).result())
+
+    def harness(self, asked: EvaluateJob) -> HarnessResult:
+        return self._keep(measure_harness(asked, own=True, return_state=True, wait_for=self._kept[-1:]).result())
+
+    def report(self, job: Any, run: str) -> Report:
+        return self._keep(report(job.store, run, return_state=True, wait_for=self._kept[-1:]).result())
+
+    def consider(self, job: Any, data: Any, plan: RunPlan, run: str, evaluation: RunEvaluation | None) -> Verdict | None:
+        if evaluation is None:
+            return None
+
+        def measure(champion: str) -> RunEvaluation | HarnessResult:
+            asked = kind_of(job).harness(job, champion) if gates_on_harness(job.promotion) else None
+            if asked is not None:
+                return measure_harness(asked, own=False, return_state=True).result()
+            if isinstance(evaluation, Evaluation):
+                alike = measurement_alike(measurement(job, run), champion, evaluation)
+                return evaluate(alike, plan.ranks, return_state=True).result()
+            return evaluate_run(job, data, run, plan.ranks, champion, return_state=True).result()
+
+        return consider(job.promotion, job.store, run, evaluation, measure)
+
+    def _keep(self, result: Made) -> Made:
+        self._kept.append(result)
+        return result
