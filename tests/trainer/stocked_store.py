@@ -1,11 +1,12 @@
 """A store with artifacts, runs, champions and pins, made up: what is in it reaches what its names say."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from tests.trainer.report_runs import publish
 from trainer.config.jobs import GarbageJob
 from trainer.records.seals import write_sealed
-from trainer.runs.run import runs_before
+from trainer.runs.run import inputs_at, place_of_model
 from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.storage import Store
@@ -61,13 +62,16 @@ def add_superseded(store: Store, corpus: str) -> str:
 def add_run(store: Store, name: str, data: str, final: bool = True, **config: Any) -> str:
     """A run that was made from shards, with their tokenizer, or from an encoded set."""
     ref: dict[str, Any] = {"key": data, "fingerprint": OLD, "size": 1}
-    inputs = {"data": Input(key=data, content="")}
+    role = "shards of a corpus" if data.startswith("shards/") else "encoded set"
+    inputs = {role: Input(key=data, content="")}
     if data.startswith("shards/"):
         tokenizer = data.replace("shards/", "tokenizers/").replace(f"-{OLD}", f"-0-{OLD}")
         ref = {"tokenizer": {"key": tokenizer}, "shards": [ref]}
         inputs["tokenizer"] = Input(key=tokenizer, content="")
-    named = config.get("job", {}).get("model", {}).get("pretrained")
-    inputs |= runs_before(store, named, config.get("start"), config["fork"]["run"] if config.get("fork") else None)
+    named, start = config.get("job", {}).get("model", {}).get("pretrained"), config.get("start")
+    job = SimpleNamespace(model=SimpleNamespace(pretrained=named))
+    fork = config["fork"]["run"] if config.get("fork") else None
+    inputs |= inputs_at(store, {"model": place_of_model(job, start), "fork of": fork})
     identity = {"name": name}
     record = {"fingerprint": name_of(identity), "identity": identity, "job": {}, "data": ref, "fork": None, "start": None}
     record["inputs"] = {role: each.model_dump() for role, each in inputs.items()}

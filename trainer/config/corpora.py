@@ -1,6 +1,6 @@
 """The schemas of raw corpora, their tokenizer and their shards; all that the processes know that tokenize."""
 
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,10 +65,6 @@ class TokenizerConfig(Schema):
         if self.mask_token is not None and self.path is not None:
             raise ValueError("mask_token goes with vocab_size: a tokenizer that is taken has its own special tokens")
         return self
-
-    def recorded(self) -> dict[str, Any]:
-        """Its settings as artifacts tell them: as before there were mask tokens where there is none."""
-        return self.model_dump(exclude={"mask_token"} if self.mask_token is None else set())
 
 
 class ShardConfig(Schema):

@@ -226,7 +226,6 @@ class DecontaminateConfig(Schema):
     )
     tasks: list[str] = Field(
         default=[],
-        exclude_if=lambda value: not value,  # else decisions are named as before there were tasks
         description="YAML files of lm-eval's tasks, or groups, whose questions are kept out",
     )
 

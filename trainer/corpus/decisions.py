@@ -90,8 +90,6 @@ class Reader:
     corpus: CorpusConfig
     transform: TransformConfig | None
     decided: Mapping[Piece, Decided]
-    decisions: str | None = None
-    """The key of what was decided."""
 
     def of_piece(self, piece: Piece) -> Decided | None:
         """What was decided of a piece; None if all of it stays."""
@@ -106,7 +104,7 @@ def open_reader(store: Store, data: DataConfig, corpus: CorpusConfig, pieces: Se
     """How a corpus is read, by the decisions of that key; without one all documents stay."""
     transform = data.curation.transform if data.curation else None
     decided = open_decisions(store, key, corpus.name).of_pieces(pieces, corpus) if key is not None else {}
-    return Reader(corpus, transform, decided, key)
+    return Reader(corpus, transform, decided)
 
 
 def identities(pieces: Sequence[Piece]) -> list[list[Any]]:

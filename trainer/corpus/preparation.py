@@ -75,9 +75,17 @@ class PreparedData(BaseModel):
 
 
 def tokenize(
-    store: Store, job: PrepareJob, progress: Progress, corpus: str, tokenizer: ArtifactRef, decisions: ArtifactRef | None = None
+    store: Store,
+    job: PrepareJob,
+    progress: Progress,
+    corpus: str,
+    tokenizer: ArtifactRef,
+    decisions: ArtifactRef | None = None,
+    early: bool = False,
 ) -> Step:
     """The step that tokenizes the documents of a corpus that stay; looks at raw files that changed since the last look.
+
+    With `early`, workers are started where there is much to read: it is to be made.
 
     It raises `CorpusError` and `RecordError` for bad input, `ArtifactError` for decisions that are of other text,
     `StorageError` if the store refuses.
@@ -88,7 +96,7 @@ def tokenize(
         workers = begun.enter_context(Workers(data.workers or usable_cores()))
 
         def start_early(raw_bytes: int) -> None:
-            if store.writable and not isinstance(job.engine, RayEngine):
+            if early and not isinstance(job.engine, RayEngine):
                 workers.start_early(raw_bytes, job.store, tokenizer.key, data.tokenizer.engine)
 
         with progress.bar(f"read {corpus}", None, "B") as bar:

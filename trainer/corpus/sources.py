@@ -93,7 +93,8 @@ def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
     """How a corpus's files are read, which names what is made of them."""
     options = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
     if corpus.format != "csv":
-        return {**options, "quoting": True}  # which says nothing of other formats, and was the default once
+        del options["quoting"]  # which says nothing of other formats
+        return options
     return {**options, "csv": CSV_READING}
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +29,7 @@ from trainer.corpus.raw_bytes import require_same
 from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
-from trainer.records.steps import Explains, Step, expected, publish
+from trainer.records.steps import Explains, Step, publish
 from trainer.records.store_paths import made_at
 from trainer.store.manifest import (
     ArtifactRef,
@@ -64,10 +65,12 @@ def make_tokenizer(store: Store, job: PrepareJob, progress: Progress, decisions:
     def build(step: Step) -> Manifest:
         with store.staging(key=step.key) as folder:
             if data.tokenizer.path is not None:
-                details = _take(data.tokenizer, folder)
+                return publish(step, folder, _take(data.tokenizer, folder), notes=_notes(folder))
+            if details := _put_back(step, data.tokenizer, folder):
+                step = replace(step, inputs={}, told=frozenset())  # what it was trained by is not known
             else:
-                details = _put_back(step, data.tokenizer, folder) or train(folder)
-            return publish(step, folder, details)
+                details = train(folder)
+            return publish(step, folder, details, notes=_notes(folder))
 
     def train(folder: Path) -> dict[str, Any]:
         with progress.bar("tokenizer", None, "B") as bar, forgetting_changed(store):
@@ -101,8 +104,7 @@ def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, A
 
     Returns None, with nothing written, if there is none to put back, or no intact copy.
     """
-    wanted = expected(step)
-    if wanted is None:
+    if (wanted := step.expected) is None:
         if step.store.names(step.key):
             log.warning("%s is damaged: nothing was made with it, so it is made anew", step.store.path(step.key))
         return None
@@ -110,12 +112,17 @@ def _put_back(step: Step, options: TokenizerConfig, folder: Path) -> dict[str, A
         with suppress(Exception):  # the library raises bare ones for what is no tokenizer
             details = save_trained(options, Tokenizer.from_buffer(content), None, folder)
             (folder / TOKENIZER_FILE).write_bytes(content)
-            if content_of(digest_folder(folder)) == wanted.content:
+            if content_of(digest_folder(folder), _notes(folder)) == wanted.content:
                 log.warning("%s is put back as it was, from %s", step.store.path(step.key), place)
                 return details
     for path in folder.iterdir():
         path.unlink()
     return None
+
+
+def _notes(folder: Path) -> list[str]:
+    """The files beside the tokenizer itself, which alone decides what is made with it."""
+    return [path.name for path in folder.iterdir() if path.name != TOKENIZER_FILE]
 
 
 def _copies(step: Step) -> Iterator[tuple[str, bytes]]:
@@ -151,8 +158,7 @@ def preview_tokenizer(data: DataConfig) -> TokenizerInfo:
 
 def tokenizer_recipe(data: DataConfig) -> dict[str, Any]:
     """What names a tokenizer: its options, with the corpora's names, or with the contents of the files that are taken."""
-    options = data.tokenizer.recorded()
-    del options["engine"]
+    options = data.tokenizer.model_dump(exclude={"engine"})
     if data.tokenizer.path is None:
         read = [{"name": corpus.name, **reading_options(corpus)} for corpus in data.corpora]
         return {"format": FORMAT, "data.tokenizer": options, "data.corpora": read}
@@ -188,7 +194,7 @@ def save_trained(options: TokenizerConfig, tokenizer: Tokenizer, trained_on: lis
         "eos_token": END_OF_TEXT,
         "trained_on": trained_on,
         "vocab_size": tokenizer.get_vocab_size(),
-        "options": options.recorded(),
+        "options": options.model_dump(),
     }
 
 

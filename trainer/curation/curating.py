@@ -52,6 +52,7 @@ def curate(store: Store, job: PrepareJob, progress: Progress) -> Step:
 
     return Step(
         store, KIND, KIND, "text", plan.recipe, build, told=frozenset({PIECE_BYTES}),
+        otherwise="delete the folder to have it decided anew",
         explains=Explains(
             sources=lambda: _sources(plan), recall_sources=recall_sources,
             parts=lambda: Parts(work=f"about {size(plan.raw_bytes)} of raw text"),

@@ -52,7 +52,7 @@ class Sharing:
     def _origin(self, found: Shared) -> str:
         try:
             origin = _origins(self.overlap).find(found.length, found.hashed)
-        except StorageError:  # of decisions that were made before this was kept
+        except StorageError:  # what was measured is removed when nothing needs it
             return "an evaluation set"
         for file in self.files:
             if (file["sha256"], file["field"]) == (origin.sha256, origin.field):

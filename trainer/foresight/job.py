@@ -18,8 +18,6 @@ from trainer.store.storage import Store
 class LookedAt(Store):
     """A store that is only looked at: what would be remembered in it is dropped."""
 
-    writable = False
-
     def write_bytes(self, key: str, data: bytes | memoryview) -> None:
         """Nothing is written."""
 

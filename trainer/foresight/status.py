@@ -1,7 +1,7 @@
 """Whether what a step makes is there, and else what differs from the most similar artifact that there is."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from trainer.common.formats import count
 from trainer.corpus.sources import PIECE_BYTES
 from trainer.foresight.foreseen import Foreseen
 from trainer.records.fields import names_in, tell_changes
-from trainer.records.steps import CONTENTS, Step
+from trainer.records.steps import CONTENTS, Sources, Step
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, parse_manifest, read_manifest
 from trainer.store.storage import Store
 
@@ -62,12 +62,13 @@ def why(step: Step) -> list[str]:
     """What differs from the most similar artifact of the step's name: settings, inputs, raw files."""
     similar = _find_similar(step)
     closest = [each for each in similar if len(each.differing) == len(similar[0].differing)][:CONSIDERED]
-    files = [_compare_sources(step, each) for each in closest]
     if not closest:
         return [NONE_YET]
+    now = step.explains.sources()
+    files = [_compare_sources(step, each, now) for each in closest]
     best = min(range(len(closest)), key=lambda place: len(files[place]))
     told = [*closest[best].differing, *describe_files(files[best])]
-    return told or [f"{closest[best].key} was {UNRECORDED}"]
+    return told or _compare_inputs(step, closest[best].manifest, step.told) or [f"{closest[best].key} was {UNRECORDED}"]
 
 
 def _find_similar(step: Step) -> list[Likeness]:
@@ -78,18 +79,21 @@ def _find_similar(step: Step) -> list[Likeness]:
         with suppress(ArtifactError):
             manifest = read_manifest(store, other, step.kind)
             if manifest is not None and other != step.key:
-                differing = [*compare_options(manifest.recipe, step.recipe), *_compare_inputs(step, manifest)]
+                differing = [
+                    *compare_options(manifest.recipe, step.recipe),
+                    *_compare_inputs(step, manifest, step.inputs.keys() - step.told),
+                ]
                 found.append(Likeness(other, manifest, differing))
     newest_first = sorted(found, key=lambda each: each.manifest.created, reverse=True)
     return sorted(newest_first, key=lambda each: len(each.differing))
 
 
-def _compare_inputs(step: Step, other: Manifest) -> list[str]:
-    """The inputs that are others now, each with what differs in how they were made."""
+def _compare_inputs(step: Step, other: Manifest, roles: Iterable[str]) -> list[str]:
+    """The inputs of some roles that are others now, each with what differs in how they were made."""
     found = []
-    for role, now in step.inputs.items():
-        before = other.inputs.get(role)
-        if role in step.told or before is None or before.content == now.content:
+    for role in sorted(step.inputs.keys() & set(roles)):
+        before, now = other.inputs.get(role), step.inputs[role]
+        if before is None or before.content == now.content:
             continue
         recipes = [_recipe_of(step.store, each.key) for each in (before, now)]
         reasons = ["it was made anew"] if before.key == now.key else compare_options(*recipes)
@@ -106,9 +110,9 @@ def _recipe_of(store: Store, key: str) -> dict[str, Any]:
         return {}
 
 
-def _compare_sources(step: Step, other: Likeness) -> list[str]:
+def _compare_sources(step: Step, other: Likeness, now: Sources) -> list[str]:
     """Raw files that differ; of files that were cut by another rule, which alone changes none, those that differ besides."""
-    before, now = step.explains.recall_sources(other.key, other.manifest), step.explains.sources()
+    before = step.explains.recall_sources(other.key, other.manifest)
     if step.explains.by_content:
         same = set(before.values()) & set(now.values())
         before, now = ({name: held for name, held in each.items() if held not in same} for each in (before, now))

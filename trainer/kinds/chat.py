@@ -87,12 +87,11 @@ def compared() -> "ComparedKind":
     return CHAT
 
 
-ENCODE = "encode-chat"
 CHAT = Kind(
     recorded=kinds.CHAT,
     mark="task",
     preflight=preflight,
-    prepare=lambda job, do: do(ENCODE, job),
+    prepare=lambda job, do: do("encode-chat", job),
     identify=identify,
     open=open_workload,
     plan=plan,
@@ -102,5 +101,5 @@ CHAT = Kind(
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("chat-preflight", ENCODE, "evaluate-answers", find),
+    tuning=Tuning("chat-preflight", "evaluate-answers", find),
 )

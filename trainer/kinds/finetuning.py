@@ -85,12 +85,11 @@ def compared() -> "ComparedKind":
     return FINE_TUNING
 
 
-ENCODE = "encode"
 FINETUNING = Kind(
     recorded=kinds.FINE_TUNING,
     mark="source",
     preflight=preflight,
-    prepare=lambda job, do: do(ENCODE, job),
+    prepare=lambda job, do: do("encode", job),
     identify=identify,
     open=open_workload,
     plan=plan,
@@ -99,5 +98,5 @@ FINETUNING = Kind(
     foresee_evaluation=foresee_evaluation,
     make_account=make_account,
     compared=compared,
-    tuning=Tuning("finetune-preflight", ENCODE, "evaluate-run", find),
+    tuning=Tuning("finetune-preflight", "evaluate-run", find),
 )

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation
-from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.store.storage import Store
 
-TunedPlan = FinetunePlan | ChatPlan
 TunedEvaluation = FinetuneEvaluation | ChatEvaluation
 
 
@@ -17,7 +15,6 @@ class Tuning:
     """The names of a kind's stages, and what a task looks up without one."""
 
     preflight: str
-    encode: str
     evaluate: str
     find: Callable[[Store, Any, str, str | None, str], TunedEvaluation | None]
     """An evaluation that was made already, of a run or of another one on this one's data."""

@@ -51,13 +51,9 @@ def encode(store: Store, job: FinetuneJob, progress: Progress, model_folder: str
     data = job.data
     folder = model_folder or find_model(store, job.model.pretrained, hub=True).folder
     encoder, source = load_text_encoder(folder, data), find_labelled(store, data)
-    # Sets of one label an example are named as before there could be several.
-    several = set() if data.task == "multi-label" else {"label_columns", "label_separator"}
-    options = data.model_dump(exclude={*PLACES, *several, "max_length", "validation_fraction"})
-    # Where texts are cut on the left, a word that lost its first token had a label once.
-    apart = {"words": "whole"} if encoder.by_words and encoder.cuts_left else {}
+    options = data.model_dump(exclude={*PLACES, "validation_fraction"})
     options |= {"quoting": data.quoting, "max_length": encoder.max_length}
-    recipe = {"format": FORMAT, **in_data(options), **apart}
+    recipe = {"format": FORMAT, **in_data(options)}
     return encoded_step(store, data, source, encoder, recipe, partial(_build, job, progress))
 
 

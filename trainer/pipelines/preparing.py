@@ -20,7 +20,7 @@ def prepare(job: PrepareJob, do: Do) -> PreparedData:
 
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
-    """The job's published decisions, tokenizer and shards, if all exist; whether they are intact is not looked at."""
+    """The job's published decisions, tokenizer and shards, if all exist; whether shards are intact is not looked at."""
     try:
         if look_for("tokenizer", job) is None:  # first: raw files need not be looked at then
             return None
@@ -34,6 +34,6 @@ class _NotThere(Exception):
 
 
 def _find(name: str, job: Any, **made: Any) -> ArtifactRef:
-    if (found := look_for(name, job, check=False, **made)) is None:
+    if (found := look_for(name, job, check=name != "tokenize", **made)) is None:
         raise _NotThere
     return found

@@ -17,19 +17,21 @@ from trainer.store.storage import Store
 class Named(NamedTuple):
     """Where the function is that returns a step, and what the step is called, given the job and what it is made from.
 
-    `needs` are the arguments whose artifacts must be there before the step can be named.
+    `needs` are the arguments whose artifacts must be there before the step can be named. A step that can begin something early
+    takes `early`.
     """
 
     module: str
     function: str
     title: str
     needs: tuple[str, ...] = ()
+    early: bool = False
 
 
 STEPS = {
     "curate": Named("trainer.curation.curating", "curate", "the decisions"),
     "tokenizer": Named("trainer.corpus.tokenizer_making", "make_tokenizer", "the tokenizer"),
-    "tokenize": Named("trainer.corpus.preparation", "tokenize", "shards of {corpus}", ("decisions", "tokenizer")),
+    "tokenize": Named("trainer.corpus.preparation", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True),
     "encode": Named("trainer.labelled.encoding", "encode", "encoded set {job.data.name}"),
     "encode-chat": Named("trainer.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
 }
@@ -52,7 +54,7 @@ def open_step(name: str, store: Store, progress: Progress, **arguments: Any) -> 
 
 def make_named(name: str, progress: Progress, **arguments: Any) -> ArtifactRef:
     """Find or make the artifact of a step, of arguments as a worker process is given them."""
-    return make(open_step(name, Store(arguments["job"]["store"]), progress, **arguments))
+    return make(open_step(name, Store(arguments["job"]["store"]), progress, **arguments, **_begun(name)))
 
 
 def look_for(name: str, job: Any, check: bool = True, **made: Any) -> ArtifactRef | None:
@@ -68,9 +70,13 @@ def here(progress: Progress) -> Do:
     """Makes each step in this process."""
 
     def do(name: str, job: Any, **made: Any) -> ArtifactRef:
-        return make(open_step(name, Store(job.store), progress, job=job, **made))
+        return make(open_step(name, Store(job.store), progress, job=job, **made, **_begun(name)))
 
     return do
+
+
+def _begun(name: str) -> dict[str, bool]:
+    return {"early": True} if STEPS[name].early else {}
 
 
 def title_of(name: str, job: Any, **made: Any) -> str:

@@ -121,6 +121,14 @@ class Step:
     def key(self) -> str:
         return f"{self.folder}/{self.name}-{self.fingerprint}"
 
+    @cached_property
+    def expected(self) -> "Expected | None":
+        """What must come back under the key, because it was made before; None if nothing says so.
+
+        Raises `ArtifactError` if something was made from it, and its content is not known.
+        """
+        return _expected(self)
+
     def refer(self, manifest: Manifest | None, reused: bool = False) -> ArtifactRef:
         """The reference to it by which other steps are given it; without a manifest, to one that is still to be made."""
         size, content = (manifest.size(), manifest.content) if manifest else (0, "")
@@ -176,15 +184,13 @@ def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[s
 
     Raises `ArtifactError` if under its key there was other content, which something may have been made from.
     """
-    manifest = describe(step, digest_folder(folder), details, notes)
-    former = _former(step)
-    wanted = expected(step, former)
-    if wanted is not None and wanted.content != manifest.content:
-        raise _refused(step, wanted)
-    if wanted is not None:
-        log.info("%s was made before: it has the same content", step.store.path(step.key))
-    if former is not None and not find_damage(step.store, step.key, former):
+    manifest, former = describe(step, digest_folder(folder), details, notes), _former(step)
+    if former is not None and not find_damage(step.store, step.key, former) and _is_held(step):
         return former  # which may be in use already
+    if (wanted := step.expected) is not None:
+        if wanted.content != manifest.content:
+            raise _refused(step, wanted, manifest, former)
+        log.info("%s was made before: it has the same content", step.store.path(step.key))
     if former is not None and former.digests() == manifest.digests():
         manifest = former
     put_published(step.store, folder, step.key, manifest)
@@ -192,22 +198,26 @@ def publish(step: Step, folder: Path, details: dict[str, Any], notes: Iterable[s
 
 
 class Expected(NamedTuple):
-    """What must come back under a key: its content, None if that is not known, and what was made from it."""
+    """What must come back under a key: its content, and what was made from it."""
 
-    content: str | None
+    content: str
     dependents: list[str]
 
 
-def expected(step: Step, former: Manifest | None = None) -> Expected | None:
-    """What a step must make because it was made before; None if nothing says so. `former` is its manifest of then."""
-    former = former or _former(step)
+def _expected(step: Step) -> Expected | None:
+    former = _former(step)
     if step.settles:
         return Expected(former.content, []) if former else None
-    found = dependents_of(step.store, step.key)
+    found = dependents_of(step.store, step.key) if step.folder in FOLDERS else {}
     if not found:
         return None
     contents = [former.content] if former else [content for content in found.values() if content]
-    return Expected(contents[0] if contents else None, list(found))
+    if not contents:
+        raise ArtifactError(
+            f"{step.store.path(step.key)} is damaged or lost, and what it was is recorded nowhere that can be read"
+            f"{_needed_by(list(found))}. Put back a copy of its files, or {step.otherwise}"
+        )
+    return Expected(contents[0], list(found))
 
 
 def _former(step: Step) -> Manifest | None:
@@ -216,16 +226,19 @@ def _former(step: Step) -> Manifest | None:
     return None
 
 
-def _refused(step: Step, wanted: Expected) -> ArtifactError:
-    needed = ""
-    if wanted.dependents:
-        more = ", …" if len(wanted.dependents) > NAMED else ""
-        needed = f"; it is needed by {', '.join(wanted.dependents[:NAMED])}{more}"
-    place = step.store.path(step.key)
+def _refused(step: Step, wanted: Expected, made: Manifest, former: Manifest | None) -> ArtifactError:
+    place, digests = step.store.path(step.key), made.digests()
+    other = next((name for name, sha256 in former.digests().items() if digests.get(name) != sha256), "") if former else ""
     return ArtifactError(
-        f"{place} is damaged or lost, and what is made today is not what was there: the text, headrace or a library is "
-        f"another, or something that it is made of changes each time{needed}. Put back a copy of its files, or {step.otherwise}"
+        f"{place} is damaged or lost, and what is made today is not what was there{f': {other} differs' if other else ''} "
+        f"(expected {wanted.content}, made {made.content}). The text, headrace or a library is another, or something that it "
+        f"is made of changes each time{_needed_by(wanted.dependents)}. Put back a copy of its files, or {step.otherwise}"
     )
+
+
+def _needed_by(dependents: list[str]) -> str:
+    more = ", …" if len(dependents) > NAMED else ""
+    return f"; it is needed by {', '.join(dependents[:NAMED])}{more}" if dependents else ""
 
 
 def dependents_of(store: Store, key: str) -> dict[str, str | None]:
@@ -255,5 +268,9 @@ def _recorded(raw: bytes, place: str, key: str) -> str | None:
 
 def _accepted(step: Step, manifest: Manifest) -> ArtifactRef | None:
     step.accept(manifest)
-    held = step.folder not in FOLDERS or hold_reused(step.store, step.key)
-    return step.refer(manifest, reused=True) if held else None
+    return step.refer(manifest, reused=True) if _is_held(step) else None
+
+
+def _is_held(step: Step) -> bool:
+    """Hold what may be removed until a run says that it reads it; returns whether it is still there."""
+    return step.folder not in FOLDERS or hold_reused(step.store, step.key)

@@ -11,7 +11,7 @@ from trainer.store.storage import Store
 
 RUNS = "runs/"
 FOLDERS = ("runs", "encoded", "shards", "tokenizers", "decisions")
-"""Folders of what is made from something; a later one is never made from an earlier one."""
+"""Folders of what is made from something, or has something made from it."""
 
 
 def ways_to(store: Store, text: str) -> Iterator[str]:

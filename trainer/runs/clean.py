@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.corpus.decisions import decisions_alike, decisions_behind, read_decisions
@@ -10,7 +9,6 @@ from trainer.corpus.shards import KIND as SHARDS
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import CleanOf, KeptOutFile
 from trainer.records.seals import read_sealed
-from trainer.records.store_paths import run_at
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.places import CONFIG
 from trainer.store.storage import Store
@@ -75,7 +73,7 @@ def clean_of_splits(store: Store, run: str, details: Mapping[str, Any], fields: 
     `details` are those of the encoded set. None if there are others, or it is not known.
     """
     config = read_sealed(store, f"{run}/{CONFIG}")
-    base = _base_of(store, config) if config else None
+    base = _base_of(config) if config else None
     source = details["source"]
     if base is None or not isinstance(source["identity"], dict):
         return None
@@ -125,14 +123,13 @@ def _sets(store: Store, run: str, after: tuple[str, ...] = ()) -> list[Manifest]
     found = [read_manifest(store, each["key"], SHARDS) for each in config["data"]["shards"]]
     before = [config["fork"]["run"]] if config.get("fork") else []
     if config["job"]["model"]["pretrained"] is not None:
-        before.append(_base_of(store, config) or "")
+        before.append(_base_of(config) or "")
     for each in before:
         found += (_sets(store, each, (*after, run)) if each else None) or [None]
     return [shards for shards in found if shards] if all(found) else None
 
 
-def _base_of(store: Store, config: Mapping[str, Any]) -> str | None:
+def _base_of(config: Mapping[str, Any]) -> str | None:
     """The run of this store whose model a run began with; None if there is none, or it is a model of elsewhere."""
-    start, name = config.get("start"), config["job"]["model"]["pretrained"]
-    place = start["key"] if start else name and str(Path(name).absolute())
-    return run_at(store, place) if place else None
+    model = config["inputs"].get("model")
+    return model["key"] if model else None

@@ -4,17 +4,14 @@ from typing import Any
 
 from trainer.config.finetuning import FinetuneJob
 from trainer.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
-from trainer.runs.run import Run, one_spelling
+from trainer.runs.run import Run
 from trainer.runs.tuning import identify_tuning
 from trainer.store.manifest import ArtifactRef
 
 
 def identify(job: FinetuneJob, data: ArtifactRef) -> Run:
     """The run that a job and its encoded set make."""
-    settings = {name: getattr(job.training, name) for name in ("class_weights", "label_smoothing")}
-    # Without them runs are named as before there were any.
-    beside = {name: one_spelling(said) for name, said in settings.items() if said}
-    return identify_tuning(job, data, beside, _selection(job))
+    return identify_tuning(job, data, {}, _selection(job))
 
 
 def _selection(job: FinetuneJob) -> dict[str, Any]:

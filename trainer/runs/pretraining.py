@@ -8,6 +8,7 @@ from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.pretrained.finding import digest_files
 from trainer.runs.base_model import describe_base
+from trainer.runs.references import SHARDS_OF
 from trainer.runs.run import Run, lora_identity, make_run, one_spelling
 from trainer.store.manifest import digest_file
 
@@ -23,9 +24,11 @@ def identify(job: PipelineJob, data: PreparedData) -> Run:
         "tokenizer": data.tokenizer.fingerprint,
         "model": _model_identity(job.model),
     }
-    reads = {"tokenizer": data.tokenizer, **{f"shards of {name}": ref for name, ref in by_corpus.items()}}
+    reads = {"tokenizer": data.tokenizer, **{f"{SHARDS_OF}{name}": ref for name, ref in by_corpus.items()}}
     selection = {"during_training": job.evaluation.during_training}
-    return make_run(job, made_from, selection, reads, base=base)
+    taken = job.data.tokenizer.path
+    places = {"tokenizer taken from": taken and str(Path(taken).absolute())}
+    return make_run(job, made_from, selection, reads, base=base, places=places)
 
 
 def _model_identity(model: ModelConfig) -> dict[str, Any]:
@@ -37,6 +40,6 @@ def _model_identity(model: ModelConfig) -> dict[str, Any]:
             identity[key] = digest_file(Path(value)).sha256
         elif isinstance(value, str) and Path(value).is_dir():
             identity[key] = digest_files(Path(value))
-    if model.lora is not None:  # else runs are named as before there were adapters
+    if model.lora is not None:
         identity["lora"] = lora_identity(model.lora)
     return {**identity, "config": one_spelling(identity["config"])}

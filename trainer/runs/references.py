@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
 """Folders of artifacts that runs are made from, with the kind of those."""
-KINDS = FOLDERS
+TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
+"""Roles of the artifacts that a run is trained on."""
 EVALUATIONS = "evaluations"
 
 
@@ -112,7 +113,7 @@ class References:
             raise UnknownNeeds(
                 f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read is "
                 "removed; run this again in a minute",
-                KINDS,
+                FOLDERS,
             )
         if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
             raise self._unknown(run, f"{CONFIG} is missing; {remedy_of(f'{run}/{CONFIG}')}")
@@ -140,7 +141,7 @@ class References:
             self._measured[name] = {run} if run else set(), _measured_on(result)
         return self._measured[name]
 
-    def _read(self, whole: str, key: str, kinds: Iterable[str] = KINDS) -> Any:
+    def _read(self, whole: str, key: str, kinds: Iterable[str] = FOLDERS) -> Any:
         """A record of something, that names things of some kinds; None if there is none."""
         try:
             return read_sealed(self._store, key)
@@ -150,7 +151,7 @@ class References:
             problem = str(error) if isinstance(error, ArtifactError) else f"{error}; {remedy_of(key)}"
             raise self._unknown(whole, problem, kinds) from error
 
-    def _unknown(self, key: str, problem: str, kinds: Iterable[str] = KINDS) -> UnknownNeeds:
+    def _unknown(self, key: str, problem: str, kinds: Iterable[str] = FOLDERS) -> UnknownNeeds:
         place = self._store.path(key)
         return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
 
@@ -158,7 +159,7 @@ class References:
 def artifacts_of(config: Mapping[str, Any]) -> list[str]:
     """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the corpora."""
     shards = [ref["key"] for ref in config["data"].get("shards", ())]
-    named = {each["key"] for each in config["inputs"].values() if not each["key"].startswith(RUNS)}
+    named = {each["key"] for role, each in config["inputs"].items() if role in TRAINED_ON or role.startswith(SHARDS_OF)}
     return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
 
 

@@ -21,7 +21,7 @@ from trainer.records.holds import is_being_removed
 from trainer.records.pointers import read_pointer
 from trainer.records.run_names import tell_runs_like
 from trainer.records.seals import read_sealed, write_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.store_paths import made_at
 from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
 from trainer.store.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
@@ -42,8 +42,11 @@ OPERATIONAL = {
 """Training settings that decide how a run is carried out and watched, but not what it computes (to rounding)."""
 
 
-LATER = ("muon", "objective", "masking", "packing", "document_mask", "class_weights", "label_smoothing")
-"""Settings without which runs are named as before there were any; where a run has them, they are put beside."""
+EFFECTIVE = {"muon", "objective", "masking", "packing", "document_mask"}
+"""Settings that name a run by what they come to with the others."""
+
+
+NOWHERE: Mapping[str, str | None] = {}
 
 
 class Run(NamedTuple):
@@ -73,18 +76,17 @@ def make_run(
     data: Mapping[str, ArtifactRef],
     start: dict[str, Any] | None = None,
     base: dict[str, Any] | None = None,
+    places: Mapping[str, str | None] = NOWHERE,
     renews_data: bool = False,
 ) -> Run:
     """The run that a job makes, given what its kind says of it: its data and model, and what decides which checkpoint is best.
 
-    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it.
+    `data` are the artifacts that it is trained on, by role; `made_from` is what of data and model names it, and `places`
+    are keys and paths that it needs besides.
     Evaluation settings that decide no more than what is told of the finished model are no part of its name.
     """
     training = job.training
-    settings = training.model_dump(exclude=OPERATIONAL)
-    settings["schedule_options"] = one_spelling(settings["schedule_options"])
-    for name in LATER:
-        settings.pop(name, None)
+    settings: dict[str, Any] = one_spelling(training.model_dump(exclude=OPERATIONAL | EFFECTIVE))
     if isinstance(training, TrainingConfig) and training.masks is not None:
         settings["masking"] = one_spelling(training.masks.model_dump())
     if isinstance(training, TrainingConfig) and training.masks_documents:
@@ -92,12 +94,7 @@ def make_run(
     if isinstance(training, TrainingConfig) and training.packing == "best_fit":
         settings["packing"] = {"best_fit": PACKING}
     if training.optimizer == "muon":
-        muon = training.muon or MuonConfig()
-        settings["muon"] = one_spelling(muon.model_dump())
-        if muon.adjust_lr == "original":
-            settings["muon"]["rates_by"] = "inputs and outputs"  # once by columns and rows, which GPT-2's weights have turned
-    if settings.get("locality", 0) is None:
-        del settings["locality"]  # the order that there was before there was a choice
+        settings["muon"] = one_spelling((training.muon or MuonConfig()).model_dump())
     identity: dict[str, Any] = {"format": FORMAT, "training": settings, **made_from}
     if training.early_stopping is not None or training.final == "best":
         identity["selection"] = {"evaluate_every": training.evaluate_every, **selection}
@@ -106,15 +103,28 @@ def make_run(
     run = _fork(Store(job.store), key, name, identity) if job.resume == "fork" else Run(key, name, identity)
     form = job.model.lora.publish if job.model.lora else "merged"
     inputs = {role: ref.as_input() for role, ref in data.items()}
-    inputs |= runs_before(Store(job.store), job.model.pretrained, start, run.origin)
+    inputs |= _fork_of(run.origin) | inputs_at(Store(job.store), {"model": place_of_model(job, start), **places})
     return run._replace(start=start, base=base, inputs=inputs, renews_data=renews_data, form=form)
 
 
-def runs_before(store: Store, pretrained: str | None, start: dict[str, Any] | None, origin: str | None) -> dict[str, Input]:
-    """The runs of this store that a run begins with: whose model it starts from, and which it is a fork of."""
-    place = (start and start["key"]) or (pretrained and str(Path(pretrained).absolute()))
-    found = {"model": place and run_at(store, place), "fork of": origin}
+def place_of_model(job: RunJob, start: dict[str, Any] | None) -> str | None:
+    """Where the model lies that a run begins with: a key of the store, or a path; None if it begins with none."""
+    named = job.model.pretrained
+    return (start and start["key"]) or (named and str(Path(named).absolute()))
+
+
+def inputs_at(store: Store, places: Mapping[str, str | None]) -> dict[str, Input]:
+    """The runs and artifacts of this store that keys and paths lead to, by role: what lies elsewhere is left out."""
+    found = {role: place and made_at(store, place) for role, place in places.items()}
     return {role: Input(key=key, content="") for role, key in found.items() if key}
+
+
+def _fork_of(run: str | None) -> dict[str, Input]:
+    return {"fork of": Input(key=run, content="")} if run else {}
+
+
+def _plain(inputs: Mapping[str, Input]) -> dict[str, Any]:
+    return {role: each.model_dump() for role, each in inputs.items()}
 
 
 def _fork(store: Store, key: str, name: str, identity: dict[str, Any]) -> Run:
@@ -172,7 +182,7 @@ def describe_run(run: Run, job: TrainingJob, data: TrainingData, fork: dict[str,
         "identity": run.identity,
         "job": recorded(job),
         "data": _without_reused(data.model_dump()),
-        "inputs": {role: each.model_dump() for role, each in run.inputs.items()},
+        "inputs": {**_plain(run.inputs), **_plain(_fork_of(fork["run"] if fork else None))},
         "fork": fork,
         "start": run.start,
         "base": run.base,
@@ -202,7 +212,7 @@ def _with_untrained(config: dict[str, Any], run: Run, job: TrainingJob, data: Tr
     said = recorded(job)
     noted = {**config, "job": {**config["job"], "card": said["card"]}}
     if run.renews_data and config.get("data", {}).get("key") != (renewed := _without_reused(data.model_dump()))["key"]:
-        inputs = {role: each.model_dump() for role, each in run.inputs.items()}
+        inputs = {**config["inputs"], **_plain(run.inputs)}
         noted |= {"data": renewed, "inputs": inputs, "job": {**noted["job"], "data": said["data"]}}
     return noted
 

@@ -6,11 +6,9 @@ A checksum says that a manifest is the one that was written there, not that whoe
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PositiveInt, Tag, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Discriminator, PositiveInt, Tag, TypeAdapter
 
 from trainer.store.plain_names import Count, Digest, Key
-
-Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Details(BaseModel):

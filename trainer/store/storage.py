@@ -69,9 +69,6 @@ class Store:
     Raises `StorageError` with the operation and the path when the file system refuses.
     """
 
-    writable = True
-    """Whether what is remembered in it stays: not of one that is only looked at."""
-
     def __init__(self, url: str) -> None:
         try:
             check_address(url)

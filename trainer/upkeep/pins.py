@@ -12,8 +12,7 @@ from trainer.common.nearest import tell_nearest
 from trainer.records.holds import HOLDS, is_being_removed
 from trainer.records.run_names import find_run_name
 from trainer.records.seals import read_sealed, sealed_bytes
-from trainer.records.store_paths import RUNS
-from trainer.runs.references import KINDS
+from trainer.records.store_paths import FOLDERS, RUNS
 from trainer.store.manifest import MANIFEST
 from trainer.store.places import CONFIG
 from trainer.store.plain_names import is_plain_key
@@ -24,7 +23,7 @@ PINS = "pins"
 
 def pinned(store: Store) -> set[str]:
     """The keys of all that is pinned, as the names of the pins say."""
-    return {f"{kind}/{name}" for kind in KINDS for name in store.names(f"{PINS}/{kind}")}
+    return {f"{kind}/{name}" for kind in FOLDERS for name in store.names(f"{PINS}/{kind}")}
 
 
 def require_intact_pins(store: Store) -> None:
@@ -71,6 +70,6 @@ def unpin(store: Store, name: str) -> str:
 
 def _key_of(name: str) -> str:
     key = name if "/" in name else f"{RUNS}{name}"
-    if not re.fullmatch(rf"({'|'.join(KINDS)})/[\w.-]+", key) or not is_plain_key(key):
+    if not re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w.-]+", key) or not is_plain_key(key):
         raise ConfigError(f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef")
     return key

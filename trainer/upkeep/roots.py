@@ -8,8 +8,7 @@ from typing import NamedTuple
 from trainer.corpus.preparation import STARTED
 from trainer.records.holds import held
 from trainer.records.lease import LEASE, is_held
-from trainer.records.store_paths import RUNS
-from trainer.runs.references import KINDS
+from trainer.records.store_paths import FOLDERS, RUNS
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.store.stored import Stored
@@ -17,7 +16,7 @@ from trainer.upkeep.pins import pinned, require_intact_pins
 from trainer.upkeep.promotion import moves
 
 SHARDS, TOKENIZERS, DECISIONS, MEASURES = "shards/", "tokenizers/", "decisions/", "measures/"
-FOLDER = re.compile(rf"({'|'.join(KINDS)})/[^/]+(?=/)|{MEASURES}[^/]+/[^/]+")
+FOLDER = re.compile(rf"({'|'.join(FOLDERS)})/[^/]+(?=/)|{MEASURES}[^/]+/[^/]+")
 
 
 class Folder(NamedTuple):
@@ -71,7 +70,7 @@ def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set
     reach that is not looked for: each look costs requests.
     """
     pins = pinned(store) | held(store)  # before the champions: a run is held until it is one
-    there = {f"{kind}/{name}" for kind in KINDS for name in store.names(kind)}
+    there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
     if last is None:
         require_intact_pins(store)
     runs = {key for key in there if key.startswith(RUNS)} - without

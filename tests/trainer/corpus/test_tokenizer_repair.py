@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from tests.processes import start_warm
 from tests.support import digests, only_run, small_job, small_values, write_config, write_corpora
@@ -15,6 +16,7 @@ from tests.trainer.made import prepare, prepare_tokenizer
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
+from trainer.corpus import tokenizer_making
 from trainer.corpus.preparation import PreparedData
 from trainer.corpus.tokenizer import load_tokenizer
 from trainer.pipelines.preparing import find_prepared
@@ -192,3 +194,19 @@ def test_a_tokenizer_that_was_taken_is_taken_again_from_the_same_file(
     assert again.tokenizer.key == first.tokenizer.key
     assert again.shards[0].reused
     assert content(tokenizer_of(tmp_path / "store"))["tokenizer.json"] == before["tokenizer.json"]
+
+
+def test_only_the_tokenizer_itself_is_to_be_the_same(stocked: Path, raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands beside it may be written otherwise by another version of a library."""
+    before = damage(stocked, "all of it")
+    write = tokenizer_making._save
+
+    def otherwise(tokenizer: Tokenizer, eos: str, mask: str | None, folder: Path) -> None:
+        write(tokenizer, eos, mask, folder)
+        settings = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "another": 1}))
+
+    monkeypatch.setattr(tokenizer_making, "_save", otherwise)
+    prepared_tokenizer(raw, stocked)
+    assert content(tokenizer_of(stocked))["tokenizer.json"] == before["tokenizer.json"]
+    assert all(ref.reused for ref in prepare(small_job(raw, stocked).preparation(), silent()).shards)

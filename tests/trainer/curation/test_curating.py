@@ -342,6 +342,15 @@ def flipped(intact: bytes, bit: int) -> bytes:
     return bytes(found)
 
 
+def test_damaged_decisions_keep_nobody_from_making_them_anew(raw: Path, tmp_path: Path) -> None:
+    job = job_of(raw, tmp_path / "store")
+    prepare(job, silent())
+    (tmp_path / "store" / decide(job).key / "one.npz").unlink()
+    assert find_prepared(job) is None
+    prepare(job, silent())
+    assert find_prepared(job) is not None
+
+
 def test_damaged_decisions_are_made_anew(raw: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     job = job_of(raw, tmp_path / "store")
     made = decide(job)

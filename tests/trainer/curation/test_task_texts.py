@@ -9,7 +9,6 @@ import pytest
 from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of, write_documents
 from tests.trainer.harness.making import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError
-from trainer.config.curation import DecontaminateConfig
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import read_decisions
 from trainer.store.storage import Store
@@ -107,8 +106,3 @@ def test_a_question_that_a_function_makes_is_refused(tmp_path: Path) -> None:
 def test_a_field_that_no_record_has_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"tiny-test.jsonl.*story"):
         decide(job_of(tmp_path, write_task(tmp_path / "tasks", doc_to_text="{{story}}")))
-
-
-def test_without_tasks_decisions_are_named_as_before() -> None:
-    options = DecontaminateConfig.model_validate({"files": [{"paths": ["a"]}]})
-    assert "tasks" not in options.model_dump(mode="json")

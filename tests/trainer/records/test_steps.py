@@ -114,6 +114,28 @@ def test_what_another_process_has_published_meanwhile_stays_as_it_is(any_store: 
     assert any_store.read_bytes(f"{made.key}/note.json") == b"1"
 
 
+def test_intact_content_of_another_process_is_taken_though_it_differs(any_store: Store) -> None:
+    def build_beside(step: Step) -> Manifest:
+        make(step_of(any_store, b"of the other one"))
+        return step_of(any_store).build(step)
+
+    made = make(Step(**{**vars(step_of(any_store)), "build": build_beside}))
+    assert any_store.read_bytes(f"{made.key}/data.bin") == b"of the other one"
+
+
+def test_what_was_needed_and_is_recorded_nowhere_is_refused_before_it_is_made(any_store: Store) -> None:
+    loose = step_of(any_store, settles=False, inputs={})
+    any_store.write_bytes(f"shards/user-{'0' * 16}/{MANIFEST}", f'{{"inputs": "{loose.key}"'.encode())
+    with pytest.raises(ArtifactError, match=r"what it was is recorded nowhere that can be read; it is needed by shards/user-0"):
+        _ = loose.expected
+
+
+def test_predictions_need_no_look_at_what_was_made_from_them(any_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.records.steps.dependents_of", lambda store, key: pytest.fail("nothing can be"))
+    step = Step(**{**vars(step_of(any_store, settles=False)), "folder": "predictions"})
+    assert step.expected is None
+
+
 def test_what_may_not_be_used_is_refused_and_not_made_anew(any_store: Store) -> None:
     def refuse(manifest: Manifest) -> None:
         raise ConfigError("too many bad records")

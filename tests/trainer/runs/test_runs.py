@@ -13,9 +13,13 @@ from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
+from trainer.corpus.shard_workers import Workers
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
+from trainer.pipelines.preparing import find_prepared
 from trainer.records.fields import tell_changes
+from trainer.records.seals import read_sealed
+from trainer.runs.references import References
 from trainer.runs.run import claim_run, final_manifest, finished_run
 from trainer.store.manifest import find_damage
 from trainer.store.places import FINAL
@@ -136,3 +140,36 @@ def test_a_damaged_final_model_is_made_again_from_the_last_checkpoint(
     manifest = final_manifest(Store(str(stocked)), finished.run)
     assert manifest is not None
     assert find_damage(Store(str(stocked)), f"{finished.run}/{FINAL}", manifest) == {}
+
+
+def test_a_run_records_what_it_begins_with_and_a_fork_keeps_its_origin(raw: Path, data: PreparedData, stocked: Path) -> None:
+    store = Store(str(stocked))
+    taken = small_job(raw, stocked, data__tokenizer={"path": str(stocked / data.tokenizer.key)}, run="one")
+    run = identify_run(taken, data)
+    assert {role: each.key for role, each in run.inputs.items()} == {
+        "tokenizer": data.tokenizer.key,
+        **{f"shards of {name}": ref.key for name, ref in zip(("code", "docs"), data.shards, strict=True)},
+        "tokenizer taken from": data.tokenizer.key,
+    }
+    assert run.inputs["tokenizer"].content == data.tokenizer.content != ""
+    claim_run(store, run, taken, data)
+    job = small_job(raw, stocked, run="one", training__seed=5, resume="fork", data__tokenizer=taken.data.tokenizer.model_dump())
+    fork = identify_run(job, data)
+    claim_run(store, fork, job, data, lambda: {"run": "runs/one", "checkpoint": "checkpoints/step-00000001"})
+    named = job.model_copy(update={"run": fork.key.removeprefix("runs/"), "resume": "exact"})
+    again = identify_run(named, data)
+    assert again.origin is None
+    claim_run(store, again, named, data)
+    config = read_sealed(store, f"{fork.key}/config.json")
+    assert config is not None and config["inputs"]["fork of"]["key"] == "runs/one"
+    assert "runs/one" in References(store).of(fork.key)
+
+
+def test_looking_for_what_is_prepared_starts_no_workers(
+    raw: Path, stocked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+    monkeypatch.setattr(Workers, "start_early", lambda self, size, *rest: started.append(size))
+    own = Path(shutil.copytree(raw, tmp_path / "own"))
+    (own / "code" / "more.py").write_text("more = 1\n")
+    assert find_prepared(small_job(own, stocked).preparation()) is None and started == []

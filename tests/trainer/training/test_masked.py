@@ -1,6 +1,5 @@
 """Masked language models: the same training as a plain loop under the same masks, which nothing but seed and sample decide."""
 
-import json
 import shutil
 from math import cos, pi
 from pathlib import Path
@@ -193,10 +192,3 @@ def test_the_preflight_takes_what_is_right(raw: Path, store: Path, tmp_path: Pat
     for place in (store, tmp_path / "new"):
         job = masked_job(raw, place)
         assert kind_of(job).preflight(job, silent()).parameters > 0
-
-
-def test_without_masks_tokenizers_and_runs_are_named_as_before(raw: Path, stocked: Path, data: PreparedData) -> None:
-    identity = kind_of(job := small_job(raw, stocked)).identify(job, data).identity
-    assert not {"objective", "masking", "muon"} & identity["training"].keys() and "lora" not in identity["model"]
-    manifest = json.loads((stocked / data.tokenizer.key / "manifest.json").read_text())
-    assert "mask_token" not in json.dumps(manifest)
