@@ -15,9 +15,9 @@ from trainer.store.manifest import MANIFEST
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from trainer.config.jobs import PrepareJob
-
+from tests.trainer.made import prepare
 from trainer.common.progress import Progress
+from trainer.config.jobs import PrepareJob
 
 def show(update):
     finished = len(list(Path(job.store).glob("shards/*/shard-*.json")))
