@@ -1,6 +1,6 @@
 """What follows what for a job that trains, of any kind. It is written once; who carries it out is `Stages`."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
@@ -9,9 +9,11 @@ from trainer.records.evaluations import BesideHarness, RunEvaluation
 from trainer.records.harness import HarnessResult
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
-from trainer.report.making import Report
 from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.manifest import ArtifactRef
+
+if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
+    from trainer.report.making import Report
 
 
 class Stages(Protocol):
@@ -36,7 +38,7 @@ class Stages(Protocol):
     def harness(self, asked: EvaluateJob) -> HarnessResult:
         """Have lm-eval measure it."""
 
-    def report(self, job: Any, run: str) -> Report:
+    def report(self, job: Any, run: str) -> "Report":
         """Write the page and the model card."""
 
     def consider(

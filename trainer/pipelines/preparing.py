@@ -21,19 +21,19 @@ def prepare(job: PrepareJob, do: Do) -> PreparedData:
 
 def find_prepared(job: PrepareJob) -> PreparedData | None:
     """The job's published decisions, tokenizer and shards, if all exist; whether shards are intact is not looked at."""
+    tokenizer = look_for("tokenizer", job)  # first: without it, raw files need not be looked at
+
+    def find(name: str, job: Any, **made: Any) -> ArtifactRef:
+        found = tokenizer if name == "tokenizer" else look_for(name, job, check=name != "tokenize", **made)
+        if found is None:
+            raise _NotThere
+        return found
+
     try:
-        if look_for("tokenizer", job) is None:  # first: raw files need not be looked at then
-            return None
-        return prepare(job, _find)
+        return prepare(job, find) if tokenizer is not None else None
     except _NotThere:
         return None
 
 
 class _NotThere(Exception):
     pass
-
-
-def _find(name: str, job: Any, **made: Any) -> ArtifactRef:
-    if (found := look_for(name, job, check=name != "tokenize", **made)) is None:
-        raise _NotThere
-    return found
