@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural
 from trainer.comparison.runs import ComparedRun
+from trainer.corpus.decisions import decisions_behind
 from trainer.corpus.preparation import SOURCES
 from trainer.labelled.encoded import ENDING
 from trainer.labelled.sources import TEST
@@ -165,9 +166,10 @@ def _why(run: ComparedRun, key: str, other: ComparedRun, other_key: str) -> str:
         "tokenizer_sha256": "another tokenizer",
         "num_shards": "another number of shards",
         "validation_fraction": "another share held out",
-        "decisions": "other decisions about its documents",
     }
-    found = [reason for field, reason in reasons.items() if first.details.get(field) != second.details.get(field)]
+    found = [reason for field, reason in reasons.items() if first.details[field] != second.details[field]]
+    if decisions_behind(first) != decisions_behind(second):
+        found.append("other decisions about its documents")
     return ", ".join(found) or "read otherwise (see the configuration)"
 
 
