@@ -15,7 +15,7 @@ from typing import Any
 from tests.trainer.chats import MARKED, chat_job, chat_model, write_chats
 from trainer.common.progress import silent
 from trainer.kinds.training import train
-from trainer.pipelines.steps import here
+from trainer.records.named_steps import here
 from trainer.runs.records import read_records
 from trainer.store.storage import Store
 from trainer.workloads.chat import Chat

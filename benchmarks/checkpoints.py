@@ -13,7 +13,7 @@ from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
+from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver

@@ -10,14 +10,14 @@ from benchmarks.jobs import run_job
 from benchmarks.measure import run_timed, say, spread
 from tests.support import seal_copy, small_job, write_corpora
 from tests.trainer.labelled_pairs import finetune_job, write_pairs
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
+from trainer.config.labelled import FinetuneJob
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.table import identify_run
-from trainer.records.seals import require_sealed
+from trainer.records.sealed import require_sealed
 from trainer.runs.run import TrainingData, claim_run
 from trainer.store.manifest import ArtifactRef
-from trainer.store.places import CONFIG, EVALUATION, FINAL, METRICS
+from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS
 from trainer.store.storage import Store
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0

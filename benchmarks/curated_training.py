@@ -20,8 +20,8 @@ from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.shards import is_held_out
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
-from trainer.records.seals import require_sealed
+from trainer.records.named_steps import here
+from trainer.records.sealed import require_sealed
 from trainer.sample_corpora import all_docstrings, standard_modules
 from trainer.sample_planted import FRENCH, GERMAN, as_lines
 from trainer.store.storage import Store

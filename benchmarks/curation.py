@@ -20,8 +20,8 @@ from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PrepareJob
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
-from trainer.store.verified import RACY_SECONDS
+from trainer.records.named_steps import here
+from trainer.store.checked_files import RACY_SECONDS
 
 PAIRS = 3
 WORKERS = 2

@@ -25,7 +25,7 @@ from benchmarks.labelled_tasks import make_task
 from benchmarks.measure import say, spread
 from benchmarks.plain_loop import EPOCHS, TASKS, Task, job_values, train_plainly
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 
 METRICS = {"cola": "matthews_correlation", "mrpc": "accuracy", "stsb": "pearsonr"}
 WAYS = ("plain loop", "by length", "random")

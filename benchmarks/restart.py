@@ -14,7 +14,7 @@ from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
+from trainer.records.named_steps import here
 
 ROUNDS = 3
 LATE = 1_000_000
@@ -44,8 +44,7 @@ def seconds_to_first_step(bench: PipelineJob, step: int) -> float:
 
 def move_checkpoint(run: Path, step: int) -> None:
     """Turn the run's checkpoint into one of a late step: the position is all that differs, as the order is arithmetic."""
-    from trainer.records.pointers import folder_name, write_pointer
-    from trainer.records.seals import seal_line
+    from trainer.records.sealed import folder_name, seal_line, write_pointer
     from trainer.store.manifest import digest_file, make_manifest, seal
     from trainer.store.storage import Store
 

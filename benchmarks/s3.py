@@ -23,8 +23,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.shard_files import ShardFiles
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
-from trainer.store.block_sums import write_sums
+from trainer.records.named_steps import here
+from trainer.store.checked_files import write_sums
 from trainer.store.manifest import digest_file
 from trainer.store.remote import UPLOADS
 from trainer.store.storage import Store

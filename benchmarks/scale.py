@@ -21,10 +21,9 @@ from trainer.order.corpus_order import CorpusOrder
 from trainer.order.mixing import DataOrder
 from trainer.order.plan import make_plan
 from trainer.records.plans import StepPlan
-from trainer.store.block_sums import SUM_BYTES, count_blocks
-from trainer.store.digests import digest_stream
+from trainer.store.checked_files import SUM_BYTES, count_blocks, digest_stream
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, make_manifest, read_manifest, write_manifest
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from trainer.order.batches import batches_from
 from trainer.order.dataset import Dataset, open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.pipelines.preparing import prepare
-from trainer.pipelines.steps import here
+from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion, TrainState
 from trainer.training.compiling import compile_objective

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from trainer.config.unique_keys import parse_yaml
+from trainer.config.files import parse_yaml
 
 HERE = Path(__file__).parent
 

@@ -13,7 +13,7 @@ LATEST = 3.0
 
 READS = {
     "run": ("trainer.config.jobs", "PipelineJob"),
-    "finetune": ("trainer.config.finetuning", "FinetuneJob"),
+    "finetune": ("trainer.config.labelled", "FinetuneJob"),
     "prepare": ("trainer.config.jobs", "PrepareJob"),
     "train": ("trainer.config.jobs", "PipelineJob"),
     "evaluate": ("trainer.config.jobs", "EvaluateJob"),

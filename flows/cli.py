@@ -13,7 +13,7 @@ from prefect import Flow
 
 from flows.work import carry_out
 from trainer.config.files import Job, add_config, add_verify, explain
-from trainer.config.hints import setting_of_option
+from trainer.config.problems import setting_of_option
 
 
 def main(

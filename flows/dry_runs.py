@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flows.credentials import take_credentials
-from trainer.common.formats import plural, size
-from trainer.common.loading import loading
-from trainer.common.plain_values import show_json
+from trainer.common.formats import plural, show_json, size
+from trainer.common.process import loading
 from trainer.common.progress import for_people
 from trainer.config.jobs import EvaluateJob, GarbageJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.predicting import PredictJob
@@ -94,7 +93,7 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
 
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
-    from trainer.records.run_names import find_run_name
+    from trainer.records.names import find_run_name
     from trainer.upkeep.promotion import check_promotion
 
     store = Store(job.store)

@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.kinds.pipeline import run_pipeline
 from trainer.records.results import Outcome
 

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, Field, GetJsonSchemaHandler
 from pydantic_core import CoreSchema
 
-from trainer.config.field_types import options_of
+from trainer.config.schema import options_of
 
 FIRST: Any = Field(default=(), json_schema_extra={"position": -1})  # Prefect numbers the parameters from 0, and sorts by that
 """No words, on top of the form."""

@@ -37,7 +37,7 @@ def run_seeds(run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable
         if not as_json:
             show(job, outcomes[-1])
     if as_json:
-        from trainer.common.plain_values import show_json
+        from trainer.common.formats import show_json
 
         show_json({"outcomes": outcomes, "spreads": by_split(outcomes)})
     else:

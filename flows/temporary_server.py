@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError, Preempted
-from trainer.common.loading import loading
+from trainer.common.process import loading
 from trainer.common.stopping import check_stop
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from flows.seeds import run_seeds, with_seeds
 from flows.temporary_server import start_loading
 from tasks.stage_processes import load_early
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, PipelineError, Preempted
-from trainer.common.loading import loading
 from trainer.common.outages import exit_status
+from trainer.common.process import loading
 from trainer.common.stopping import check_stop, heed_stops, leave, stoppable
 from trainer.config.chat import ChatJob
 from trainer.config.files import Job, read_values, validate_job
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def carry_out(
             return
         made = run(flow, job)
         if as_json:
-            from trainer.common.plain_values import show_json
+            from trainer.common.formats import show_json
 
             show_json(made)
         else:

@@ -10,7 +10,7 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
 from trainer.harness.measured import find_harness, identify_harness
-from trainer.records.harness import HarnessResult
+from trainer.records.basis import HarnessResult
 from trainer.store.storage import Store
 
 

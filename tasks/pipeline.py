@@ -15,8 +15,8 @@ from tasks.training import train
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
 from trainer.kinds.table import kind_of
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import Evaluation, RunEvaluation
-from trainer.records.harness import HarnessResult
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Verdict
 from trainer.report.making import Report

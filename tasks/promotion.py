@@ -12,8 +12,8 @@ from prefect.events import emit_event
 from tasks.patience import patient
 from tasks.showing import TaskLogger, worth_retrying
 from trainer.config.runs import PromotionConfig
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.harness import HarnessResult
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
 from trainer.store.storage import Store

@@ -9,8 +9,8 @@ import pytest
 
 from tests.s3 import S3Server, s3_server
 from tests.trainer.preparing import job_of, run, write_raw
+from trainer.store.checked_files import machine_cache
 from trainer.store.storage import Store
-from trainer.store.verified import machine_cache
 
 
 @pytest.fixture

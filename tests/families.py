@@ -25,7 +25,7 @@ from trainer.models.losses import next_tokens, token_losses
 from trainer.models.trial import tried_objective
 from trainer.order.batches import Batch
 from trainer.store.manifest import fetch_artifact
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.restoring import restore

@@ -13,7 +13,7 @@ from trainer.common.stopping import heed_stops, leave
 def main(arguments: list[str]) -> int:
     """Parse the command line, train, and return the exit status."""
     heed_stops()  # before the libraries are loaded, which takes seconds
-    from trainer.common.ranks import on_rank
+    from trainer.common.process import on_rank
     from trainer.config.files import add_config, add_verify, explain
     from trainer.records.kinds import RUN_KINDS
 

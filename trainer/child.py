@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from trainer.common.errors import EXIT_CRASHED, EXIT_PREEMPTED, FirstRankFailed, PipelineError, Preempted, RankLost
-from trainer.common.loading import loading
+from trainer.common.process import loading
 from trainer.common.stopping import blocked_stops, check_stop, finishing, heed_stops, leave, stop_requested, stoppable
 
 SAVING_TIMEOUT = "3600"

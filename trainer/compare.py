@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import PipelineError, StorageError
+from trainer.common.formats import show, show_json
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
-from trainer.common.showing import show
 from trainer.comparison.listing import find_runs, list_runs
 from trainer.store.storage import Store
 

@@ -11,9 +11,8 @@ import argparse
 import sys
 
 from trainer.common.errors import PipelineError
+from trainer.common.formats import show, show_json
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
-from trainer.common.showing import show
 from trainer.config.files import add_config
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.foresight import foresee

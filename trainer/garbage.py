@@ -19,8 +19,8 @@ import sys
 from collections.abc import Iterable
 
 from trainer.common.errors import PipelineError
+from trainer.common.formats import show_json
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
 from trainer.store.storage import Store

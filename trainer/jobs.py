@@ -20,9 +20,9 @@ from trainer.config.runs import PromotionConfig
 from trainer.evaluation.requests import gates_on_harness
 from trainer.kinds.pipeline import run_pipeline
 from trainer.kinds.table import kind_of, load_training_job
-from trainer.pipelines.steps import here
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.harness import HarnessResult
+from trainer.records.named_steps import here
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
 from trainer.runs.logs import for_terminals, start_logging

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from trainer.common.errors import ConfigError, PipelineError
+from trainer.common.formats import show_json
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
 from trainer.store.storage import Store
 from trainer.upkeep.leftovers import OLD, Leftover, find_leftovers, remove_leftover
 from trainer.upkeep.telling import describe, sum_up

@@ -14,10 +14,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainer.common.errors import PipelineError
-from trainer.common.formats import count, plural, score, size
+from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
-from trainer.common.showing import show
 from trainer.curation.telling import decision_rows, describe_decisions
 from trainer.provenance.ancestry import find_run, trace
 from trainer.provenance.checking import Finding, check

@@ -4,8 +4,8 @@ import argparse
 import logging
 import sys
 
+from trainer.common.process import on_rank, own_rank
 from trainer.common.progress import for_people, silent
-from trainer.common.ranks import on_rank, own_rank
 from trainer.common.stopping import heed_stops, leave
 from trainer.config.files import add_config, explain, load_job
 from trainer.config.predicting import PredictJob

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
-from trainer.common.formats import plural, size
+from trainer.common.formats import plural, show, show_json, size
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
-from trainer.common.showing import show
 from trainer.pretrained.adapters import BASE, Base
 from trainer.provenance.ancestry import find_run
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact
-from trainer.store.places import CARD, FINAL, FINAL_KIND
+from trainer.store.names import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 
 OF_A_MODEL = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import validate_call
 
-from trainer.pipelines.steps import STEPS, make_named
+from trainer.records.named_steps import STEPS, make_named
 
 STAGES: dict[str, tuple[str, str]] = {
     "preflight": ("trainer.preflight.pretraining", "preflight"),

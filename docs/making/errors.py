@@ -8,7 +8,7 @@ from pathlib import Path
 from docs.making.text import cell, paragraphs
 from trainer.common import errors
 from trainer.common.errors import PipelineError
-from trainer.records.seals import REMEDIES
+from trainer.records.sealed import REMEDIES
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = ROOT / "trainer" / "config"

@@ -40,7 +40,7 @@ class JobCommand(TyperCommand):
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from trainer.config.hints import setting_of_option
+        from trainer.config.problems import setting_of_option
 
         ctx.meta[ALL] = ALL in args
         if ALL in args:

@@ -15,8 +15,8 @@ from tests.processes import cores
 from tests.support import small_job
 from tests.trainer.labelled_pairs import finetune_values, write_pairs
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
-from trainer.records.seals import read_sealed
+from trainer.config.labelled import FinetuneJob
+from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 
 SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__processes": 2}

@@ -6,8 +6,8 @@ import pytest
 
 from tests.cluster.nodes import Nodes
 from trainer.config.engines import RayEngine
-from trainer.engines import groups
-from trainer.engines.groups import enter_group, group_name, is_gone
+from trainer.engines import executors as groups
+from trainer.engines.executors import enter_group, group_name, is_gone
 from trainer.engines.ray_cluster import Cluster, joined
 
 

@@ -20,8 +20,8 @@ from tests.support import ROOT, small_values
 from trainer import __version__
 from trainer.common.errors import ConfigError, DeviceError, StorageError
 from trainer.config.engines import RayEngine
-from trainer.engines.alike import Likeness, look_everywhere, own_versions
-from trainer.engines.carriers import Advance
+from trainer.engines.consistency import Likeness, look_everywhere, own_versions
+from trainer.engines.executors import Advance
 from trainer.engines.ray_cluster import joined, node_name
 from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store

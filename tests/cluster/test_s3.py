@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.nodes import Nodes, prepare, run
 from tests.s3 import S3Server, s3_server
 from tests.support import final_bytes, small_values
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
 SETTINGS: dict[str, Any] = {"training__max_steps": 12, "training__save_every": 4, "training__processes": 2}

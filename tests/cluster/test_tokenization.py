@@ -18,7 +18,7 @@ from trainer.common.errors import DeviceError, RecordError
 from trainer.common.outages import passes
 from trainer.config.engines import RayEngine
 from trainer.engines import ray_tasks as ray_tasks_module
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.engines.ray_tasks import ray_tasks
 from trainer.store.storage import Store
 

@@ -20,8 +20,8 @@ from trainer.config.engines import RayEngine
 from trainer.engines.ray_cluster import HEAD_SECONDS, joined
 from trainer.engines.ray_ranks import GONE_SECONDS
 from trainer.records.lease import STALE_SECONDS
-from trainer.records.seals import read_sealed
-from trainer.store.places import PLAN
+from trainer.records.sealed import read_sealed
+from trainer.store.names import PLAN
 from trainer.store.storage import Store
 
 TOLERANCE = 2e-4

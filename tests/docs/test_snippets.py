@@ -20,9 +20,8 @@ from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.support import ROOT
 from tests.trainer.preparing import job_of, run
-from trainer.config.files import validate_job
-from trainer.config.unique_keys import parse_yaml
-from trainer.store.block_sums import BLOCK_BYTES
+from trainer.config.files import parse_yaml, validate_job
+from trainer.store.checked_files import BLOCK_BYTES
 
 PART = "part of a job for headrace "
 WHOLE = {"run": TEMPLATES / "text.yaml", "finetune": TEMPLATES / "csv.yaml"}

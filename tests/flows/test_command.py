@@ -30,10 +30,9 @@ from tests.trainer.chats import chat_model
 from trainer.chat.encoder import load_chat_encoder
 from trainer.chat.messages import Message
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.common.plain_values import show_json
+from trainer.common.formats import show_json
 from trainer.comparison.listing import RunLine
-from trainer.config.files import explain, load_job, read_values
-from trainer.config.unique_keys import parse_yaml
+from trainer.config.files import explain, load_job, parse_yaml, read_values
 from trainer.order.plan import make_finetune_plan
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from tests.flows.conftest import Done
 from tests.flows.local_stack import Local
 from tests.processes import alive, descendants, wait_until
 from tests.support import ROOT, small_values, steps_recorded
-from trainer.config.unique_keys import parse_yaml
+from trainer.config.files import parse_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 

@@ -19,7 +19,7 @@ from tests.flows.conftest import SETTINGS
 from tests.flows.local_stack import Local
 from tests.processes import alive, free_port, start_module, wait_until
 from tests.support import ROOT, digests, small_values, steps_recorded, write_config
-from trainer.config.unique_keys import parse_yaml
+from trainer.config.files import parse_yaml
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_champion
 

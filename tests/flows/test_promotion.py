@@ -20,7 +20,7 @@ from trainer.config.jobs import PipelineJob
 from trainer.config.runs import PromotionConfig
 from trainer.records.results import Outcome
 from trainer.store.manifest import MANIFEST, publish_folder
-from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_champion, promote
 

@@ -15,8 +15,8 @@ from tests.trainer.labelled_pairs import finetune_job, finetune_values, write_pa
 from trainer.common.errors import ConfigError
 from trainer.common.formats import score
 from trainer.compare import compare_for_programs
+from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.evaluations import ChatEvaluation
-from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.results import Outcome
 from trainer.store.storage import Store
 

@@ -23,8 +23,8 @@ from tests.flows.conftest import Done
 from tests.processes import cores
 from tests.support import ROOT, only_run
 from trainer.common.errors import ConfigError
-from trainer.records.seals import require_sealed
-from trainer.store.places import CONFIG, PLAN
+from trainer.records.sealed import require_sealed
+from trainer.store.names import CONFIG, PLAN
 from trainer.store.storage import Store
 
 DEPLOYED = yaml.safe_load((ROOT / "deployments" / "prefect.yaml").read_text())["deployments"]

@@ -20,8 +20,7 @@ from trainer.common.errors import RunError, StorageError
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob
 from trainer.records.lease import Lease
-from trainer.records.pointers import write_pointer
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_pointer, write_sealed
 from trainer.runs.run import recorded
 from trainer.runs.standing import Standing, find_standing
 from trainer.store.manifest import fingerprint

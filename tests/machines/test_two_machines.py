@@ -17,8 +17,8 @@ from tests.processes import Ended, Running, start_ranks, wait_until
 from tests.s3 import S3Server, s3_server
 from tests.support import ROOT, final_bytes, small_values, write_config
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
-from trainer.records.seals import read_sealed
-from trainer.store.places import FINAL, LAST
+from trainer.records.sealed import read_sealed
+from trainer.store.names import FINAL, LAST
 from trainer.store.storage import Store
 from trainer.training.peers import OWN_END_SECONDS, SILENT_SECONDS
 

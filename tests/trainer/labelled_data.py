@@ -18,8 +18,7 @@ from tests.trainer.made import encode
 from tests.trainer.raw_files import docstrings, one_line
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.labelled.data import open_labelled
 from trainer.labelled.encoded import EncodedSet, open_encoded
 from trainer.labelled.sources import find_labelled

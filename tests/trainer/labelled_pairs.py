@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.sample_pairs import documented_functions, pairs_of
 
 FUNCTIONS = 160

@@ -9,7 +9,7 @@ from typing import Any
 from tests.trainer.labelled_pairs import finetune_values
 from tests.trainer.raw_files import docstrings, one_line
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 
 CLASSES = ["O", "B-CODE", "I-CODE", "B-NAME", "I-NAME"]
 MOST_WORDS = 24

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from tests.support import sealed_lines
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.store.manifest import ArtifactRef, Input, digest_file, make_manifest, write_manifest
 from trainer.store.storage import Store
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.trainer.report_runs import publish
 from trainer.config.jobs import GarbageJob
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.runs.run import inputs_at, place_of_model
 from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of

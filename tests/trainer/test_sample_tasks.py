@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.harness.tasks import identify
 from trainer.sample_tasks import main
 

@@ -32,7 +32,7 @@ from trainer.training.runtime import Runtime
 
 COMMAND = """
 import atexit, gc, os, signal, sys, threading, time, weakref
-from trainer.common.ranks import on_rank
+from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, finishing, heed_stops, leave, stop_requested
 
 def ask(signum=signal.SIGTERM):

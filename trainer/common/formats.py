@@ -1,6 +1,21 @@
-"""Numbers as people read them. What is missing or not finite is a dash."""
+"""Numbers as people read them. What is missing or not finite is a dash.
 
+What a command prints.
+
+What somebody may have meant by a name that nothing has.
+
+Values as JSON, for programs that read what a command prints.
+"""
+
+import difflib
+import json
 import math
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 NOTHING = "–"
 MINUS = "\u2212"
@@ -82,3 +97,46 @@ def perplexity(loss: float | None) -> str:
 def plural(value: int, noun: str, many: str | None = None) -> str:
     """A number and what it counts: 1 rank, 60 steps."""
     return f"{count(value)} {noun if value == 1 else many or noun + 's'}"
+
+
+def show(text: str) -> None:
+    """Print a text, also to a reader that stops early, such as `head`."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+NAMED = 5
+"""Names that are told at most."""
+
+ALIKE = 0.5
+"""The least similarity of a name that may be meant, by `difflib`: of a run's, also without the digest at its end."""
+
+
+def tell_nearest(name: str, known: Sequence[str]) -> str:
+    """The names that are the most like one, as the end of a message; of names that are all unlike it, the first."""
+    if not known:
+        return "there is none"
+    if close := difflib.get_close_matches(name, known, NAMED, ALIKE):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = f" and {len(known) - NAMED} more" if len(known) > NAMED else ""
+    return f"there are {', '.join(map(repr, known[:NAMED]))}{more}"
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON: models and named tuples as objects, times in ISO 8601, figures that are no numbers as null."""
+    plain = to_jsonable_python(_named(value), inf_nan_mode="null")
+    show(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+
+
+def _named(value: Any) -> Any:
+    """The value with the names of named tuples, which JSON would write as mere lists."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return {name: _named(each) for name, each in value._asdict().items()}
+    if isinstance(value, dict):
+        return {name: _named(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_named(each) for each in value]
+    return value

@@ -1,15 +1,28 @@
-"""Small facts about processes: dying with the parent, and how many cores and threads there are to use."""
+"""Small facts about processes: dying with the parent, and how many cores and threads there are to use.
+
+A command's work on one rank of several, or alone: its exit status, and its error with the rank that it is of.
+
+Versions of the packages that decide what comes out of a run.
+
+Loading libraries without the garbage collector, which would walk what they make again and again: a quarter of the time.
+"""
 
 import atexit
 import ctypes
+import gc
 import os
 import signal
 import sys
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
-from trainer.common.errors import ConfigError
+from trainer.common.errors import EXIT_PREEMPTED, ConfigError, FirstRankFailed, PipelineError, Preempted
+from trainer.common.outages import exit_status
+from trainer.common.stopping import check_stop, stoppable
 
 THREADS = "OMP_NUM_THREADS"
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "ACCELERATE_MIXED_PRECISION")
@@ -121,3 +134,65 @@ def _parent_was_given(variable: str) -> bool:
     except OSError:
         return True
     return any(each.startswith(f"{variable}=".encode()) for each in given)
+
+
+def own_rank() -> int | None:
+    """This process's rank, if a launcher started several."""
+    rank = os.environ.get("RANK", "")
+    return int(rank) if rank and int(os.environ.get("WORLD_SIZE", "1")) > 1 else None
+
+
+def on_rank(work: Callable[[], None]) -> int:
+    """Do a command's work. Returns 0, 2 on bad input, 75 if it can be continued, 1 on any other error; all tell why."""
+    try:
+        with stoppable():
+            check_stop()
+            work()
+    except Preempted as stop:
+        _tell(str(stop))
+        return EXIT_PREEMPTED
+    except FirstRankFailed as error:
+        return exit_status(error)
+    except Exception as error:
+        _tell(f"{type(error).__name__}: {error}" if isinstance(error, PipelineError) else traceback.format_exc().rstrip())
+        return exit_status(error)
+    return 0
+
+
+def _tell(message: str) -> None:
+    """Write a message at once, so that those of several ranks do not mix."""
+    rank = own_rank()
+    sys.stderr.write(f"{'' if rank is None else f'[rank {rank}] '}{message}\n")
+    sys.stderr.flush()
+
+
+PACKAGES = [
+    "headrace", "torch", "transformers", "tokenizers", "gigatoken", "accelerate", "peft", "safetensors", "numpy", "fsspec",
+    "prefect",
+]  # fmt: skip
+
+
+def versions() -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    return {name: found for name in PACKAGES if (found := _version(name)) is not None}
+
+
+def _version(package: str) -> str | None:
+    """A package's version; None where it is not installed, as Prefect need not be on a machine that only trains."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """For the length of a block that loads libraries. What they made stays, and is left out of all later collections."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if enabled:
+            gc.enable()

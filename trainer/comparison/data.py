@@ -10,9 +10,9 @@ from trainer.corpus.decisions import decisions_behind
 from trainer.corpus.preparation import SOURCES
 from trainer.labelled.encoded import ENDING
 from trainer.labelled.sources import TEST
+from trainer.records.basis import without_test
 from trainer.records.fields import all_same, printable
-from trainer.records.origins import without_test
-from trainer.records.seals import read_listed
+from trainer.records.sealed import read_listed
 from trainer.report.account import Block
 from trainer.report.finetuning_data import in_order
 from trainer.report.tables import Pairs, Table

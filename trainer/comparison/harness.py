@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.comparison.runs import Measured
-from trainer.records.harness import HarnessResult, task_of
+from trainer.records.basis import HarnessResult, task_of
 
 
 def measured_by_harness(evaluation: dict[str, Any]) -> Measured:

@@ -11,9 +11,8 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.comparison.listing import state_of
 from trainer.corpus.decisions import decisions_behind
 from trainer.records.kinds import RunKind, run_kind
-from trainer.records.pointers import read_pointer
-from trainer.records.run_names import find_run_name, tell_runs_like
-from trainer.records.seals import read_listed, read_sealed
+from trainer.records.names import find_run_name, tell_runs_like
+from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.report.account import Block
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import count_parameters, require_job
@@ -21,7 +20,7 @@ from trainer.runs.records import read_records
 from trainer.runs.references import artifact_kind, artifacts_of
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, read_manifest
-from trainer.store.places import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
+from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 
 Measured = dict[str, tuple[float, Any]]

@@ -4,11 +4,10 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.harness import HarnessSetting, check_metric
+from trainer.config.evaluation import HarnessSetting, check_metric
+from trainer.config.labelled import FinetuneJob, FinetuneTrainingConfig, SplitsConfig, TuningJob
 from trainer.config.models import TunedModelConfig
 from trainer.config.schema import JobName, Name, Schema
-from trainer.config.tuning import FinetuneTrainingConfig, SplitsConfig, TuningJob
 
 CHAT_FIGURES = ("loss", "perplexity", "bits_per_byte")
 """What a model that answers is measured by: the mean loss in nats a token of the answers, its exponential, and bits a byte."""

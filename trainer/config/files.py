@@ -1,22 +1,165 @@
-"""Jobs from YAML files and `key=value` words, and the explanation of every field."""
+"""YAML and JSON that people write, in which a key may stand once only: libraries keep the last and drop the rest silently.
 
+`key=value` words: a path of keys, and what is to stand there, read as YAML where it is not text.
+
+Jobs from YAML files and `key=value` words, and the explanation of every field.
+"""
+
+import json
+import re
+import shlex
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from textwrap import fill
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
+import yaml
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from trainer.common.errors import ConfigError, reason_of
-from trainer.config.field_types import schemas_in
+from trainer.common.errors import ConfigError, brief, reason_of
+from trainer.common.formats import plural
 from trainer.config.problems import describe_problems, shown
-from trainer.config.unique_keys import DuplicateKey, parse_yaml
-from trainer.config.words import set_value
+from trainer.config.schema import allows_list_of_text, allows_text, schemas_in, wants_text
+
+JSON_MARK = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|[{}]')
+"""In a valid JSON text: a string, with a colon after it if it is a key; or where an object begins or ends."""
+
+
+class DuplicateKey(ValueError):
+    """A key that stands twice in one mapping; the message names it and both lines."""
+
+
+def parse_yaml(text: str) -> Any:
+    """The value of a YAML text. Raises `ValueError` if it is no YAML, `DuplicateKey` if one stands twice in a mapping."""
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise ValueError(f"{error.problem or error.context}{place}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(brief(error)) from error
+
+
+def parse_json(text: str) -> Any:
+    """The value of a JSON text. Raises `ValueError` if it is no JSON, `DuplicateKey` if one stands twice in an object."""
+    try:
+        values = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    objects: list[dict[str, int]] = []
+    for mark in JSON_MARK.finditer(text):
+        if mark[0] == "{":
+            objects.append({})
+        elif mark[0] == "}":
+            objects.pop()
+        elif mark[2]:
+            _note(objects[-1], json.loads(mark[1], strict=False), text.count("\n", 0, mark.start()) + 1)
+    return values
+
+
+class _Loader(yaml.SafeLoader):
+    """Compares the keys while a mapping is read: later, `<<` has put others among them, which a key may replace."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[Hashable, int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                _note(lines, self.construct_object(key), key.start_mark.line + 1)
+        return node
+
+
+def _note(lines: dict[Any, int], key: Hashable, line: int) -> None:
+    """Write down the line of a key. Raises `DuplicateKey` if it has one already."""
+    if key in lines:
+        raise DuplicateKey(f"the key {key!r} stands twice, in lines {lines[key]} and {line}: only one of them can count")
+    lines[key] = line
+
+
+ENTRY = re.compile(r"\[(\d+)\]")
+
+NOTHING = ("", "~", "null", "Null", "NULL")
+"""How YAML spells that there is no value."""
+
+
+def set_value(values: dict[str, Any], word: str, schemas: Sequence[type[BaseModel]]) -> None:
+    """Set what a word says in the values of a file, which may be of any of the schemas. Raises `ConfigError`."""
+    path, equals, text = word.partition("=")
+    if not equals or not path:
+        raise ConfigError(f"{word!r} is not key=value, such as training.max_steps=100")
+    if ENTRY.search(path):
+        dotted = ENTRY.sub(r".\1", path)
+        raise ConfigError(f"{word!r} cannot be set: the number of a list's entry stands after a dot: {dotted}={text}")
+    keys = path.split(".")
+    if wants_text(schemas, keys):
+        value: Any = _read_text(text)
+    else:
+        value = _read_yaml(text, word)
+        if value is None and text.strip() not in NOTHING:
+            hint = _as_text(path, text.strip(), schemas)
+            raise ConfigError(f"{word!r} cannot be set: YAML reads {text!r} as a comment, which is nothing{hint}")
+    place: Any = values
+    for depth in range(1, len(keys)):
+        key = _key_in(place, keys[:depth], word)
+        if isinstance(place, dict) and place.get(key) is None:
+            place[key] = {}
+        place = place[key]
+    place[_key_in(place, keys, word)] = value
+
+
+def _read_text(text: str) -> str | None:
+    """What a word says where text is wanted: itself, whatever else YAML would read in it; without quotation marks around it."""
+    said = text.strip()
+    if said in NOTHING:
+        return None
+    if said[0] in "'\"":
+        with suppress(ValueError):
+            value = parse_yaml(said)
+            return value if isinstance(value, str) else said
+    return said
+
+
+def _read_yaml(text: str, word: str) -> Any:
+    try:
+        return parse_yaml(text)
+    except DuplicateKey as error:
+        raise ConfigError(f"{word!r} cannot be set: {error}") from error
+    except ValueError as error:
+        raise ConfigError(f"{word!r} cannot be set: {text!r} is not YAML: {error}") from error
+
+
+def _as_text(path: str, text: str, schemas: Sequence[type[BaseModel]]) -> str:
+    """How to give a value as text on the command line, where text can stand."""
+    keys, quoted = path.split("."), json.dumps(text, ensure_ascii=False)
+    if allows_text(schemas, keys):
+        return f"; in quotes it is text: {shlex.quote(f'{path}={quoted}')}"
+    if allows_list_of_text(schemas, keys):
+        return f"; a list of one text is {shlex.quote(f'{path}=[{quoted}]')}"
+    return ""
+
+
+def _key_in(place: Any, keys: list[str], word: str) -> str | int:
+    """The last of some keys, as a key or number in `place`, to which the ones before it lead. Raises `ConfigError`."""
+    *before, key = keys
+    if isinstance(place, dict):
+        return key
+    where = ".".join(before)
+    if not isinstance(place, list):
+        raise ConfigError(f"{word!r} cannot be set: {where} is {shown(place)}, which has no keys")
+    if not key.isdecimal() or int(key) >= len(place):
+        there = f"has {plural(len(place), 'entry', 'entries')}, counted from 0"
+        raise ConfigError(f"{word!r} cannot be set: the list {where} {there}; none of them is {key}")
+    return int(key)
+
 
 Job = TypeVar("Job", bound=BaseModel)
 

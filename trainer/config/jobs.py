@@ -6,13 +6,12 @@ from pydantic import Field, model_validator
 
 from trainer.config.corpora import DataConfig
 from trainer.config.engines import Engine, LocalEngine
-from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES, EvaluationConfig
-from trainer.config.harness import check_metric
+from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES, EvaluationConfig, check_metric
 from trainer.config.models import ModelConfig
 from trainer.config.runs import RunJob
 from trainer.config.schema import SHARD_SET, Device, JobName, Name, Place, Precision, Schema
 from trainer.config.training import TrainingConfig
-from trainer.store.plain_names import Key
+from trainer.store.names import Key
 
 
 class PrepareJob(Schema):

@@ -1,11 +1,89 @@
-"""The schema of labelled data: texts, and what is told of each."""
+"""What jobs share that tune a pretrained model: data in splits, the usual optimisation, and what such a job has.
 
-from typing import Literal, Self
+The schema of labelled data: texts, and what is told of each.
 
-from pydantic import Field, model_validator
+The schema of fine-tuning: a labelled data set and a model that classifies, or predicts a number.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from trainer.config.corpora import QUOTING
-from trainer.config.tuning import SplitsConfig
+from trainer.config.models import TunedModelConfig
+from trainer.config.runs import RunJob
+from trainer.config.schema import JobName, Name, Schema
+from trainer.config.training import OptimizationConfig, Schedule
+
+
+class SplitsConfig(Schema):
+    """Data in splits: where it is, and which files or splits of it are for training, validation and testing."""
+
+    name: Name = Field(default="labelled", description="name of the data set, used in directory names and reports")
+    source: Literal["csv", "jsonl", "parquet", "hub", "disk"] = Field(
+        description="csv (also TSV), jsonl, parquet: files; hub: a data set of the Hugging Face hub; disk: a folder that "
+        "`save_to_disk` wrote"
+    )
+    path: str | None = Field(default=None, description="hub: the data set's name, such as nyu-mll/glue; disk: the folder")
+    subset: str | None = Field(default=None, description="hub: the data set's configuration, such as mrpc")
+    train: list[str] = Field(
+        default=["train"], min_length=1, description="files: paths or globs, local or any fsspec URL; hub, disk: split names"
+    )
+    validation: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the same for validation; default: the split of that name, else cut from train by content",
+    )
+    test: list[str] | None = Field(
+        default=None,
+        min_length=1,
+        description="the same for what is only predicted, labelled or not; default: the split of that name",
+    )
+
+    @model_validator(mode="after")
+    def _source_has_its_fields(self) -> Self:
+        remote = self.source in ("hub", "disk")
+        if remote and self.path is None:
+            raise ValueError(f"source {self.source!r} needs path")
+        if not remote and self.path is not None:
+            raise ValueError(f"path goes with source hub or disk; the files of source {self.source!r} stand in train")
+        if not remote and "train" not in self.model_fields_set:
+            raise ValueError(f"source {self.source!r} needs train: its files")
+        if self.subset is not None and self.source != "hub":
+            raise ValueError("subset goes with source hub")
+        return self
+
+
+class FinetuneTrainingConfig(OptimizationConfig):
+    """Fine-tuning, with the defaults that are usual for it."""
+
+    learning_rate: float = Field(default=5e-5, gt=0, description="peak learning rate")
+    weight_decay: float = Field(default=0.01, ge=0, description="decay of weight matrices; biases and norms are spared")
+    beta2: float = Field(default=0.999, ge=0, lt=1, description="AdamW's decay of the gradient's square")
+    max_grad_norm: float | None = Field(default=None, gt=0, description="clip the gradient's norm; null: no clipping")
+    schedule: Schedule = Field(
+        default="linear", description="learning-rate schedule, by its name in transformers.get_scheduler"
+    )
+    group_by_length: bool = Field(default=True, description="batches of texts of about the same length, in a fixed order")
+
+
+class TuningJob(RunJob):
+    """Data in splits and a pretrained model to a tuned, evaluated model."""
+
+    data: SplitsConfig = Field(description="data in splits")
+    model: TunedModelConfig = Field(description="the model to tune")
+    training: FinetuneTrainingConfig = Field(description="optimisation")
+
+    @property
+    def holds_out(self) -> bool:
+        """There is always a validation split."""
+        return True
+
+    @property
+    def corpora(self) -> list[str]:
+        """It makes no shards."""
+        return []
+
 
 LABEL = "label"
 """The usual name of the column with the label."""
@@ -114,4 +192,77 @@ class LabelledDataConfig(SplitsConfig):
             raise ValueError("classes do not go with task regression")
         if self.classes is not None and len(set(self.classes)) < len(self.classes):
             raise ValueError("two classes have the same name")
+        return self
+
+
+BALANCED: Literal["balanced"] = "balanced"
+
+
+def _names_of_classes(weights: Any) -> Any:
+    """Weights by the names of classes, of which YAML reads some as whole numbers."""
+    if not isinstance(weights, dict):
+        return weights
+    return {str(name) if type(name) is int else name: weight for name, weight in weights.items()}
+
+
+ClassWeights = Literal["balanced"] | dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+"""What each class counts in the loss: by its name, or so that all classes count alike."""
+
+
+class ClassifierConfig(TunedModelConfig):
+    """The model that is fine-tuned."""
+
+
+class ClassifierTrainingConfig(FinetuneTrainingConfig):
+    """The same with what is said of the classes of labelled data."""
+
+    class_weights: Annotated[ClassWeights | None, BeforeValidator(_names_of_classes)] = Field(
+        default=None,
+        description="what an example, or a word, of each class counts in the loss: a weight by the class's name, 1 if not "
+        "named; balanced: examples / (classes * examples of the class), or words; default: all count alike",
+    )
+    label_smoothing: float = Field(
+        default=0.0, ge=0, lt=1, description="share of the target that is spread evenly over all classes"
+    )
+
+
+class MeasurementConfig(Schema):
+    """What a fine-tuned model is measured by."""
+
+    batch: int = Field(default=32, ge=1, description="examples a forward pass")
+    metrics: list[str] | None = Field(
+        default=None,
+        description="metrics by name (accuracy, f1, glue/mrpc, …), by path of an `evaluate` module, or hub:NAME for the "
+        "hub's; default: those of the GLUE task where the data set is one, else accuracy and f1; subset_accuracy, f1_micro and "
+        "f1_macro where several labels may apply; pearsonr and spearmanr of numbers; seqeval of labels of words that mark "
+        "entities, word_accuracy of others",
+    )
+    positive_class: Annotated[str, Strict()] | Annotated[int, Strict()] | None = Field(
+        default=None, description="of two classes the one that precision, recall and F1 are of, by name or id; default: 1"
+    )
+    best_by: str = Field(default="loss", description="the validation figure that decides which checkpoint is best")
+    greater_is_better: bool | None = Field(
+        default=None, description="whether a greater `best_by` is better; default: not for a loss or an error, else yes"
+    )
+
+
+class FinetuneJob(TuningJob):
+    """A labelled data set and a model to a fine-tuned, evaluated model."""
+
+    name: JobName = "finetune"
+    data: LabelledDataConfig = Field(description="the labelled data set")
+    model: ClassifierConfig = Field(description="the model to fine-tune")
+    training: ClassifierTrainingConfig = Field(description="optimisation")
+    evaluation: MeasurementConfig = Field(default=MeasurementConfig(), description="measurement")
+
+    @property
+    def best_by(self) -> str:
+        return self.evaluation.best_by
+
+    @model_validator(mode="after")
+    def _classes_to_weigh(self) -> Self:
+        if self.data.task not in ("classification", "tokens"):
+            for name in ("class_weights", "label_smoothing"):
+                if getattr(self.training, name):
+                    raise ValueError(f"training.{name} goes with data.task classification or tokens, not {self.data.task}")
         return self

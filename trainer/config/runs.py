@@ -6,9 +6,8 @@ from pydantic import Field, model_validator
 
 from trainer.config.engines import Engine, LocalEngine
 from trainer.config.models import ModelConfig, TunedModelConfig
-from trainer.config.optimization import OptimizationConfig
 from trainer.config.schema import LANGUAGE, LICENSE, JobName, Name, Place, Schema
-from trainer.config.tracking import Tracking
+from trainer.config.training import OptimizationConfig, Tracking
 
 
 class CardConfig(Schema):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 
 LOCAL_FORMATS = ("json", "csv", "parquet", "text", "arrow")
 """The `dataset_path` of tasks whose examples are in files."""

@@ -11,7 +11,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.shard_workers import Workers
-from trainer.engines.carriers import Carrier
+from trainer.engines.executors import Carrier
 from trainer.store.storage import Store
 
 LOOK_SECONDS = 0.5

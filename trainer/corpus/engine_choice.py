@@ -10,7 +10,7 @@ import numpy as np
 
 from trainer.corpus.engines import ENGINES, tokenizers_engine
 from trainer.corpus.tokenizer import TokenizerInfo
-from trainer.records.seals import recall_sealed, write_sealed
+from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

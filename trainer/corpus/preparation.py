@@ -39,10 +39,10 @@ from trainer.corpus.suspects import clear, is_suspect
 from trainer.corpus.token_bytes import add_digests
 from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
 from trainer.corpus.tokenizer_making import spread
-from trainer.records.origins import by_file
-from trainer.records.seals import read_listed
+from trainer.records.basis import by_file
+from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
-from trainer.store.block_sums import BLOCK_BYTES
+from trainer.store.checked_files import BLOCK_BYTES
 from trainer.store.manifest import (
     ArtifactRef,
     Manifest,

@@ -19,7 +19,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_files import csv_header, digest_stretch, open_bytes, open_raw, unpack
-from trainer.store.verified import require_content
+from trainer.store.checked_files import require_content
 
 
 class RawBytes:

@@ -16,7 +16,7 @@ from trainer.common.errors import CorpusError, PipelineError, reason_of
 from trainer.common.outages import passes
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.csv_files import csv_dialect
-from trainer.store.digests import digest_stream
+from trainer.store.checked_files import digest_stream
 
 MAX_RECORD = 64 * 2**20
 """Bytes that one record, and so a process's memory for it, may take."""

@@ -18,7 +18,7 @@ from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
 from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.store import roots
 from trainer.store.storage import Store
 

@@ -11,7 +11,7 @@ from trainer.common.errors import ArtifactError
 from trainer.common.outages import patiently
 from trainer.corpus.suspects import suspect
 from trainer.corpus.windows import Tokens
-from trainer.store.checked_file import CheckedFile, DamagedBlock
+from trainer.store.checked_files import CheckedFile, DamagedBlock
 from trainer.store.manifest import FileRecord, fetch_made, locate_made, read_made
 from trainer.store.storage import Store
 

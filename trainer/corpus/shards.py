@@ -28,9 +28,9 @@ from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.token_bytes import HeldOutText, byte_lengths
 from trainer.corpus.tokenizer import TokenizerInfo
-from trainer.store.block_sums import write_sums
+from trainer.store.checked_files import write_sums
 from trainer.store.manifest import FileRecord, digest_file, read_manifest, seal, unseal
-from trainer.store.plain_names import Count
+from trainer.store.names import Count
 from trainer.store.storage import Store, json_bytes
 
 KIND = "shards"

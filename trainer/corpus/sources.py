@@ -15,10 +15,10 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.pieces import Piece, Stretch, digest_stretches, pieces_of
 from trainer.corpus.raw_files import SourceFile, reading
-from trainer.records.seals import recall_sealed, write_sealed
+from trainer.records.sealed import recall_sealed, write_sealed
+from trainer.store.checked_files import RACY_SECONDS
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
-from trainer.store.verified import RACY_SECONDS
 
 FORMAT = 3
 """Of what is remembered of the raw files."""

@@ -29,8 +29,8 @@ from trainer.corpus.raw_bytes import require_same
 from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
 from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
 from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.records.names import made_at
 from trainer.records.steps import Explains, Step, publish
-from trainer.records.store_paths import made_at
 from trainer.store.manifest import (
     ArtifactRef,
     Input,
@@ -41,7 +41,7 @@ from trainer.store.manifest import (
     fingerprint,
     read_manifest,
 )
-from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

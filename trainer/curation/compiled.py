@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 import numba
 from llvmlite import binding
 
-from trainer.store.verified import FOLDER, machine_cache
+from trainer.store.checked_files import FOLDER, machine_cache
 
 logger = logging.getLogger(__name__)
 

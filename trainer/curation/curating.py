@@ -15,7 +15,7 @@ from trainer.curation.deciding import Deciding
 from trainer.curation.plan import Plan, make_plan
 from trainer.curation.publishing import publish_decided
 from trainer.curation.showing import Decided
-from trainer.records.origins import by_file
+from trainer.records.basis import by_file
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store

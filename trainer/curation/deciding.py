@@ -28,7 +28,7 @@ from trainer.curation.rules import columns_of, of_corpus
 from trainer.curation.scores import require_numbers
 from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
 from trainer.curation.text_measures import Size
-from trainer.engines.carriers import Carrier
+from trainer.engines.executors import Carrier
 from trainer.store.storage import Store
 
 

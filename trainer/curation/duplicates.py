@@ -13,7 +13,7 @@ from trainer.common.errors import StorageError
 from trainer.curation.arrays import is_intact, read_arrays, write_arrays
 from trainer.curation.slices import Group, Slice, read_slice
 from trainer.curation.texts import starts_of
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.store.storage import Store
 
 DOCUMENTS, SIZES = "documents", "sizes"

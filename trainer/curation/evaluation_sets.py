@@ -17,8 +17,7 @@ from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.corpus.curated import transformed
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_bytes import RawFile

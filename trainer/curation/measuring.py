@@ -31,7 +31,7 @@ from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.curation.places import PlaceError
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

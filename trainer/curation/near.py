@@ -30,7 +30,7 @@ from trainer.curation.measures import composed
 from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS, Unit
 from trainer.curation.numbering import Numbered
 from trainer.curation.texts import Texts, shingles, starts_of
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

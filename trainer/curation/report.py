@@ -6,10 +6,8 @@ from itertools import pairwise
 from typing import Any
 
 from trainer.common.errors import ConfigError, PipelineError
-from trainer.common.formats import count, plural, size
+from trainer.common.formats import count, plural, show, show_json, size
 from trainer.common.outages import tell_failure
-from trainer.common.plain_values import show_json
-from trainer.common.showing import show
 from trainer.config.corpora import CorpusConfig
 from trainer.curation.showing import BINS, Decided, Shown
 from trainer.curation.side_by_side import side_by_side

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_one_line
-from trainer.common.nearest import tell_nearest
+from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.corpus.curated import read_curated

@@ -19,7 +19,7 @@ from trainer.curation.arrays import is_intact, read_arrays, write_arrays
 from trainer.curation.keys import KEYS, NO_KEY
 from trainer.curation.measures import Measure
 from trainer.curation.numbering import Numbered, numbers_of
-from trainer.engines.carriers import Advance
+from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

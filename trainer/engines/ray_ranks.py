@@ -16,10 +16,9 @@ from typing import Any, TextIO
 from trainer.common.errors import EXIT_CRASHED, DeviceError, brief
 from trainer.common.stopping import StopRequested, heeding_requests, on_stop, stop_requested
 from trainer.config.engines import RayEngine
-from trainer.engines.desk import Saying
-from trainer.engines.groups import enter_group
-from trainer.engines.ray_cluster import Cluster, Surroundings, in_thread, joined
-from trainer.engines.room import WAITING_SECONDS, has_gpus, waiting_for_room
+from trainer.engines.executors import enter_group
+from trainer.engines.progress_actor import Saying
+from trainer.engines.ray_cluster import WAITING_SECONDS, Cluster, Surroundings, has_gpus, in_thread, joined, waiting_for_room
 
 log = logging.getLogger(__name__)
 

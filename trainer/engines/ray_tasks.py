@@ -14,11 +14,10 @@ from trainer.common.errors import DeviceError
 from trainer.common.process import return_large_buffers
 from trainer.common.stopping import check_stop
 from trainer.config.engines import RayEngine
-from trainer.engines.alike import Likeness, nodes_alike, require_alike
-from trainer.engines.carriers import Advance
-from trainer.engines.desk import Count
-from trainer.engines.ray_cluster import Cluster, Surroundings, joined
-from trainer.engines.room import WAITING_SECONDS, require_cores, waiting_for_room
+from trainer.engines.consistency import Likeness, nodes_alike, require_alike
+from trainer.engines.executors import Advance
+from trainer.engines.progress_actor import Count
+from trainer.engines.ray_cluster import WAITING_SECONDS, Cluster, Surroundings, joined, require_cores, waiting_for_room
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -29,10 +29,10 @@ from trainer.models.answering import load_answering, outline_answering
 from trainer.pretrained.loading import load_tokenizer
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.corpus.csv_files import FORMATS, format_by_name
 from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
@@ -18,9 +17,9 @@ from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.heads import classifies
 from trainer.pretrained.model_files import read_object
 from trainer.records.kinds import FINE_TUNING, run_kind
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.store.manifest import fingerprint
-from trainer.store.places import CONFIG, FINAL
+from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob
 from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.evaluation.class_figures import classify_split
@@ -52,12 +52,12 @@ from trainer.pretrained.finding import Checkpoint
 from trainer.pretrained.loading import load_config
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
-from trainer.records.seals import write_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.names import run_at
+from trainer.records.sealed import write_sealed
 from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import digest_file
-from trainer.store.places import EVALUATION, FINAL
+from trainer.store.names import EVALUATION, FINAL
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks
 from trainer.training.placing import place_measured

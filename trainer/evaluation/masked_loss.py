@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainer.config.masking import MaskingConfig
+from trainer.config.training import MaskingConfig
 from trainer.corpus.mask_tokens import MaskTokens
 from trainer.models.losses import IGNORED
 from trainer.models.masked import masked_losses

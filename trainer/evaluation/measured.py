@@ -10,21 +10,20 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, ConfigError, in_one_line
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.harness import without_harness
+from trainer.config.evaluation import without_harness
 from trainer.config.jobs import EvaluateJob
-from trainer.config.masking import MaskingConfig
-from trainer.config.training import masks_documents
+from trainer.config.labelled import FinetuneJob
+from trainer.config.training import MaskingConfig, masks_documents
 from trainer.metrics.measures import metric_identity
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.heads import MASKED
 from trainer.pretrained.model_files import read_object
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
 from trainer.records.kinds import CHAT, run_kind
-from trainer.records.seals import read_sealed, require_sealed
+from trainer.records.sealed import read_sealed, require_sealed
 from trainer.runs.evaluation import encoded_of
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
-from trainer.store.places import CONFIG, EVALUATION, FINAL
+from trainer.store.names import CONFIG, EVALUATION, FINAL
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from trainer.order.held_out import open_held_out
 from trainer.pretrained.finding import Checkpoint
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, RunEvaluation
-from trainer.records.seals import write_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.names import run_at
+from trainer.records.sealed import write_sealed
 from trainer.runs.clean import clean_of
 from trainer.store.storage import Store
 from trainer.training.peers import explaining_lost_ranks

@@ -17,12 +17,12 @@ from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.pretrained.finding import Checkpoint, find_model
 from trainer.pretrained.heads import classifies_words
 from trainer.pretrained.model_files import read_object
+from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.records.steps import CONTENTS, Step, find
-from trainer.records.store_paths import run_at
 from trainer.store.manifest import Input, Manifest, fingerprint, read_manifest
-from trainer.store.places import CONFIG
+from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 
 FORMAT = 2

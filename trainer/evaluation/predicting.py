@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
-from trainer.config.finetuning import FinetuneJob, MeasurementConfig
+from trainer.config.labelled import FinetuneJob, MeasurementConfig
 from trainer.labelled.encoded import EncodedSet
 from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
 from trainer.metrics.measures import (

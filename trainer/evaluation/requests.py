@@ -1,12 +1,11 @@
 """How the final model of a job, or another one like it, is measured."""
 
 from trainer.config.chat import ChatJob
-from trainer.config.evaluation import EvaluationConfig
-from trainer.config.harness import PREFIX
+from trainer.config.evaluation import PREFIX, EvaluationConfig
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import Evaluation
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 
 
 def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:

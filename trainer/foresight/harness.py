@@ -6,8 +6,8 @@ from trainer.foresight.other_runs import intact
 from trainer.foresight.status import NONE_YET, UNRECORDED
 from trainer.harness.measured import find_harness, identify_harness
 from trainer.harness.tasks import name_of
-from trainer.records.harness import HarnessResult
-from trainer.records.seals import read_sealed
+from trainer.records.basis import HarnessResult
+from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.looking import Looking
-from trainer.pipelines.steps import Do
+from trainer.records.named_steps import Do
 from trainer.runs.run import Run, TrainingData, TrainingJob
 from trainer.store.storage import Store
 

@@ -5,7 +5,7 @@ from typing import Any
 from trainer.common.progress import silent
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.status import status
-from trainer.pipelines.steps import STEPS, open_step, title_of
+from trainer.records.named_steps import STEPS, open_step, title_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import LocalTask, leaves, local_tasks
 from trainer.harness.measured import installed_version
 from trainer.harness.tasks import identify

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.harness.tasks import identify, name_of
 from trainer.pretrained.finding import Checkpoint, find_model
-from trainer.records.harness import HarnessResult, TaskIdentity
-from trainer.records.seals import read_sealed
+from trainer.records.basis import HarnessResult, TaskIdentity
+from trainer.records.sealed import read_sealed
 from trainer.store.manifest import fingerprint
-from trainer.store.places import FINAL, HARNESS
+from trainer.store.names import FINAL, HARNESS
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

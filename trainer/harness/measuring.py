@@ -27,9 +27,9 @@ from trainer.models.causal import load_model, load_pretrained
 from trainer.pretrained.heads import continues_text
 from trainer.pretrained.loading import load_tokenizer
 from trainer.pretrained.model_files import read_object
-from trainer.records.harness import HarnessFigure, HarnessResult, HarnessScores
-from trainer.records.seals import write_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
+from trainer.records.names import run_at
+from trainer.records.sealed import write_sealed
 from trainer.runs.clean import find_kept_out
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import LocalTask, data_files, leaves, local_tasks
 from trainer.curation.task_texts import question_fields
-from trainer.records.harness import TaskData, TaskIdentity
+from trainer.records.basis import TaskData, TaskIdentity
 from trainer.store.manifest import digest_file, fingerprint
 
 

@@ -14,7 +14,7 @@ from transformers import PretrainedConfig
 
 from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, brief
-from trainer.config.harness import PREFIX, HarnessConfig
+from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.harness.loading import NAMED, load_tasks
 from trainer.harness.measuring import figures_of
 from trainer.harness.warned import hearing

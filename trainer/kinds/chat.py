@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from trainer.common.loading import loading
+from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import EvaluateJob

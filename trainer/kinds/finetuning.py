@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from trainer.common.loading import loading
+from trainer.common.process import loading
 from trainer.common.progress import Progress
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning

@@ -1,9 +1,9 @@
 """What lm-eval measures of a language model, in a process that runs all stages."""
 
-from trainer.common.loading import loading
+from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.records.harness import HarnessResult
+from trainer.records.basis import HarnessResult
 
 
 def ask_harness(measuring: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:

@@ -8,9 +8,9 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.tuning import Tuning
-from trainer.pipelines.steps import Do
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import RunKind
+from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from trainer.config.jobs import EvaluateJob
 from trainer.kinds.table import kind_of
-from trainer.pipelines.steps import Do
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import BesideHarness, RunEvaluation
-from trainer.records.harness import HarnessResult
+from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
 from trainer.runs.run import TrainingData, TrainingJob

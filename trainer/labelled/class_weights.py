@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 
 from trainer.common.errors import ConfigError
-from trainer.config.finetuning import BALANCED, ClassWeights
+from trainer.config.labelled import BALANCED, ClassWeights
 
 
 def find_class_weights(wanted: ClassWeights, classes: Sequence[str], counts: Mapping[str, int] | None) -> list[float]:

@@ -12,8 +12,7 @@ from trainer.common.errors import RecordError
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig
 from trainer.config.engines import Engine, RayEngine
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
 from trainer.corpus.taken_tokenizer import PLAIN_CLASS
 from trainer.corpus.tokenizer import TOKENIZER_FILE
@@ -25,7 +24,7 @@ from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.labelled.words import Words
 from trainer.pretrained.finding import find_model
-from trainer.records.origins import labelled_digests, without_test
+from trainer.records.basis import labelled_digests, without_test
 from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
 from trainer.store.manifest import Manifest, digest_file, fingerprint, name_of
 from trainer.store.storage import Store

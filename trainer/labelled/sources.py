@@ -10,8 +10,7 @@ import fsspec
 
 from trainer.common.errors import CorpusError, brief
 from trainer.config.corpora import CorpusConfig
-from trainer.config.labelled import LabelledDataConfig
-from trainer.config.tuning import SplitsConfig
+from trainer.config.labelled import LabelledDataConfig, SplitsConfig
 from trainer.corpus.csv_files import csv_dialect, is_quoted
 from trainer.corpus.pieces import Piece
 from trainer.corpus.raw_bytes import RawFile

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import ConfigError
-from trainer.config.harness import PREFIX
+from trainer.config.evaluation import PREFIX
 from trainer.metrics.several_labels import SEVERAL, SeveralLabels
 from trainer.metrics.tags import SEQEVAL, TAGS, WORD_ACCURACY, Sentences, Tags, marks_entities
 from trainer.store.manifest import digest_file

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from trainer.common.errors import ArtifactError, ConfigError
-from trainer.config.adapters import LoraConfig
+from trainer.config.models import LoraConfig
 from trainer.pretrained.adapters import BASE, PREFIX, SETTINGS, WEIGHTS, Base, describe_settings
 from trainer.pretrained.heads import classifies_words
 from trainer.store.private_folders import followed

@@ -18,8 +18,7 @@ from transformers.activations import NewGELUActivation
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
-from trainer.config.adapters import LoraConfig
-from trainer.config.models import ModelConfig
+from trainer.config.models import LoraConfig, ModelConfig
 from trainer.corpus.taken_tokenizer import read_vocabulary
 from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter

@@ -16,7 +16,7 @@ from transformers import (
 from transformers import logging as transformers_logging
 
 from trainer.common.errors import ConfigError, TokenizerError
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.models.adapters import add_adapter, find_heads, merge, restore_adapter, saved_heads
 from trainer.models.causal import fuse_activations, keep_fixed, load_pretrained, model_from
 from trainer.models.outline import Outline, Rows, outline_folder

@@ -11,9 +11,9 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_FAMILIES
 
 from trainer.common.errors import ConfigError, brief, reason_of
+from trainer.config.files import parse_json, parse_yaml
 from trainer.config.models import ModelConfig
 from trainer.config.problems import shown
-from trainer.config.unique_keys import parse_json, parse_yaml
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.published_configs import check_keys, check_padding, is_published, take_published
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.config.masking import MaskingConfig
+from trainer.config.training import MaskingConfig
 from trainer.corpus.mask_tokens import MaskTokens
 from trainer.models.losses import IGNORED
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from trainer.corpus.shard_index import read_index
 from trainer.corpus.shards import ShardSet
 from trainer.order.packing import FORMAT, pack
-from trainer.records.seals import recall_sealed, write_sealed
+from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import plural
-from trainer.config.optimization import OptimizationConfig
-from trainer.config.training import TrainingConfig
+from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
 from trainer.store.manifest import Manifest

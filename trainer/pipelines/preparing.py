@@ -5,7 +5,7 @@ from typing import Any
 from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import corpora_left
 from trainer.corpus.preparation import PreparedData
-from trainer.pipelines.steps import Do, look_for
+from trainer.records.named_steps import Do, look_for
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import torch
 
-from trainer.config.optimization import OptimizationConfig
-from trainer.config.tuning import FinetuneTrainingConfig
+from trainer.config.labelled import FinetuneTrainingConfig
+from trainer.config.training import OptimizationConfig
 from trainer.runs.run import TrainingJob
 from trainer.training.runtime import count_gpus
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 from trainer.common.errors import StorageError
 from trainer.common.formats import size
+from trainer.store.checked_files import FOLDER, machine_cache
 from trainer.store.storage import Store
-from trainer.store.verified import FOLDER, machine_cache
 
 
 def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:

@@ -6,7 +6,7 @@ from transformers import PretrainedConfig
 
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.predicting import check_best_by, metric_names
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import encoded_details, split_sizes
@@ -16,9 +16,9 @@ from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config, kind_of
 from trainer.order.plan import make_finetune_plan
-from trainer.pipelines.steps import look_for
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
 from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
+from trainer.records.named_steps import look_for
 from trainer.records.results import FinetunePreflight
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef

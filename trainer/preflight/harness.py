@@ -5,7 +5,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from trainer.common.stopping import check_stop
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.runs import PromotionConfig
 from trainer.harness.measured import installed_version
 

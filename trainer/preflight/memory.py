@@ -10,8 +10,7 @@ from transformers import PretrainedConfig
 from trainer.common.errors import DeviceError
 from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
-from trainer.config.optimization import OptimizationConfig
-from trainer.config.training import TrainingConfig
+from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.models.causal import Units
 from trainer.order.plan import divide_batch
 from trainer.runs.run import TrainingJob

@@ -14,8 +14,7 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PipelineJob
-from trainer.config.optimization import OptimizationConfig
-from trainer.config.training import TrainingConfig
+from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.corpus.look import look_at_text
 from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
@@ -30,11 +29,11 @@ from trainer.models.masked import build_masked, tried_masked
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.pipelines.preparing import find_prepared
-from trainer.pipelines.steps import look_for
 from trainer.preflight.cautions import tell_cautions
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations, require_memory
+from trainer.records.named_steps import look_for
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.runs.pretraining import identify
 from trainer.runs.run import TrainingJob, check_origin
@@ -166,9 +165,8 @@ def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
     """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
     training = job.training
     if isinstance(job.engine, RayEngine):
-        from trainer.engines.alike import nodes_alike
-        from trainer.engines.ray_cluster import joined
-        from trainer.engines.room import plan_ranks
+        from trainer.engines.consistency import nodes_alike
+        from trainer.engines.ray_cluster import joined, plan_ranks
 
         with joined(job.engine) as cluster, nodes_alike(cluster, Store(job.store)):
             return plan_ranks(cluster, training.processes, training.device, training.precision)

@@ -11,12 +11,10 @@ from trainer.pretrained.adapters import Base, base_of, is_adapter, read_base, re
 from trainer.pretrained.hub import hub_reason, is_hub_name
 from trainer.pretrained.parts import of_optimizer
 from trainer.pretrained.weights import CONVERT
-from trainer.records.pointers import read_pointer
-from trainer.records.run_names import made_by, tell_runs_like
-from trainer.records.seals import read_sealed
+from trainer.records.names import made_by, tell_runs_like
+from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
-from trainer.store.places import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND
-from trainer.store.plain_names import is_plain_key
+from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key
 from trainer.store.storage import Store
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")

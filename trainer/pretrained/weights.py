@@ -7,7 +7,7 @@ from trainer.common.errors import ConfigError
 from trainer.pretrained.adapters import is_adapter
 from trainer.pretrained.parts import MODEL, find_gap, find_parts
 from trainer.pretrained.tensor_files import Tensor, read_file_header
-from trainer.store.plain_names import plain_name
+from trainer.store.names import plain_name
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ArtifactError, PipelineError, RunError
-from trainer.common.nearest import tell_nearest
+from trainer.common.formats import tell_nearest
 from trainer.provenance.record import make_lineage
-from trainer.records.origins import by_file, describe_file, labelled_digests
-from trainer.records.run_names import find_run_name
-from trainer.records.seals import read_listed, read_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.basis import by_file, describe_file, labelled_digests
+from trainer.records.names import find_run_name, run_at
+from trainer.records.sealed import read_listed, read_sealed
 from trainer.runs.facts import read_facts, require_job
 from trainer.runs.records import read_records
-from trainer.store.places import CHAMPION, CONFIG, FINAL, LINEAGE, PLAN, TENSORBOARD
+from trainer.store.names import CHAMPION, CONFIG, FINAL, LINEAGE, PLAN, TENSORBOARD
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Move, figures
 from trainer.upkeep.promotion import find_champion, find_measured, key_of, moves

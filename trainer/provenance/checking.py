@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 from trainer.common.errors import ArtifactError
 from trainer.corpus.raw_files import digest_stretch, unreadable
 from trainer.pretrained.finding import digest_files
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
-from trainer.store.places import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS
+from trainer.store.names import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS
 from trainer.store.storage import Store
 
 State = Literal["same", "changed", "gone", "not here"]

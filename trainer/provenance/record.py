@@ -11,10 +11,10 @@ from trainer.corpus.preparation import SOURCES
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
-from trainer.records.seals import read_listed
+from trainer.records.sealed import read_listed
 from trainer.runs.facts import RunFacts, Source
 from trainer.store.manifest import FileRecord
-from trainer.store.places import CONFIG, EVALUATION, FINAL, HARNESS
+from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 FORMAT = 2

@@ -1,14 +1,208 @@
-"""What figures were measured on, and whether two of them can be compared; free of heavy imports."""
+"""What lm-eval measured of a model, as the store holds it and as stages hand it on; free of heavy imports.
+
+The raw files behind an artifact, as it names them: of shards by their pieces, of a labelled set by its splits.
+
+What figures were measured on, and whether two of them can be compared; free of heavy imports.
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trainer.records.harness import task_of
-from trainer.records.origins import without_test
+from trainer.config.evaluation import PREFIX
 from trainer.store.manifest import fingerprint
+from trainer.store.names import Count, Digest, Figure
+
+
+class Record(BaseModel):
+    """Frozen, and refuses fields that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TaskData(Record):
+    """A local file of a task's examples: those that are asked, or others, such as the solved ones before them."""
+
+    path: str
+    sha256: Digest
+    asked: bool
+
+
+class TaskIdentity(Record):
+    """What a task asks, and how: two figures of one name can be compared if these are equal.
+
+    `definition` is the digest of its YAML files and functions, `data` are its local files. One that comes with lm-eval has
+    neither: its version tells what it is, and its data is what the hub has under the name.
+    """
+
+    definition: Digest | None = None
+    data: list[TaskData] = []
+    limit: Count | None = None
+    few_shot: Count | None = None
+    chat_template: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Whether questions are asked as messages, by the model's own template."""
+    lm_eval: str
+
+
+class HarnessFigure(Record):
+    """A figure, with its standard error where lm-eval tells it, and whether a greater one is better, where that is known."""
+
+    value: Figure
+    error: Figure | None = None
+    greater_is_better: bool | None = None
+
+
+class HarnessScores(Record):
+    """The figures of a task or a group.
+
+    `kept_out`: whether all questions of local data were kept out of the text that the model was trained on, but for those of
+    fewer than `least_words` words; None if that is not known, as of data of the hub.
+    """
+
+    figures: dict[str, HarnessFigure]
+    examples: Count
+    few_shot: Count
+    version: str
+    identity: str
+    kept_out: bool | None = None
+    least_words: Count | None = None
+
+    def tell_kept_out(self) -> str:
+        """Whether they were kept out, in a few words."""
+        if not self.kept_out:
+            return "not known" if self.kept_out is None else "no"
+        return "yes" if (self.least_words or 0) <= 1 else f"yes, from {self.least_words} words on"
+
+
+class HarnessResult(Record):
+    """The figures of a model on tasks of lm-eval."""
+
+    format: int
+    fingerprint: str
+    key: str
+    checkpoint: str
+    model: str | None = None
+    """The key that was found under `checkpoint`; None for no model of the store."""
+    lm_eval: str
+    limit: Count | None = None
+    tasks: dict[str, HarnessScores]
+    doubts: list[str] = []
+    """What is doubtful about the figures, mostly in lm-eval's words, such as questions that are longer than the model."""
+    reused: bool = False
+
+    def figures(self) -> dict[str, float]:
+        """All figures, as a gate's `metric` names them."""
+        return {name: figure.value for name, _, figure in self._all()}
+
+    def identities(self) -> dict[str, str]:
+        """What each task is, by its name."""
+        return {name: scores.identity for name, scores in self.tasks.items()}
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each figure."""
+        return [
+            {
+                "figure": name,
+                "value": round(figure.value, 4),
+                "error": None if figure.error is None else round(figure.error, 4),
+                "examples": scores.examples,
+                "few shot": scores.few_shot,
+                "kept out of training": scores.tell_kept_out(),
+            }
+            for name, scores, figure in self._all()
+        ]
+
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        return [
+            f"{name} {figure.value:.4f}{f' ± {figure.error:.4f}' if figure.error is not None else ''}   "
+            f"{scores.examples:,} examples, kept out of training: {scores.tell_kept_out()}"
+            for name, scores, figure in self._all()
+        ] + [f"doubtful: {doubt}" for doubt in self.doubts]
+
+    def describe(self) -> str:
+        """The figures in one line."""
+        return ", ".join(f"{name} {figure.value:.4f}" for name, _, figure in self._all())
+
+    def _all(self) -> Iterator[tuple[str, HarnessScores, HarnessFigure]]:
+        for task, scores in self.tasks.items():
+            for figure, found in scores.figures.items():
+                yield f"{PREFIX}{task}/{figure}", scores, found
+
+
+def task_of(figure: str) -> str | None:
+    """The task that a figure is of, by its name; None if it is none of lm-eval."""
+    return figure.removeprefix(PREFIX).split("/")[0] if figure.startswith(PREFIX) else None
+
+
+Pieces = list[tuple[int, int, str]]
+"""A file's pieces in order: each its begin, its end and its digest."""
+
+SEVERAL = "dataset_dict.json"
+"""What `save_to_disk` writes beside the folders of several splits."""
+
+
+def by_file(pieces: Iterable[Mapping[str, Any]], name: str = "key") -> dict[str, Pieces]:
+    """The pieces of a set's sources.json of each file, by its key or its `path`."""
+    files: dict[str, Pieces] = {}
+    for piece in sorted(pieces, key=lambda each: (each[name], each["index"])):
+        files.setdefault(piece[name], []).append((piece["start"], piece["end"], piece["sha256"]))
+    return files
+
+
+def labelled_digests(identity: Any, paths: Mapping[str, list[str]]) -> dict[str, str]:
+    """The digests that make up a labelled set's identity: of files by path, or by split and number if that is not known.
+
+    Of a folder that `save_to_disk` wrote, by the way from there; of a data set of the hub, of its splits.
+    """
+    if isinstance(identity, dict):
+        found: dict[str, str] = {}
+        for split, files in identity.items():
+            names = paths.get(split) or [f"{split} {number}" for number in range(len(files))]
+            found.update({name: file[0] for name, file in zip(names, files, strict=True)})
+        return found
+    if len(identity) == 2:
+        return {key: sha256 for key, sha256 in identity[0]}
+    path, subset, prints = identity
+    return {f"{path}{f'/{subset}' if subset else ''}: {split}": "/".join(found) for split, found in prints.items()}
+
+
+def without_test(identity: Any) -> Any:
+    """A labelled set's identity as far as its training and validation splits are read.
+
+    Of a folder that `save_to_disk` wrote with several splits, each lies in a folder of its name.
+    """
+    if isinstance(identity, dict):
+        return _but_test(identity)
+    if len(identity) == 2:
+        files, splits = identity[0], _but_test(identity[1])
+        if SEVERAL in (key for key, _ in files):
+            read = {name for names in splits.values() for name in names}
+            files = [[key, sha256] for key, sha256 in files if key.split("/")[0] in read]
+        return [files, splits]
+    path, subset, prints = identity
+    return [path, subset, _but_test(prints)]
+
+
+def _but_test(splits: Mapping[str, Any]) -> dict[str, Any]:
+    return {split: value for split, value in splits.items() if split != "test"}
+
+
+def describe_file(path: str, pieces: Pieces, file_bytes: int | None) -> dict[str, Any]:
+    """A raw file with its size as it lies there, and its digest, or its pieces' if it was cut: then the whole has none.
+
+    Sets of shards say `file_bytes` unless they were made before that was noted; then Parquet's size is not known.
+    """
+    whole = re.fullmatch(r"([0-9a-f]{64}):\d+-\d+", pieces[0][2])
+    if whole:  # Parquet, cut between row groups
+        return {"path": path, **({} if file_bytes is None else {"bytes": file_bytes}), "sha256": whole[1]}
+    # Of a CSV file's later pieces the digest of the first line comes first.
+    cut = [{"start": start, "end": end, "sha256": digest.rpartition(":")[2]} for start, end, digest in pieces]
+    rest = {"sha256": cut[0]["sha256"]} if len(cut) == 1 else {"pieces": cut}
+    return {"path": path, "bytes": pieces[-1][1], **rest}
+
 
 BITS_PER_BYTE = "bits_per_byte"
 

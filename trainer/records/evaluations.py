@@ -4,11 +4,9 @@ from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
-from trainer.config.harness import PREFIX
-from trainer.records.basis import ExamplesBasis, TextBasis
-from trainer.records.harness import HarnessResult
-from trainer.store.plain_names import Count, Figure, Share
+from trainer.config.evaluation import MASKED_FIGURES, PREFIX, TEXT_FIGURES
+from trainer.records.basis import ExamplesBasis, HarnessResult, TextBasis
+from trainer.store.names import Count, Figure, Share
 
 
 class Result(BaseModel):

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from trainer.config.chat import ChatJob
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
+from trainer.config.labelled import FinetuneJob
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation, RunEvaluation
 from trainer.records.plans import ChatPlan, FinetunePlan, RunPlan, StepPlan
 

@@ -11,12 +11,11 @@ from typing import Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 
 from trainer.common.errors import in_one_line
-from trainer.records.basis import ExamplesBasis, TextBasis
-from trainer.records.harness import HarnessResult
+from trainer.records.basis import ExamplesBasis, HarnessResult, TextBasis
 from trainer.records.kinds import evaluation_type, plan_type
 from trainer.store.details import CurationDetails, KeptOutDetails, ReasonDetails
 from trainer.store.manifest import FileRecord, Input, fingerprint
-from trainer.store.plain_names import Count, Digest, Figure, Key, RunKey
+from trainer.store.names import Count, Digest, Figure, Key, RunKey
 
 Number = Figure | None
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.records.holds import hold_reused
-from trainer.records.store_paths import FOLDERS
+from trainer.records.names import FOLDERS
 from trainer.store.manifest import (
     MANIFEST,
     ArtifactRef,
@@ -32,7 +32,7 @@ from trainer.store.manifest import (
     recall_manifest,
     unseal,
 )
-from trainer.store.places import CONFIG
+from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

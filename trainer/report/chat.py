@@ -17,7 +17,7 @@ from trainer.report.particulars import checkpoint_table, model_pairs, plan_pairs
 from trainer.report.summary import find_comparison, size_tiles, speed_tiles, tell_length, verdict_unmeasured
 from trainer.report.tables import Pairs, Table
 from trainer.runs.facts import RunFacts
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 
 UNIT = "nats a token of an answer"
 

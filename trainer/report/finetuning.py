@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import count, plural, score
-from trainer.config.finetuning import BALANCED
+from trainer.config.labelled import BALANCED
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.labelled.sources import TEST

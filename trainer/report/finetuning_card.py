@@ -9,7 +9,7 @@ from trainer.report.account import Card
 from trainer.report.adapters import loaded_beside
 from trainer.report.card_metadata import hub_metric, index_entry
 from trainer.runs.facts import RunFacts
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 
 USE = """\
 import torch

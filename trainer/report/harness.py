@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.common.formats import count, number
-from trainer.records.harness import HarnessResult, HarnessScores
+from trainer.records.basis import HarnessResult, HarnessScores
 from trainer.report.account import Block, Section
 from trainer.report.card_metadata import index_entry
 from trainer.report.tables import Table

@@ -21,7 +21,7 @@ from trainer import __version__
 from trainer.common.errors import ArtifactError
 from trainer.provenance.record import describe_files, make_lineage
 from trainer.records.fields import tell_changes
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.report.account import Account, first_table
 from trainer.report.curves import draw_curves, with_planned_rates
 from trainer.report.model_card import make_card
@@ -30,7 +30,7 @@ from trainer.report.tables import Table, markdown_table, markdown_text
 from trainer.runs.board_outcome import write_outcome
 from trainer.runs.facts import RunFacts, read_facts
 from trainer.store.manifest import FileRecord, write_manifest
-from trainer.store.places import CARD, FINAL, LINEAGE, REPORT
+from trainer.store.names import CARD, FINAL, LINEAGE, REPORT
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from trainer.config.runs import CardConfig
-from trainer.store.places import CARD
+from trainer.store.names import CARD
 
 MOST_BYTES = 2**20
 """A model card that is larger is none."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from trainer.records.harness import HarnessResult
+from trainer.records.basis import HarnessResult
 from trainer.runs.facts import RunFacts
-from trainer.store.places import TENSORBOARD
+from trainer.store.names import TENSORBOARD
 from trainer.store.storage import Store
 
 OUTCOME = "outcome.tfevents"

@@ -8,9 +8,9 @@ from trainer.corpus.decisions import decisions_alike, decisions_behind, read_dec
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.records.evaluations import CleanOf, KeptOutFile
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.store.manifest import Manifest, read_manifest
-from trainer.store.places import CONFIG
+from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 
 

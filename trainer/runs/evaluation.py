@@ -3,10 +3,10 @@
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.records.harness import HarnessResult
-from trainer.records.seals import read_sealed, remedy_of, require_sealed
+from trainer.records.basis import HarnessResult
+from trainer.records.sealed import read_sealed, remedy_of, require_sealed
 from trainer.records.shapes import require_evaluation
-from trainer.store.places import CONFIG, EVALUATION, HARNESS
+from trainer.store.names import CONFIG, EVALUATION, HARNESS
 from trainer.store.storage import Store
 
 

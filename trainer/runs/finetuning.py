@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.runs.run import Run
 from trainer.runs.tuning import identify_tuning

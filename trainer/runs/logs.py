@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainer.common.errors import StorageError
 from trainer.common.progress import emit
-from trainer.store.places import LOGS
+from trainer.store.names import LOGS
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

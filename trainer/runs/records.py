@@ -8,11 +8,10 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError
 from trainer.common.formats import plural
-from trainer.records.pointers import read_pointer
-from trainer.records.seals import sealed_number, unseal_line
+from trainer.records.sealed import read_pointer, sealed_number, unseal_line
 from trainer.records.shapes import require_record
 from trainer.store.manifest import MANIFEST
-from trainer.store.places import FINAL, LAST, METRICS
+from trainer.store.names import FINAL, LAST, METRICS
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -17,10 +17,10 @@ from trainer.corpus.shards import KIND as SHARDS
 from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
 from trainer.records.lease import is_held
-from trainer.records.seals import read_sealed, remedy_of
-from trainer.records.store_paths import FOLDERS, RUNS, run_at
+from trainer.records.names import FOLDERS, RUN_PREFIX, run_at
+from trainer.records.sealed import read_sealed, remedy_of
 from trainer.store.manifest import MANIFEST, read_manifest
-from trainer.store.places import CONFIG, EVALUATION, FINAL, LAST, PLAN
+from trainer.store.names import CONFIG, EVALUATION, FINAL, LAST, PLAN
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class References:
         Raises `UnknownNeeds` if that cannot be read, or a run is just starting and has not said it yet.
         """
         if key not in self._known:
-            found = self._of_run(key) if key.startswith(RUNS) else self._of_artifact(key)
+            found = self._of_run(key) if key.startswith(RUN_PREFIX) else self._of_artifact(key)
             if found is None:
                 return set()
             self._known[key] = found - {key}
@@ -69,7 +69,7 @@ class References:
         evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
         waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
         with ThreadPoolExecutor() as pool:
-            list(pool.map(self.needs_of, [key for key in waiting if key.startswith(RUNS)]))
+            list(pool.map(self.needs_of, [key for key in waiting if key.startswith(RUN_PREFIX)]))
         found: set[str] = set()
         while waiting:
             key = waiting.pop()
@@ -99,7 +99,7 @@ class References:
 
     def forget_runs(self) -> None:
         """Read the runs again the next time: under the name of a deleted one another may have begun."""
-        self._known = {key: found for key, found in self._known.items() if not key.startswith(RUNS)}
+        self._known = {key: found for key, found in self._known.items() if not key.startswith(RUN_PREFIX)}
 
     def _of_run(self, run: str) -> set[str] | None:
         """None for an empty folder, or one whose run was killed before it began."""

@@ -6,24 +6,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, RunError
-from trainer.config.adapters import LoraConfig
 from trainer.config.chat import ChatJob
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.config.optimizers import MuonConfig
+from trainer.config.labelled import FinetuneJob
+from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
-from trainer.config.training import TrainingConfig
+from trainer.config.training import MuonConfig, TrainingConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.order.packing import FORMAT as PACKING
 from trainer.pretrained.adapters import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
-from trainer.records.pointers import read_pointer
-from trainer.records.run_names import tell_runs_like
-from trainer.records.seals import read_sealed, write_sealed
-from trainer.records.store_paths import made_at
+from trainer.records.names import made_at, tell_runs_like
+from trainer.records.sealed import read_pointer, read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, Input, Manifest, find_damage, fingerprint, read_manifest
-from trainer.store.places import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
+from trainer.store.names import BEST, CONFIG, EPOCHS, FINAL, FINAL_KIND, LAST, PLAN
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

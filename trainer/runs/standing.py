@@ -7,10 +7,9 @@ from trainer.common.errors import ArtifactError
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob, PrepareJob
 from trainer.records.lease import is_held
-from trainer.records.pointers import read_pointer
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_pointer, read_sealed
 from trainer.runs.run import recorded
-from trainer.store.places import CONFIG, LAST
+from trainer.store.names import CONFIG, LAST
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

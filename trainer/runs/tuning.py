@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainer.config.tuning import TuningJob
+from trainer.config.labelled import TuningJob
 from trainer.order.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.pretrained.finding import find_model
 from trainer.runs.base_model import describe_base

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainer.common.errors import ConfigError, StorageError, WrongContent
+from trainer.store.checked_files import FOLDER, RACY_SECONDS, machine_cache, require_content
 from trainer.store.local import sync_file, sync_folder
-from trainer.store.verified import FOLDER, RACY_SECONDS, machine_cache, require_content
 
 log = logging.getLogger(__name__)
 

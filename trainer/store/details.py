@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, PositiveInt, Tag, TypeAdapter
 
-from trainer.store.plain_names import Count, Digest, Key
+from trainer.store.names import Count, Digest, Key
 
 
 class Details(BaseModel):

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from trainer.common.errors import StorageError
 from trainer.store import roots
-from trainer.store.plain_names import plain_key, plain_name
+from trainer.store.checked_files import require_content
+from trainer.store.names import plain_key, plain_name
 from trainer.store.private_folders import STAGING, files_below
 from trainer.store.stored import Stored
-from trainer.store.verified import require_content
 
 
 class LocalFiles:

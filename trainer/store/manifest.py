@@ -20,10 +20,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from trainer import __version__
 from trainer.common.errors import ArtifactError, WrongContent, in_one_line
+from trainer.store.checked_files import digest_stream
 from trainer.store.details import require_details
-from trainer.store.digests import digest_stream
-from trainer.store.places import CARD, CHECKPOINT_KIND, FINAL_KIND
-from trainer.store.plain_names import Count, Digest, FileName, Key
+from trainer.store.names import CARD, CHECKPOINT_KIND, FINAL_KIND, Count, Digest, FileName, Key
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from trainer.common.errors import StorageError
 from trainer.store.blob_cache import BlobCache
-from trainer.store.plain_names import plain_key
+from trainer.store.names import plain_key
 from trainer.store.private_folders import PrivateFolder
 from trainer.store.stored import Stored
 

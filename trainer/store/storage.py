@@ -21,10 +21,10 @@ from trainer.common.addresses import check_address
 from trainer.common.errors import ConfigError, StorageError, WrongContent, brief, reason_of
 from trainer.common.outages import FULL, number_of, passes
 from trainer.store import roots
+from trainer.store.checked_files import forget_unused
 from trainer.store.local import LocalFiles, linked_folders
 from trainer.store.private_folders import STAGING, PrivateFolder, sweep
 from trainer.store.stored import Stored
-from trainer.store.verified import forget_unused
 
 PROBE, CLOCK = b"probe", "clock"
 REACHABLE = "check that the store is reachable and whole"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.common.versions import versions
+from trainer.common.process import versions
 from trainer.pretrained.finding import digest_files
 from trainer.records.fields import tell_changes
 from trainer.runs.run import TrainingJob

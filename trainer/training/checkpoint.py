@@ -20,11 +20,9 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from trainer.common.errors import ArtifactError, StorageError, in_one_line
-from trainer.records.pointers import folder_name, read_pointer, write_pointer
-from trainer.records.seals import read_listed
+from trainer.records.sealed import folder_name, read_listed, read_pointer, write_pointer
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
-from trainer.store.places import CHECKPOINT_KIND, CHECKPOINTS, LAST
-from trainer.store.plain_names import Count
+from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, LAST, Count
 from trainer.store.storage import Store
 from trainer.training.saved_settings import Computed, Settings, find_misfit
 

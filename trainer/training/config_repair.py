@@ -8,11 +8,10 @@ import logging
 import re
 
 from trainer.common.errors import ArtifactError
-from trainer.records.pointers import folder_name
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import folder_name, read_sealed, write_sealed
 from trainer.runs.run import Run, TrainingData, TrainingJob, describe_run
 from trainer.store.manifest import read_manifest
-from trainer.store.places import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.mending import committed_steps
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from trainer.common.versions import versions
+from trainer.common.process import versions
 
 
 def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:

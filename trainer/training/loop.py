@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from trainer.common.errors import Preempted
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, finishing, stop_requested
-from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import OptimizationConfig
 from trainer.order.batches import Batch
 from trainer.records.plans import Plan
 from trainer.runs.records import ENDED, SCHEDULE

@@ -10,10 +10,9 @@ from collections.abc import Callable
 
 from trainer.common.errors import ArtifactError
 from trainer.records.plans import Plan
-from trainer.records.pointers import folder_name, read_pointer, write_pointer
-from trainer.records.seals import read_listed, read_sealed, write_sealed
+from trainer.records.sealed import folder_name, read_listed, read_pointer, read_sealed, write_pointer, write_sealed
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
-from trainer.store.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, PLAN
+from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, EPOCHS, LAST, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, state_name
 

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from trainer.common.errors import ConfigError
-from trainer.config.optimizers import MuonConfig
+from trainer.config.training import MuonConfig
 from trainer.models.blocks import find_blocks
 
 MARK = "ns_steps"

@@ -17,7 +17,7 @@ from trainer.common.stopping import finishing
 from trainer.pretrained import parts
 from trainer.pretrained.opened import write_part
 from trainer.pretrained.parts import part_name
-from trainer.records.pointers import folder_name
+from trainer.records.sealed import folder_name
 from trainer.store.manifest import (
     MANIFEST,
     FileRecord,
@@ -27,7 +27,7 @@ from trainer.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.training.checkpoint import STATE, TrainState
 from trainer.training.runtime import Runtime
 from trainer.training.saver import Commit, Saver, told

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.process import return_freed_memory
-from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import OptimizationConfig
 from trainer.models.causal import checkpoint_activations
 from trainer.models.outline import Outline, Rows, own_tensors
 from trainer.pretrained.opened import rows_of

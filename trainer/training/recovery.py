@@ -5,10 +5,10 @@ from pathlib import Path
 
 from trainer.common.errors import RunError
 from trainer.pretrained.finding import find_model
-from trainer.records.seals import require_sealed
+from trainer.records.sealed import require_sealed
 from trainer.runs.run import Run
 from trainer.store.manifest import fetch_artifact
-from trainer.store.places import CHECKPOINT_KIND, CONFIG
+from trainer.store.names import CHECKPOINT_KIND, CONFIG
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint, look_for_checkpoint
 from trainer.training.loop import Session, finish_saving

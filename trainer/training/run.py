@@ -14,14 +14,13 @@ from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.order.batches import batches_from
-from trainer.pipelines.steps import here
 from trainer.pretrained.adapters import is_adapter, require_base
 from trainer.pretrained.finding import find_model
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
+from trainer.records.named_steps import here
 from trainer.records.plans import Plan, RunPlan
-from trainer.records.pointers import folder_name
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import folder_name, write_sealed
 from trainer.runs.logs import kept_log
 from trainer.runs.run import (
     Run,
@@ -35,7 +34,7 @@ from trainer.runs.run import (
     note_untrained,
 )
 from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
-from trainer.store.places import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.alike import require_same_model
 from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed

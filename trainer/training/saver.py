@@ -20,9 +20,9 @@ from trainer.common.outages import passes, patiently
 from trainer.common.stopping import finishing
 from trainer.models.adapters import save_model
 from trainer.pretrained.adapters import Base
-from trainer.records.pointers import folder_name, write_pointer
+from trainer.records.sealed import folder_name, write_pointer
 from trainer.store.manifest import MANIFEST, publish_folder
-from trainer.store.places import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
+from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, TrainState
 from trainer.training.host_copies import HostCopies

@@ -11,8 +11,7 @@ from transformers import SchedulerType, get_scheduler
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from trainer.common.errors import ConfigError, brief
-from trainer.config.optimization import OptimizationConfig
-from trainer.config.optimizers import MuonConfig
+from trainer.config.training import MuonConfig, OptimizationConfig
 from trainer.order.batches import Batch
 from trainer.training.muon import block_matrices, make_muon
 from trainer.training.runtime import Runtime

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from trainer.common.errors import ConfigError, brief
 from trainer.common.stopping import StopRequested
-from trainer.config.tracking import Tracker
+from trainer.config.training import Tracker
 from trainer.records.fields import flatten
 from trainer.runs.board import curves_of
 from trainer.runs.board_messages import HYPERPARAMETERS

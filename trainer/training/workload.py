@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from trainer.models.outline import Outline, Rows
 from trainer.order.batches import Batch
-from trainer.pipelines.steps import Do
 from trainer.pretrained.adapters import Base
+from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store

@@ -9,11 +9,19 @@ from pydantic import BaseModel, ConfigDict
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
 from trainer.metrics.measures import greater_is_better
-from trainer.records.basis import BITS_PER_BYTE, AnyBasis, ExamplesBasis, HarnessBasis, TextBasis, why_incomparable
+from trainer.records.basis import (
+    BITS_PER_BYTE,
+    AnyBasis,
+    ExamplesBasis,
+    HarnessBasis,
+    HarnessResult,
+    TextBasis,
+    task_of,
+    why_incomparable,
+)
 from trainer.records.evaluations import RunEvaluation
-from trainer.records.harness import HarnessResult, task_of
 from trainer.records.results import Remeasured, Verdict
-from trainer.store.plain_names import RunKey
+from trainer.store.names import RunKey
 
 ALREADY = "it is the champion already"
 

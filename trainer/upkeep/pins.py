@@ -8,14 +8,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError
-from trainer.common.nearest import tell_nearest
+from trainer.common.formats import tell_nearest
 from trainer.records.holds import HOLDS, is_being_removed
-from trainer.records.run_names import find_run_name
-from trainer.records.seals import read_sealed, sealed_bytes
-from trainer.records.store_paths import FOLDERS, RUNS
+from trainer.records.names import FOLDERS, RUN_PREFIX, find_run_name
+from trainer.records.sealed import read_sealed, sealed_bytes
 from trainer.store.manifest import MANIFEST
-from trainer.store.places import CONFIG
-from trainer.store.plain_names import is_plain_key
+from trainer.store.names import CONFIG, is_plain_key
 from trainer.store.storage import Store
 
 PINS = "pins"
@@ -46,7 +44,7 @@ def pin(store: Store, name: str) -> str:
     made = store.create(f"{PINS}/{key}", sealed_bytes(f"{PINS}/{key}", said))
     # After the pin is there: whatever removes something says so before it looks at the pins.
     removing = is_being_removed(store, key)
-    if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUNS) else MANIFEST}"):
+    if removing or not store.exists(f"{key}/{CONFIG if key.startswith(RUN_PREFIX) else MANIFEST}"):
         if made:
             store.delete(f"{PINS}/{key}")
         problem = "is gone, or just being removed" if removing else "is not there"
@@ -69,7 +67,7 @@ def unpin(store: Store, name: str) -> str:
 
 
 def _key_of(name: str) -> str:
-    key = name if "/" in name else f"{RUNS}{name}"
+    key = name if "/" in name else f"{RUN_PREFIX}{name}"
     if not re.fullmatch(rf"({'|'.join(FOLDERS)})/[\w.-]+", key) or not is_plain_key(key):
         raise ConfigError(f"{name!r} cannot be pinned: expected a run's name, or a key such as shards/code-0123456789abcdef")
     return key

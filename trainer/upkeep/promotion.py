@@ -15,10 +15,10 @@ from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.kinds import evaluation_type
 from trainer.records.results import Remeasured, Verdict
-from trainer.records.seals import open_sealed, read_sealed, remedy_of, sealed_bytes
+from trainer.records.sealed import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.run import final_manifest
-from trainer.store.places import CHAMPION, CONFIG, FINAL
+from trainer.store.names import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.upkeep.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
 from trainer.upkeep.uses import other_use

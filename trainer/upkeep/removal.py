@@ -8,7 +8,7 @@ from trainer.common.errors import RunError
 from trainer.corpus.preparation import STARTED
 from trainer.records.lease import LEASE, Lease
 from trainer.store.manifest import MANIFEST
-from trainer.store.places import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
+from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST
 from trainer.store.storage import Store
 
 

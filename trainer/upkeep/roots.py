@@ -8,7 +8,7 @@ from typing import NamedTuple
 from trainer.corpus.preparation import STARTED
 from trainer.records.holds import held
 from trainer.records.lease import LEASE, is_held
-from trainer.records.store_paths import FOLDERS, RUNS
+from trainer.records.names import FOLDERS, RUN_PREFIX
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.store.stored import Stored
@@ -31,7 +31,7 @@ class Folder(NamedTuple):
 
     @property
     def is_artifact(self) -> bool:
-        return any(file.key == f"{self.key}/{MANIFEST}" for file in self.files) and not self.key.startswith(RUNS)
+        return any(file.key == f"{self.key}/{MANIFEST}" for file in self.files) and not self.key.startswith(RUN_PREFIX)
 
 
 def list_folders(store: Store) -> dict[str, Folder]:
@@ -54,7 +54,7 @@ def find_old_runs(store: Store, folders: Iterable[Folder], before: datetime) -> 
 
     A lease does not count: it may be all that is new of a run whose removal was broken off by a kill.
     """
-    runs = [folder for folder in folders if folder.key.startswith(RUNS)]
+    runs = [folder for folder in folders if folder.key.startswith(RUN_PREFIX)]
     old = [run.key for run in runs if all(file.modified < before for file in run.files if file.key != f"{run.key}/{LEASE}")]
     return {key for key in old if not is_held(store, key)}
 
@@ -73,8 +73,8 @@ def find_roots(store: Store, listed: Iterable[str], kept: set[str], without: set
     there = {f"{kind}/{name}" for kind in FOLDERS for name in store.names(kind)}
     if last is None:
         require_intact_pins(store)
-    runs = {key for key in there if key.startswith(RUNS)} - without
-    left_out = any(key.startswith(RUNS) for key in without)  # else champions are among the runs
+    runs = {key for key in there if key.startswith(RUN_PREFIX)} - without
+    left_out = any(key.startswith(RUN_PREFIX) for key in without)  # else champions are among the runs
     champions = {move.run for name in store.names("models") for move in moves(store, name)} if left_out else set[str]()
     sets = {key for key in there if key.startswith(SHARDS) and _may_matter(key, last)}
     making = {_corpus_of(key) for key in sets if _is_in_the_making(store, key, key in without)}

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.records.kinds import run_kind, task_of
-from trainer.records.seals import read_listed, read_sealed
+from trainer.records.sealed import read_listed, read_sealed
 from trainer.runs.run import final_manifest
-from trainer.store.places import CONFIG, FINAL
+from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.predicting import make_criterion, score
 from trainer.labelled.class_weights import find_class_weights
 from trainer.labelled.encoded import open_encoded, split_sizes

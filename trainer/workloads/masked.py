@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from trainer.config.masking import MaskingConfig
+from trainer.config.training import MaskingConfig
 from trainer.corpus.mask_tokens import MaskTokens, mask_tokens
 from trainer.corpus.tokenizer import load_tokenizer
 from trainer.evaluation.masked_loss import evaluate_masked

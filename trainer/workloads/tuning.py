@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from trainer.config.tuning import TuningJob
+from trainer.config.labelled import TuningJob
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.order.epoch_order import EpochOrder
 from trainer.pretrained.adapters import Base

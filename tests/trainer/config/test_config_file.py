@@ -8,10 +8,10 @@ from pydantic import BaseModel
 
 from tests.support import ROOT, small_values, write_config
 from trainer.common.errors import ConfigError
-from trainer.config.field_types import schemas_in
 from trainer.config.files import explain, load_job, override, read_values
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob, PrepareJob
+from trainer.config.labelled import FinetuneJob
+from trainer.config.schema import schemas_in
 
 
 @pytest.fixture

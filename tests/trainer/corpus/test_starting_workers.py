@@ -13,7 +13,7 @@ from trainer.common.errors import EXIT_PREEMPTED
 
 WORK = """
 import sys
-from trainer.common.ranks import on_rank
+from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, heed_stops, leave, wait
 
 def work():

@@ -15,15 +15,15 @@ from trainer.config.engines import LocalEngine, RayEngine
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.engines import groups
+from trainer.engines import executors as groups
 from trainer.engines.ray_cluster import joined
 from trainer.jobs import train
 from trainer.kinds.table import identify_run
 from trainer.preflight.pretraining import preflight
 from trainer.records.lease import STALE_SECONDS, Lease
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.runs.run import recorded
-from trainer.store.places import CONFIG
+from trainer.store.names import CONFIG
 from trainer.store.storage import Store
 
 RUN = "runs/on-a-cluster"

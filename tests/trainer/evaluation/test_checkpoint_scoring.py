@@ -19,7 +19,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.measuring import evaluate_any
 from trainer.records.evaluations import FinetuneEvaluation
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.runs.references import References
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

@@ -17,14 +17,14 @@ from tests.trainer.curating import write_documents
 from tests.trainer.made import encode, encode_conversations, prepare
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob
 from trainer.corpus.decisions import read_decisions
 from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.runs.clean import KeptOut, clean_of, find_kept_out
 from trainer.store.manifest import MANIFEST, digest_file, seal
 from trainer.store.storage import Store

@@ -11,7 +11,7 @@ from tests.trainer.labelled_data import as_jsonl, written
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train

@@ -17,8 +17,8 @@ from tests.trainer.made import encode, prepare, prepare_corpus, prepare_tokenize
 from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import PipelineJob
+from trainer.config.labelled import FinetuneJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
@@ -30,8 +30,8 @@ from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.lease import Lease
-from trainer.records.seals import read_sealed, write_sealed
-from trainer.store.places import FINAL
+from trainer.records.sealed import read_sealed, write_sealed
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
 STAGES = ["the tokenizer", "shards of code", "shards of docs", "training", "evaluation", "report"]

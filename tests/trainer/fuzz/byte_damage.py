@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from trainer.store.verified import require_content
+from trainer.store.checked_files import require_content
 
 TICK_SECONDS = 0.02
 """Longer than file systems take to give a later time to a file that is written to."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trainer.fuzz.byte_damage import replace
-from trainer.records.seals import seal_line, unseal_line
+from trainer.records.sealed import seal_line, unseal_line
 from trainer.store.manifest import MANIFEST, digest_file, seal
 
 HUGE = (10**30, -(10**30), 1e308, 2**63, 2**64)

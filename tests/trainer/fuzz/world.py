@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import pytest
 
 import trainer.runs.board
-import trainer.store.verified
+import trainer.store.checked_files
 import trainer.training.loop
 from tests.trainer.made import encode, prepare
 from trainer.common.errors import Preempted
 from trainer.common.progress import silent
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.config.labelled import FinetuneJob
 from trainer.corpus import shard_building, shard_workers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
@@ -29,7 +29,7 @@ from trainer.evaluation.requests import measurement
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.holds import SHORT, _hold
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.store.storage import Store
 from trainer.upkeep.gate import figures
 from trainer.upkeep.pins import pin
@@ -189,7 +189,7 @@ def in_process() -> Iterator[None]:
         patch.setattr(trainer.runs.board, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(
-            trainer.store.verified, "RACY_SECONDS", -1.0
+            trainer.store.checked_files, "RACY_SECONDS", -1.0
         )  # files that are minutes old are remembered, and these are not
         yield
 

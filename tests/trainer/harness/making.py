@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 
 QUESTIONS = [
     {"question": "def f(", "choices": ["self):", "!!!"], "answer": 0},

@@ -23,7 +23,7 @@ from trainer.common.progress import silent
 from trainer.comparison.chat import CHAT
 from trainer.comparison.runs import read_runs
 from trainer.config.chat import ChatJob
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.requests import harness_measurement
 from trainer.harness.measuring import measure_harness
 from trainer.kinds.foresight import foresee

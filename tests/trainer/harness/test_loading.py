@@ -14,7 +14,7 @@ from tests.support import small_job
 from tests.trainer.harness.making import asking, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.harness.loading import load_tasks
 from trainer.harness.trial import try_tasks
 from trainer.kinds.pretraining import preflight

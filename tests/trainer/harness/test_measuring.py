@@ -18,13 +18,13 @@ from trainer.common import stopping
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.comparison.pretraining import PRETRAINING
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.harness.measuring import measure_harness
 from trainer.kinds.reporting import make_report
-from trainer.records.harness import HarnessResult
+from trainer.records.basis import HarnessResult
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import read_facts
 from trainer.store.storage import Store

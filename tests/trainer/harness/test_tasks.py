@@ -7,7 +7,7 @@ import pytest
 
 from tests.trainer.harness.making import QUESTIONS, asking, write_questions, write_task, write_yaml
 from trainer.common.errors import ConfigError
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import leaves, local_tasks
 from trainer.harness.tasks import identify, name_of, questions_of
 from trainer.store.manifest import digest_file

@@ -24,7 +24,7 @@ from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
 from trainer.compare import compare
 from trainer.comparison.listing import find_runs
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.status import NONE_YET
@@ -37,10 +37,10 @@ from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.runs.run import is_whole
 from trainer.store.manifest import ArtifactRef
-from trainer.store.places import CONFIG, EVALUATION, PLAN
+from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_measured, find_rival, pass_through
 

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from tests.families import Case, make
 from tests.support import cpu_runtime
 from trainer.common.errors import ConfigError
-from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import OptimizationConfig
 from trainer.models.trial import check_packed
 from trainer.training.sharding import COMPUTED_IN, shard_model, sharding_group
 

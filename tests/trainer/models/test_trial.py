@@ -19,7 +19,7 @@ from trainer.kinds.training import train
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.trial import check_causal, tried_objective
 from trainer.preflight.pretraining import preflight
-from trainer.store.places import CHECKPOINTS
+from trainer.store.names import CHECKPOINTS
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 BERT: dict[str, Any] = {

@@ -5,7 +5,7 @@ import pytest
 
 from tests.trainer.labelled_data import bert_folder
 from tests.trainer.small_tokenizers import byte_level_bpe
-from trainer.config.masking import MaskingConfig
+from trainer.config.training import MaskingConfig
 from trainer.corpus.mask_tokens import MaskTokens, mask_tokens
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.order.masking import IGNORED, mask_window, predicted_in

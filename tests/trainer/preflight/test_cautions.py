@@ -11,8 +11,8 @@ import torch
 from tests.support import small_job
 from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.progress import silent
+from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import TrainingConfig
-from trainer.config.tuning import FinetuneTrainingConfig
 from trainer.preflight.cautions import cautions
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.preflight.pretraining import preflight

@@ -23,7 +23,7 @@ from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.taken_tokenizer import END_OF_TEXT
 from trainer.order.plan import divide_batch, make_plan
 from trainer.preflight.pretraining import preflight
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
 

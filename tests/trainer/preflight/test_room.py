@@ -18,7 +18,7 @@ from trainer.kinds.training import train
 from trainer.preflight.disks import require_room
 from trainer.preflight.pretraining import preflight
 from trainer.store.manifest import find_damage, read_manifest
-from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.upkeep.garbage import collect
 from trainer.upkeep.leftovers import find_leftovers

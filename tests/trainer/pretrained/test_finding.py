@@ -8,7 +8,7 @@ from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError
 from trainer.pretrained.finding import find_model
 from trainer.pretrained.parts import MODEL, OPTIMIZER, find_parts, part_name
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
 KEY = "runs/a/checkpoints/step-00000001"

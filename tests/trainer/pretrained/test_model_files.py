@@ -17,7 +17,7 @@ from tests.support import ROOT
 from tests.trainer.labelled_data import gpt2_folder
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.corpus.tokenizer_making import preview_tokenizer

@@ -22,8 +22,8 @@ from trainer.lineage import main
 from trainer.pretrained.finding import find_model
 from trainer.provenance.ancestry import find_run, trace
 from trainer.provenance.checking import check, check_file
-from trainer.records.origins import by_file, describe_file
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.basis import by_file, describe_file
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import MANIFEST, seal
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import promote

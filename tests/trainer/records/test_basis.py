@@ -17,8 +17,8 @@ from tests.trainer.conftest import Finished
 from tests.trainer.made import prepare
 from tests.trainer.shard_files import whole
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shards import open_shards
@@ -30,7 +30,7 @@ from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation
 from trainer.records.results import Verdict
 from trainer.store.manifest import MANIFEST, publish_folder
-from trainer.store.places import FINAL, FINAL_KIND
+from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 from trainer.upkeep.gate import Move, figures

@@ -19,8 +19,8 @@ from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
-from trainer.records.seals import read_sealed, write_sealed
-from trainer.records.store_paths import run_at
+from trainer.records.names import run_at
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.runs.run import claim_run
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store

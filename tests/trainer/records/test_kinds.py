@@ -2,7 +2,7 @@
 
 import pytest
 
-from trainer.config.optimization import OptimizationConfig
+from trainer.config.training import OptimizationConfig
 from trainer.kinds.table import KINDS, kind_of_run
 from trainer.order.plan import make_finetune_plan
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation

@@ -21,7 +21,7 @@ from trainer.common.errors import ArtifactError, Preempted, RunError, StorageErr
 from trainer.common.stopping import heeding_stops
 from trainer.records import lease as leases
 from trainer.records.lease import Lease, is_being_removed, is_held
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.storage import Store
 
 RUN = "runs/one"

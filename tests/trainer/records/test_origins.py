@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.labelled_data import as_jsonl, flat_records, job_of, prepared, read, records, saved_set, written
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.labelled.encoded import encoded_details
-from trainer.records.basis import split_content
-from trainer.records.origins import without_test
+from trainer.records.basis import split_content, without_test
 from trainer.store.storage import Store
 
 ROWS = records(60)

@@ -10,7 +10,7 @@ from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.common.errors import ArtifactError
 from trainer.records.plans import FinetunePlan
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.records import read_records

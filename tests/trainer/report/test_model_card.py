@@ -24,10 +24,10 @@ from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.preflight.finetuning import finetune_preflight
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.report.tables import markdown_text
 from trainer.runs.base_model import describe_base, read_card
-from trainer.store.places import CARD
+from trainer.store.names import CARD
 from trainer.store.storage import Store
 
 __all__ = ["hub", "store"]

@@ -28,7 +28,7 @@ from trainer.corpus.preparation import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.order.plan import make_plan
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store

@@ -18,10 +18,10 @@ from trainer.common.progress import silent
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.records.seals import require_sealed, write_sealed
+from trainer.records.sealed import require_sealed, write_sealed
 from trainer.runs.board import Board
 from trainer.runs.board_outcome import OUTCOME
-from trainer.store.places import EVALUATION
+from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 from trainer.training.runlog import RunLog
 

@@ -18,11 +18,11 @@ from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.pipelines.preparing import find_prepared
 from trainer.records.fields import tell_changes
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.runs.references import References
 from trainer.runs.run import claim_run, final_manifest, finished_run
 from trainer.store.manifest import find_damage
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
 

@@ -10,7 +10,7 @@ from tests.trainer.chats import chat_job, chat_model, write_chats
 from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode, encode_conversations
 from trainer.common.progress import silent
-from trainer.config.harness import HarnessConfig
+from trainer.config.evaluation import HarnessConfig
 from trainer.corpus.preparation import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.store.manifest import ArtifactRef

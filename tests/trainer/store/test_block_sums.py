@@ -25,10 +25,14 @@ from trainer.corpus.shards import open_shards
 from trainer.corpus.suspects import is_suspect
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
-from trainer.store import block_sums, checked_file, manifest, open_files, verified
-from trainer.store.block_sums import BLOCK_BYTES, write_sums
+from trainer.store import checked_files as block_sums
+from trainer.store import checked_files as checked_file
+from trainer.store import checked_files as verified
+from trainer.store import manifest
+from trainer.store import private_folders as open_files
+from trainer.store.checked_files import BLOCK_BYTES, write_sums
 from trainer.store.manifest import digest_file
-from trainer.store.open_files import OpenFiles
+from trainer.store.private_folders import OpenFiles
 from trainer.store.storage import Store
 
 TOKENS = 4 * BLOCK_BYTES

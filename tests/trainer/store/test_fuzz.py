@@ -11,7 +11,7 @@ from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
 from trainer.corpus.shards import KIND as SHARDS
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
-from trainer.store.places import CHECKPOINT_KIND, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import small_values, write_config
 from tests.trainer.raw_files import sources
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store
 
 SHARDS, DESCRIPTORS = 2000, 256

@@ -11,10 +11,9 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
 from trainer.corpus.tokenizer import keeps_text
 from trainer.pretrained.tensor_files import read_tensors
-from trainer.records.pointers import folder_name, write_pointer
-from trainer.records.seals import read_listed
+from trainer.records.sealed import folder_name, read_listed, write_pointer
 from trainer.store.manifest import publish_folder, read_manifest
-from trainer.store.places import CHECKPOINT_KIND, FINAL, FINAL_KIND
+from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.mending import mend_pointers

@@ -14,7 +14,7 @@ from trainer.corpus.shards import read_record, write_record
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.pretrained.finding import find_model
 from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
-from trainer.store.plain_names import plain_key, plain_name
+from trainer.store.names import plain_key, plain_name
 from trainer.store.storage import Store
 from trainer.upkeep.pins import pin
 from trainer.upkeep.promotion import moves

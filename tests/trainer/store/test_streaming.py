@@ -23,7 +23,7 @@ from trainer.order.plan import make_plan
 from trainer.sample_corpora import main as write_sample_corpora
 from trainer.store.blob_cache import BEYOND, NAME
 from trainer.store.manifest import read_manifest
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 
 SHARDS = 160

@@ -10,8 +10,8 @@ import pytest
 
 from tests.s3 import S3Server
 from trainer.common.errors import WrongContent
-from trainer.store import verified
-from trainer.store.verified import UNUSED_SECONDS, forget_unused, require_content
+from trainer.store import checked_files as verified
+from trainer.store.checked_files import UNUSED_SECONDS, forget_unused, require_content
 
 CONTENT = b"some text\n" * 100
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -1,7 +1,7 @@
 """Ranks of which the first fails in what it does for all: `python -m tests.trainer.training.failing_first HOW`."""
 
 from trainer.common.errors import ConfigError, StorageError
-from trainer.common.ranks import on_rank
+from trainer.common.process import on_rank
 from trainer.training.runtime import start_runtime
 
 HOW: dict[str, Exception] = {

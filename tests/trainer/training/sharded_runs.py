@@ -22,7 +22,7 @@ from trainer.store.manifest import (
     read_manifest,
     write_manifest,
 )
-from trainer.store.places import BEST, CHECKPOINT_KIND, FINAL, LAST
+from trainer.store.names import BEST, CHECKPOINT_KIND, FINAL, LAST
 from trainer.store.storage import Store
 from trainer.training.checkpoint import STATE, state_name
 

@@ -19,9 +19,9 @@ from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.order.batches import Batch
-from trainer.records.seals import write_sealed
+from trainer.records.sealed import write_sealed
 from trainer.store.manifest import fetch_artifact
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint
 from trainer.training.host_copies import HostCopies

@@ -15,7 +15,7 @@ from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
 from trainer.models.causal import load_model
 from trainer.store.manifest import digest_file, read_manifest, write_manifest
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 from trainer.training.restoring import restore

@@ -25,9 +25,9 @@ from trainer.evaluation.text_predictions import predict_texts
 from trainer.preflight.disks import require_checkpoint_room
 from trainer.preflight.pretraining import preflight
 from trainer.pretrained.finding import find_model
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.store.blob_cache import BEYOND, NAME
-from trainer.store.places import LAST
+from trainer.store.names import LAST
 from trainer.store.storage import Store
 
 BOUND = 40_000

@@ -26,10 +26,9 @@ from trainer.kinds.table import identify_run, kind_of
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
 from trainer.pretrained.finding import find_model
-from trainer.records.pointers import read_pointer
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
-from trainer.store.places import CHECKPOINT_KIND
+from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 
 STEPS = 20

@@ -16,15 +16,15 @@ from tests.trainer.labelled_words import CLASSES, word_job, write_words
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.measuring import evaluate_any
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
-from trainer.pipelines.steps import here
+from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import promote
 

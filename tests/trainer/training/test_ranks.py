@@ -35,7 +35,7 @@ from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
-from trainer.store.places import EVALUATION
+from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 
 TOLERANCE = 2e-4

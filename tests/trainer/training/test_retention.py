@@ -12,8 +12,7 @@ from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.models import ModelConfig
 from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
-from trainer.records.pointers import read_pointer, write_pointer
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_pointer, read_sealed, write_pointer
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training import saver

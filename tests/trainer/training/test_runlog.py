@@ -7,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.trainer.report_runs import step_record
-from trainer.records.seals import seal_line
+from trainer.records.sealed import seal_line
 from trainer.runs.records import ENDED, read_records
 from trainer.store.storage import Store
 from trainer.training.runlog import RunLog

@@ -14,8 +14,8 @@ from tests.support import curve, final_bytes, held_out_losses, small_values, wri
 from tests.trainer.conftest import LONG, OFTEN, Finished
 from tests.trainer.labelled_pairs import finetune_values
 from trainer.common.errors import EXIT_PREEMPTED
-from trainer.records.seals import read_sealed
-from trainer.store.places import FINAL, LAST, METRICS
+from trainer.records.sealed import read_sealed
+from trainer.store.names import FINAL, LAST, METRICS
 from trainer.store.storage import Store
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.training import train
-from trainer.store.places import EVALUATION, FINAL
+from trainer.store.names import EVALUATION, FINAL
 from trainer.training import divergence, loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome

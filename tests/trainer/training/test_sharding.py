@@ -48,7 +48,7 @@ from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.pretrained.tensor_files import read_file_header
 from trainer.records.evaluations import Scores
-from trainer.store.places import EVALUATION, FINAL
+from trainer.store.names import EVALUATION, FINAL
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

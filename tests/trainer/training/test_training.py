@@ -42,7 +42,7 @@ from trainer.report.curves import with_planned_rates
 from trainer.report.making import render_page
 from trainer.runs.facts import read_facts
 from trainer.runs.run import recorded
-from trainer.store.places import FINAL
+from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
 

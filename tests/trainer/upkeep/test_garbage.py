@@ -36,7 +36,7 @@ from trainer.evaluation.requests import measurement
 from trainer.garbage import main
 from trainer.kinds.training import train
 from trainer.records.lease import Lease
-from trainer.records.seals import read_sealed, write_sealed
+from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.store.storage import Store

@@ -13,10 +13,10 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
 from trainer.pretrained.finding import find_model
 from trainer.records.basis import TextBasis
-from trainer.records.seals import sealed_bytes, write_sealed
+from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.manifest import publish_folder
-from trainer.store.places import CONFIG, FINAL, FINAL_KIND
+from trainer.store.names import CONFIG, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.upkeep.gate import Move, figures, judge
 from trainer.upkeep.promotion import (

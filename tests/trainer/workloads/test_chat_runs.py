@@ -37,7 +37,7 @@ from trainer.preflight.chat import chat_preflight
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
-from trainer.records.seals import read_sealed
+from trainer.records.sealed import read_sealed
 from trainer.runs.records import read_records
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective

@@ -23,7 +23,7 @@ from tests.trainer.made import encode
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
+from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.training import train
 from trainer.pretrained.finding import find_model

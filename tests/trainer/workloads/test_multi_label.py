@@ -18,8 +18,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
-from trainer.config.labelled import LabelledDataConfig
+from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.predicting import prediction_lines

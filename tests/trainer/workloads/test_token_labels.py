@@ -29,8 +29,8 @@ from tests.trainer.labelled_words import CLASSES, label_words, word_job, word_va
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, RecordError
 from trainer.common.progress import silent
-from trainer.config.finetuning import FinetuneJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_any

@@ -1,6 +1,8 @@
 """Names and digests that come from a store's records: what they may be, so that none of them leads out of the store.
 
 A name is one plain component. A key is such names with forward slashes between them: the way to a file from the store's root.
+
+The names of everything in a run's folder.
 """
 
 import os
@@ -64,3 +66,16 @@ Count = Annotated[int, Field(ge=0, strict=True)]
 Figure = Annotated[float, Field(strict=True)]
 """A number that was measured."""
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+FINAL, CONFIG, PLAN, ENVIRONMENT = "final", "config.json", "plan.json", "environment.json"
+CHECKPOINTS, LAST, BEST, EPOCHS = "checkpoints", "checkpoint-last", "checkpoint-best", "epochs"
+METRICS, EVALUATION, REPORT, LINEAGE, CARD = "metrics.jsonl", "eval.json", "report.html", "lineage.json", "README.md"
+HARNESS = "harness.json"
+"""What lm-eval measured, beside the evaluation."""
+LOGS = "logs"
+TENSORBOARD = "tensorboard"
+CHECKPOINT_KIND = "checkpoint"
+FINAL_KIND = "model"
+CHAMPION = "champion"
+"""In the folder of a name of models, not of a run."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import trainer
 from trainer.common.errors import DeviceError, StorageError, brief
-from trainer.common.versions import versions
+from trainer.common.process import versions
 from trainer.engines.ray_cluster import Cluster, node_name
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store
@@ -95,7 +95,7 @@ def look_everywhere(cluster: Cluster, likeness: Likeness) -> dict[str, dict[str,
         import os
 
         try:
-            from trainer.engines.alike import own_versions
+            from trainer.engines.consistency import own_versions
             from trainer.store.storage import Store
         except ImportError as error:
             return {"versions": {"headrace": f"missing or another one ({error})"}, "problem": None}

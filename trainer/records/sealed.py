@@ -5,6 +5,8 @@
 
 What is summed is the content and the place, that is the key in the store: what was copied there from another run is told from
 the run's own. A file without a checksum counts as damaged, else nobody would notice that the checksum is what was lost.
+
+Pointers: small files in a run's folder that name one of its checkpoints.
 """
 
 import hashlib
@@ -13,12 +15,16 @@ import logging
 import re
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.records.shapes import require_shape
 from trainer.store.manifest import seal, unseal
+from trainer.store.names import CHECKPOINTS, Count
 from trainer.store.storage import Store, json_bytes
 
 log = logging.getLogger(__name__)
+
 
 REMEDIES = {
     r"runs/[^/]+/config\.json": "start the run's command again, which writes it anew if the rest of the run is of that command,"
@@ -149,3 +155,39 @@ def _parse(raw: bytes) -> dict[str, Any]:
 
 def _line_sum(key: str, text: bytes) -> bytes:
     return hashlib.sha256(key.encode() + b"\n" + text).hexdigest()[:16].encode()
+
+
+class Pointer(BaseModel):
+    """The checkpoint that is named, by its place in the run's folder and by its step, with the scores of that step."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    checkpoint: str
+    step: Count
+    scores: dict[str, float] | None
+
+
+def folder_name(step: int) -> str:
+    """Where the checkpoint of a step is in its run's folder."""
+    return f"{CHECKPOINTS}/step-{step:08d}"
+
+
+def read_pointer(store: Store, key: str) -> Pointer | None:
+    """What a pointer names; None if there is none. Raises `ArtifactError` if it is damaged."""
+    found = read_sealed(store, key)
+    if found is None:
+        return None
+    try:
+        pointer = Pointer.model_validate(found)
+    except ValidationError as error:
+        raise ArtifactError(f"{store.path(key)} is damaged: it names no checkpoint and step; {remedy_of(key)}") from error
+    if pointer.checkpoint != folder_name(pointer.step):
+        raise ArtifactError(
+            f"{store.path(key)} is damaged: it names {pointer.checkpoint} for step {pointer.step}; {remedy_of(key)}"
+        )
+    return pointer
+
+
+def write_pointer(store: Store, key: str, step: int, scores: dict[str, float] | None) -> None:
+    """Let a pointer name the checkpoint of a step."""
+    write_sealed(store, key, Pointer(checkpoint=folder_name(step), step=step, scores=scores).model_dump())

@@ -1,8 +1,33 @@
-"""Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process does.
+"""What the work sees of whoever carries its units: processes of this machine, or tasks of a cluster.
+
+Which processes of a Ray cluster belong together: the workers of one stage, whose group ends when the stage's process does.
 
 What a worker holds in the store, a lease, bears its group's name. Another worker of the same cluster is told by Ray at once
 that a group is gone, where a machine that is not part of it waits for a sign of life.
 """
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+Advance = Callable[[int], None]
+"""Called by a unit of work with what it has done since the last call, such as raw bytes. It may break the unit off."""
+
+
+class Carrier(Protocol):
+    """Carries units of work, several at a time, for the length of a block. What is not finished at its end is broken off."""
+
+    @property
+    def most(self) -> int | None:
+        """Units that are best handed in at a time; None for all."""
+
+    @property
+    def done(self) -> int:
+        """What all units have done so far."""
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        """Have `work(*arguments, advance)` done somewhere. Both are pickled, `work` by its name."""
+
 
 NAMESPACE = "headrace"
 """Of the names of actors in a cluster."""
