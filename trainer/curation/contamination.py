@@ -19,8 +19,7 @@ from trainer.curation.arrays import is_intact, write_arrays
 from trainer.curation.characters import UNICODE, Hashes
 from trainer.curation.evaluation_sets import EvaluationSet, read_examples
 from trainer.curation.examples import ExampleFile, example_numbers, examples_key, pack_examples
-from trainer.curation.matching import FORMAT as MATCHING
-from trainer.curation.matching import matching, matching_words
+from trainer.curation.matching import MATCHING, matching, matching_words
 from trainer.curation.overlaps import Overlap
 from trainer.curation.texts import Texts, shingles_of, starts_of
 from trainer.store.manifest import fingerprint

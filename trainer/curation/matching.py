@@ -24,7 +24,7 @@ from trainer.curation.characters import (
 )
 from trainer.curation.texts import Texts, starts_of
 
-FORMAT = 3
+MATCHING = 3
 """Raised when other texts match."""
 
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from trainer.curation.arrays import read_all
 from trainer.curation.characters import Hashes, Positions
-from trainer.curation.matching import FORMAT, matching_words
+from trainer.curation.matching import MATCHING, matching_words
 from trainer.curation.measures import Batch, Measure, Rows
 from trainer.curation.texts import shingles_of, starts_of
 from trainer.store.storage import Store
@@ -99,7 +99,7 @@ class BorderWords(Measure):
 
     words: int
     name: ClassVar[str] = "borders"
-    version: ClassVar[int] = 1 + FORMAT
+    version: ClassVar[int] = 1 + MATCHING
 
     def __call__(self, batch: Batch) -> Rows:
         said = matching_words(batch.matching)
