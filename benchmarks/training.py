@@ -20,9 +20,9 @@ from benchmarks.measure import say, spread
 from trainer.common.progress import Bar, silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.corpus.tokenizer import load_tokenizer
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
+from trainer.models.tokenizer import load_tokenizer
 from trainer.order.batches import batches_from
 from trainer.order.dataset import Dataset, open_dataset, read_batch
 from trainer.order.plan import make_plan

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
 from trainer.common.formats import plural, show, show_json, size
 from trainer.common.outages import tell_failure
-from trainer.pretrained.adapters import BASE, Base
+from trainer.models.weights import BASE, Base
 from trainer.provenance.ancestry import find_run
 from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact

@@ -12,7 +12,7 @@ from tests.tiny_models import tiny_config
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.chat import ChatJob
 from trainer.config.files import validate_job
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.sample_chats import chats_of
 from trainer.sample_pairs import documented_functions
 

@@ -13,7 +13,7 @@ from trainer.corpus.engines import ENGINES
 from trainer.corpus.shard_building import Recipe, ShardWork, shard_documents
 from trainer.corpus.shard_files import ShardFiles
 from trainer.corpus.shards import ShardRecord, build_shard
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import TokenizerInfo
 
 Ids = list[int]
 

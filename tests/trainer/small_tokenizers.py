@@ -8,8 +8,8 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tests.trainer.raw_files import docstrings
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.taken_tokenizer import END_OF_TEXT
+from trainer.models.tokenizer import TokenizerInfo
 
 
 @cache

@@ -19,9 +19,9 @@ from trainer.chat.messages import ASSISTANT, Message
 from trainer.chat.template import ChatTemplate, load_template
 from trainer.common.errors import ConfigError
 from trainer.config.chat import ChatDataConfig
-from trainer.corpus.taken_tokenizer import save_flat
-from trainer.corpus.token_bytes import byte_lengths
 from trainer.labelled.text_encoder import choose_padding, load_own_tokenizer
+from trainer.models.taken_tokenizer import save_flat
+from trainer.models.tokenizer import byte_lengths
 from trainer.store.manifest import digest_file, fingerprint
 
 LONGEST = 2048

@@ -13,11 +13,11 @@ from trainer.chat.records import Counts
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.corpus.sources import forgetting_changed
-from trainer.corpus.tokenizer import TOKENIZER_FILE, keeps_text
 from trainer.labelled.encoding import describe_source, encoded_step, in_data
 from trainer.labelled.scan import bad_records
 from trainer.labelled.sources import TRAIN, VALIDATION, LabelledSource, find_labelled
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
+from trainer.models.tokenizer import TOKENIZER_FILE, keeps_text
 from trainer.records.steps import Step, publish
 from trainer.store.manifest import Manifest, digest_file
 from trainer.store.storage import Store

@@ -8,7 +8,7 @@ from trainer.comparison.data import DIGITS, compare_corpora
 from trainer.comparison.harness import measured_by_harness
 from trainer.comparison.runs import ComparedKind, ComparedRun, Measured
 from trainer.config.evaluation import MASKED_FIGURES, TEXT_FIGURES
-from trainer.corpus.tokenizer import TOKENIZER_FILE
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records import kinds
 from trainer.records.basis import TextBasis, facts_of
 from trainer.report.pretraining import unit_of

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import numpy as np
 
 from trainer.corpus.engines import ENGINES, tokenizers_engine
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.records.sealed import recall_sealed, write_sealed
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

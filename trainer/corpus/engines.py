@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import TokenizerInfo
 
 Ids = NDArray[np.uint32]
 Encode = Callable[[Sequence[bytes]], list[Ids]]

@@ -36,9 +36,8 @@ from trainer.corpus.shard_workers import Workers
 from trainer.corpus.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
 from trainer.corpus.sources import PIECE_BYTES, find_pieces, forgetting_changed, reading_options
 from trainer.corpus.suspects import clear, is_suspect
-from trainer.corpus.token_bytes import add_digests
-from trainer.corpus.tokenizer import TokenizerInfo, keeps_text, load_tokenizer
 from trainer.corpus.tokenizer_making import spread
+from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
 from trainer.records.basis import by_file
 from trainer.records.sealed import read_listed
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing

@@ -17,8 +17,8 @@ from trainer.corpus.engines import ENGINES, Encode
 from trainer.corpus.pieces import Piece
 from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shards import BYTES_PER_TOKEN, ShardRecord, build_shard, record_file, token_dtype, write_record
-from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.engines.executors import Advance
+from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.store import roots
 from trainer.store.storage import Store
 

@@ -26,8 +26,7 @@ from trainer.corpus.engines import Encode, Ids
 from trainer.corpus.pieces import blocks_of
 from trainer.corpus.readers import Document, OnBad
 from trainer.corpus.shard_files import ShardFiles
-from trainer.corpus.token_bytes import HeldOutText, byte_lengths
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import HeldOutText, TokenizerInfo, byte_lengths
 from trainer.store.checked_files import write_sums
 from trainer.store.manifest import FileRecord, digest_file, read_manifest, seal, unseal
 from trainer.store.names import Count

@@ -27,8 +27,8 @@ from trainer.corpus.look import files_of, look_at_text
 from trainer.corpus.pieces import Piece, blocks_of
 from trainer.corpus.raw_bytes import require_same
 from trainer.corpus.sources import find_pieces, forgetting_changed, reading_options
-from trainer.corpus.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
-from trainer.corpus.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.models.taken_tokenizer import END_OF_TEXT, PLAIN_CLASS, TOKENIZER_CONFIG, find_files, take_tokenizer
+from trainer.models.tokenizer import KIND, TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.records.names import made_at
 from trainer.records.steps import Explains, Step, publish
 from trainer.store.manifest import (

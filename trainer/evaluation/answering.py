@@ -19,14 +19,14 @@ from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
-from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.answer_loss import AnswerLoss, answer_losses
 from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, identify_answers
 from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
 from trainer.labelled.encoded import tokenizer_paths
 from trainer.labelled.sources import VALIDATION
 from trainer.models.answering import load_answering, outline_answering
-from trainer.pretrained.loading import load_tokenizer
+from trainer.models.loading import load_tokenizer
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
 from trainer.records.sealed import write_sealed

@@ -4,7 +4,7 @@ from functools import partial
 
 from trainer.config.chat import ChatJob
 from trainer.evaluation.measured import Scoring, find_alike, locate_scoring
-from trainer.pretrained.finding import Checkpoint
+from trainer.models.pretrained import Checkpoint
 from trainer.records.evaluations import ChatEvaluation
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

@@ -13,9 +13,7 @@ from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.corpus.csv_files import FORMATS, format_by_name
 from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
-from trainer.pretrained.finding import Checkpoint, find_model
-from trainer.pretrained.heads import classifies
-from trainer.pretrained.model_files import read_object
+from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.kinds import FINE_TUNING, run_kind
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import fingerprint

@@ -18,7 +18,6 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
-from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.evaluation.class_figures import classify_split
 from trainer.evaluation.measured import (
@@ -48,8 +47,9 @@ from trainer.labelled.text_encoder import load_text_encoder
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
-from trainer.pretrained.finding import Checkpoint
-from trainer.pretrained.loading import load_config
+from trainer.models.loading import load_config
+from trainer.models.pretrained import Checkpoint
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
 from trainer.records.names import run_at

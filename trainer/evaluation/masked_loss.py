@@ -12,9 +12,9 @@ import torch
 from transformers import PreTrainedModel
 
 from trainer.config.training import MaskingConfig
-from trainer.corpus.mask_tokens import MaskTokens
+from trainer.models.causal import masked_losses
 from trainer.models.losses import IGNORED
-from trainer.models.masked import masked_losses
+from trainer.models.tokenizer import MaskTokens
 from trainer.order.held_out import HeldOut
 from trainer.order.masking import mask_window
 from trainer.order.permutation import stable_key

@@ -15,9 +15,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.training import MaskingConfig, masks_documents
 from trainer.metrics.measures import metric_identity
-from trainer.pretrained.finding import Checkpoint, find_model
-from trainer.pretrained.heads import MASKED
-from trainer.pretrained.model_files import read_object
+from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed, require_sealed

@@ -14,9 +14,7 @@ from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
 from trainer.labelled.encoding import check_budget, in_data
 from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
-from trainer.pretrained.finding import Checkpoint, find_model
-from trainer.pretrained.heads import classifies_words
-from trainer.pretrained.model_files import read_object
+from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts
 from trainer.records.sealed import read_sealed

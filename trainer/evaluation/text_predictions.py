@@ -27,7 +27,7 @@ from trainer.labelled.encoded_splits import EncodedSplit, open_split
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
-from trainer.pretrained.weights import check_weights
+from trainer.models.weights import check_weights
 from trainer.records.results import PredictedTexts
 from trainer.records.steps import publish
 from trainer.store.storage import Store

@@ -8,7 +8,7 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import LocalTask, leaves, local_tasks
 from trainer.harness.measured import installed_version
 from trainer.harness.tasks import identify
-from trainer.pretrained.hub import hub_reason
+from trainer.models.pretrained import hub_reason
 
 if TYPE_CHECKING:
     from lm_eval.tasks import TaskManager

@@ -9,7 +9,7 @@ from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.harness.tasks import identify, name_of
-from trainer.pretrained.finding import Checkpoint, find_model
+from trainer.models.pretrained import Checkpoint, find_model
 from trainer.records.basis import HarnessResult, TaskIdentity
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import fingerprint

@@ -24,9 +24,8 @@ from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find
 from trainer.harness.tasks import identify, name_of, questions_of
 from trainer.harness.warned import hearing
 from trainer.models.causal import load_model, load_pretrained
-from trainer.pretrained.heads import continues_text
-from trainer.pretrained.loading import load_tokenizer
-from trainer.pretrained.model_files import read_object
+from trainer.models.loading import load_tokenizer
+from trainer.models.pretrained import continues_text, read_object
 from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.names import run_at
 from trainer.records.sealed import write_sealed

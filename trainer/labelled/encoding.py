@@ -14,8 +14,6 @@ from trainer.config.chat import ChatDataConfig
 from trainer.config.engines import Engine, RayEngine
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.corpus.sources import forgetting_changed
-from trainer.corpus.taken_tokenizer import PLAIN_CLASS
-from trainer.corpus.tokenizer import TOKENIZER_FILE
 from trainer.labelled.blocks import Carry, count_labels, unlabelled, write_split
 from trainer.labelled.data import LabelledSet, LabelledSplit, open_labelled
 from trainer.labelled.encoded import ENDING, KIND, open_rows
@@ -23,7 +21,9 @@ from trainer.labelled.encoded_splits import FIRST_TOKENS
 from trainer.labelled.sources import LabelledSource, find_labelled
 from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.labelled.words import Words
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
+from trainer.models.taken_tokenizer import PLAIN_CLASS
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import labelled_digests, without_test
 from trainer.records.steps import CONTENTS, Explains, Sources, Step, publish
 from trainer.store.manifest import Manifest, digest_file, fingerprint, name_of

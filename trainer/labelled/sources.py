@@ -17,7 +17,7 @@ from trainer.corpus.raw_bytes import RawFile
 from trainer.corpus.raw_files import is_compressed, reading
 from trainer.corpus.sources import find_pieces, find_sources
 from trainer.labelled.rows import Part
-from trainer.pretrained.hub import hub_reason
+from trainer.models.pretrained import hub_reason
 from trainer.store.storage import Store
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"

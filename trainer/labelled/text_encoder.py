@@ -17,12 +17,12 @@ from tokenizers import Tokenizer
 
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
-from trainer.corpus.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.labelled.frames import Frame, cut_lengths, find_frame, put_between
 from trainer.labelled.word_spaces import space_words
 from trainer.labelled.words import first_tokens
-from trainer.pretrained.loading import load_config, load_tokenizer
-from trainer.pretrained.model_files import read_object
+from trainer.models.loading import load_config, load_tokenizer
+from trainer.models.pretrained import read_object
+from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
 from trainer.store.manifest import digest_file, fingerprint
 
 UNSET_LENGTH = 10**20

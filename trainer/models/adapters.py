@@ -19,8 +19,8 @@ from transformers.pytorch_utils import Conv1D
 
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.models import LoraConfig
-from trainer.pretrained.adapters import BASE, PREFIX, SETTINGS, WEIGHTS, Base, describe_settings
-from trainer.pretrained.heads import classifies_words
+from trainer.models.pretrained import classifies_words
+from trainer.models.weights import ADAPTER_WEIGHTS, BASE, PREFIX, SETTINGS, Base, describe_settings
 from trainer.store.private_folders import followed
 
 LINEAR = (nn.Linear, Conv1D)
@@ -75,10 +75,11 @@ def restore_adapter(model: PreTrainedModel, folder: Path) -> None:
     settings = PeftLora.from_pretrained(str(folder))
     settings.inference_mode = False  # else nothing is trained
     _inject(model, settings)
-    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / WEIGHTS).items()}
+    tensors = {name.removeprefix(PREFIX): tensor for name, tensor in load_file(folder / ADAPTER_WEIGHTS).items()}
     shapes = {name: tensor.shape for name, tensor in adapter_tensors(model).items()}
     if other := sorted(name for name in {*shapes, *tensors} if name not in tensors or shapes.get(name) != tensors[name].shape):
-        raise ArtifactError(f"{folder / WEIGHTS} is not an adapter of this model: {', '.join(other[:NEAREST])} do not fit it")
+        misfits = ", ".join(other[:NEAREST])
+        raise ArtifactError(f"{folder / ADAPTER_WEIGHTS} is not an adapter of this model: {misfits} do not fit it")
     set_peft_model_state_dict(model, tensors)
 
 
@@ -113,7 +114,8 @@ def _save(model: PreTrainedModel, folder: Path, base: Base | None, tensors: Mapp
     own: Any = model
     settings = {**own.peft_config["default"].to_dict(), "inference_mode": True}
     saved = adapter_tensors(model) if tensors is None else tensors
-    save_file({f"{PREFIX}{name}": each.contiguous() for name, each in saved.items()}, folder / WEIGHTS, {"format": "pt"})
+    tensors = {f"{PREFIX}{name}": each.contiguous() for name, each in saved.items()}
+    save_file(tensors, folder / ADAPTER_WEIGHTS, {"format": "pt"})
     (folder / SETTINGS).write_text(describe_settings(settings), encoding="utf-8")
     (folder / BASE).write_text(base.model_dump_json(indent=2) + "\n", encoding="utf-8")
     own.config.architectures = [type(model).__name__]

@@ -1,4 +1,7 @@
-"""Models: any causal language model that `transformers` knows, new or pretrained."""
+"""Models: any causal language model that `transformers` knows, new or pretrained.
+
+Masked language models: any that `transformers` knows, and the loss of the tokens that are hidden.
+"""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,6 +10,7 @@ import torch
 from torch import nn
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     GenerationConfig,
@@ -19,17 +23,17 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
 from trainer.config.models import LoraConfig, ModelConfig
-from trainer.corpus.taken_tokenizer import read_vocabulary
-from trainer.corpus.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
 from trainer.models.adapters import Trained, add_adapter, count_trained, find_heads, merge, restore_adapter
 from trainer.models.blocks import require_blocks
-from trainer.models.new import new_config
-from trainer.pretrained.hub import NO_NAME, is_hub_name
-from trainer.pretrained.loading import load_config
-from trainer.pretrained.model_files import check_settings
-from trainer.pretrained.opened import Tensors
-from trainer.pretrained.parts import MODEL, find_parts
-from trainer.pretrained.weights import check_weights
+from trainer.models.loading import load_config
+from trainer.models.losses import IGNORED, cross_entropies
+from trainer.models.new import new_config, padding_hint
+from trainer.models.opened import Tensors
+from trainer.models.pretrained import NO_NAME, check_settings, is_hub_name
+from trainer.models.taken_tokenizer import read_vocabulary
+from trainer.models.tensor_files import MODEL, find_parts
+from trainer.models.tokenizer import TOKENIZER_FILE, TokenizerInfo, vocabulary
+from trainer.models.weights import check_weights
 
 transformers_logging.disable_progress_bar()
 
@@ -247,3 +251,66 @@ def check_same_vocabulary(pretrained: str, tokenizer: TokenizerInfo) -> None:
         raise TokenizerError(
             f"the data's tokenizer is not that of the pretrained model {pretrained!r}: their vocabularies differ; {remedy}"
         )
+
+
+KIND = AutoModelForMaskedLM
+
+
+class MaskedLMLoss(nn.Module):
+    """A masked language model together with its loss, so that both are wrapped, cast and compiled as one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Sum over the batch of -log p(hidden token), in nats; shapes [B, T], and [B, T], `IGNORED` where none is hidden."""
+        return masked_losses(self.model, input_ids, labels)[0].sum()
+
+
+def masked_losses(
+    model: PreTrainedModel, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """-log p of each hidden token in nats, float32, and whether it is the likeliest; each of shape [hidden tokens]."""
+    logits_BTV = model(input_ids=input_ids, attention_mask=attention_mask).logits
+    hidden = labels != IGNORED
+    logits_NV, labels_N = logits_BTV[hidden], labels[hidden]
+    return cross_entropies(logits_NV[None], labels_N[None]), logits_NV.detach().argmax(dim=-1) == labels_N
+
+
+def build_masked(options: ModelConfig, config: PretrainedConfig, seed: int) -> PreTrainedModel:
+    """A float32 model: pretrained, or new with weights decided by the seed. Raises `ConfigError` if it cannot be built."""
+    return build_model(options, config, seed, KIND)
+
+
+def load_masked(path: str, attention: str | None = None) -> PreTrainedModel:
+    """A float32 model from a folder, or a pretrained name. Raises `ConfigError`."""
+    return load_model(path, attention, kind=KIND)
+
+
+def tried_masked(model: PreTrainedModel, context: int, mask_id: int) -> MaskedLMLoss:
+    """The model with its loss, after a trial on a window. Raises `ConfigError` if it cannot be run, or sees one side only."""
+    vocab_size = model.config.get_text_config().vocab_size
+    ids = torch.arange(context).remainder(vocab_size)[None].to(model.device)
+    ids[0, 0] = mask_id
+    changed = ids.clone()
+    changed[0, 1] = (ids[0, 1] + 1) % vocab_size
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits, others = (model(input_ids=each).logits[0, 0].float() for each in (ids, changed))
+    except Exception as error:  # architectures fail each in their own way
+        kind = model.config.model_type
+        hint = padding_hint(kind, model.config.get_text_config().pad_token_id)
+        raise ConfigError(
+            f"a {kind!r} model cannot be run on windows of {context} tokens (training.context): {brief(error)}{hint}"
+        ) from error
+    finally:
+        model.train(was_training)
+    if torch.equal(logits, others):
+        raise ConfigError(
+            f"a {model.config.model_type!r} model as configured does not see what follows a hidden token; set is_decoder to "
+            "false in its configuration, or take a model that reads in both directions"
+        )
+    return MaskedLMLoss(model)

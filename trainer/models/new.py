@@ -1,6 +1,14 @@
-"""Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary."""
+"""Which keys of a model's configuration count: those that its family knows, under today's names or older ones.
+
+A configuration as models are published with also holds keys that nothing reads any more, and numbers of the tokens of a
+tokenizer that may be another one than the data's.
+
+Configurations of new models: what the job says, over the family's defaults, with the tokenizer's vocabulary.
+"""
 
 import difflib
+import json
+import logging
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
@@ -14,8 +22,99 @@ from trainer.common.errors import ConfigError, brief, reason_of
 from trainer.config.files import parse_json, parse_yaml
 from trainer.config.models import ModelConfig
 from trainer.config.problems import shown
-from trainer.corpus.tokenizer import TokenizerInfo
-from trainer.models.published_configs import check_keys, check_padding, is_published, take_published
+from trainer.models.tokenizer import TokenizerInfo
+
+log = logging.getLogger(__name__)
+
+
+MARKS = {"architectures", "transformers_version"}
+"""What `save_pretrained` writes, and nobody by hand."""
+
+NOT_OF_THE_MODEL = {*MARKS, "dtype", "torch_dtype", "auto_map", "quantization_config", "tokenizer_class"}
+"""What is said of files and of code, not of the model: a new one is made in float32 by the code of transformers."""
+
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+PROBES: tuple[Any, ...] = (12345.0, {"rope_type": "linear", "factor": 12345.0})
+"""Values that no family has by default."""
+
+
+def is_published(values: dict[str, Any]) -> bool:
+    """Whether these are the settings of a model as they are published, rather than written for a job."""
+    return not MARKS.isdisjoint(values)
+
+
+def take_published(values: dict[str, Any], default: PretrainedConfig, tokenizer: TokenizerInfo, where: str) -> dict[str, Any]:
+    """What counts of a published configuration; what its family does not know is told in a warning and passed over.
+
+    The tokens that begin, end and pad texts are those of the data's tokenizer, so that their published numbers do not count,
+    but for a padding token that no text holds. Raises `ConfigError` for an unknown key that looks like a slip.
+    """
+    kept = {key: value for key, value in values.items() if key not in NOT_OF_THE_MODEL and not key.startswith("_")}
+    if _holds_padding(kept.get("pad_token_id"), kept.get("vocab_size"), tokenizer):
+        del kept["pad_token_id"]
+    for key in TOKEN_IDS[:2]:
+        kept.pop(key, None)
+    unknown = [key for key, value in kept.items() if not is_known(key, value, default)]
+    if slips := {key: close for key in unknown if (close := _meant(key, default, 0.85)) and close not in kept}:
+        raise ConfigError(_unknown(next(iter(slips)), default, where))
+    if told := [key for key in unknown if kept[key] is not None]:
+        log.warning("%s: keys that no %r of transformers reads are passed over: %s", where, default.model_type, ", ".join(told))
+    return {key: value for key, value in kept.items() if key not in unknown}
+
+
+def check_keys(values: dict[str, Any], default: PretrainedConfig, where: str) -> None:
+    """Raise `ConfigError` for a key that the family does not know."""
+    for key, value in values.items():
+        if not is_known(key, value, default):
+            raise ConfigError(_unknown(key, default, where))
+
+
+def is_known(key: str, value: Any, default: PretrainedConfig) -> bool:
+    """Whether a family has a setting of this name, or takes it for another one, as it does with names of older versions."""
+    return key in _settings(default) or any(_changes(key, probe, default) for probe in (value, *PROBES))
+
+
+def check_padding(values: dict[str, Any], tokenizer: TokenizerInfo, where: str) -> None:
+    """Raise `ConfigError` if the padding token is one that texts hold: its embedding would stay at zero."""
+    pad_id, vocab_size = values["pad_token_id"], values["vocab_size"]
+    if _holds_padding(pad_id, vocab_size, tokenizer):
+        raise ConfigError(
+            f"{where}: pad_token_id {pad_id!r} is not one that no text holds, and a padding token's embedding never learns; "
+            f"leave it out, or name an id from {tokenizer.vocab_size} up with a larger vocab_size (now {vocab_size!r})"
+        )
+
+
+def _holds_padding(pad_id: Any, vocab_size: Any, tokenizer: TokenizerInfo) -> bool:
+    """Whether texts may hold the token that is to pad them, or the model has no room for it."""
+    if pad_id is None:
+        return False
+    added = json.loads(tokenizer.json)["added_tokens"] if tokenizer.json else []
+    unused = {token["id"] for token in added if token["special"]} - {tokenizer.eos_id}  # no text becomes one of them
+    beyond = isinstance(pad_id, int) and isinstance(vocab_size, int) and tokenizer.vocab_size <= pad_id < vocab_size
+    return pad_id not in unused and not beyond
+
+
+def _changes(key: str, value: Any, default: PretrainedConfig) -> bool:
+    """Whether a key sets anything other than an attribute of its own name."""
+    try:
+        changed = AutoConfig.for_model(default.model_type, **{key: deepcopy(value)}).to_dict()
+    except Exception:  # each family refuses in its own way what it takes and cannot use
+        return False
+    return {**changed, key: None} != {**default.to_dict(), key: None}
+
+
+def _settings(default: PretrainedConfig) -> set[str]:
+    return {*default.to_dict(), *default.attribute_map}
+
+
+def _meant(key: str, default: PretrainedConfig, cutoff: float = 0.6) -> str | None:
+    return next(iter(difflib.get_close_matches(key, _settings(default), 1, cutoff)), None)
+
+
+def _unknown(key: str, default: PretrainedConfig, where: str) -> str:
+    close = _meant(key, default)
+    return f"{where}: unknown key {key!r} for {default.model_type!r}" + (f"; did you mean {close!r}?" if close else "")
 
 
 def new_config(options: ModelConfig, tokenizer: TokenizerInfo, masked: bool = False) -> PretrainedConfig:

@@ -21,13 +21,12 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 from trainer.common.errors import brief
 from trainer.models.blocks import find_blocks
 from trainer.models.causal import made_ready, model_from, take_generation_config
-from trainer.models.converted import Converted
-from trainer.pretrained.adapters import is_adapter
-from trainer.pretrained.loading import load_config
-from trainer.pretrained.opened import Tensors
-from trainer.pretrained.weights import check_weights, weight_files
+from trainer.models.loading import load_config
+from trainer.models.opened import Converted, Tensors
+from trainer.models.weights import check_weights, is_adapter, weight_files
 
 log = logging.getLogger(__name__)
+
 
 Shape = tuple[int, ...]
 

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.corpus.shards import ShardSet
-from trainer.corpus.token_bytes import byte_lengths
-from trainer.corpus.tokenizer import load_tokenizer
 from trainer.corpus.windows import Shards
+from trainer.models.tokenizer import byte_lengths, load_tokenizer
 from trainer.store.storage import Store
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.config.training import MaskingConfig
-from trainer.corpus.mask_tokens import MaskTokens
 from trainer.models.losses import IGNORED
+from trainer.models.tokenizer import MaskTokens
 
 
 class Masked(NamedTuple):

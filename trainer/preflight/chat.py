@@ -14,10 +14,10 @@ from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.labelled.sources import TRAIN, find_labelled
 from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
+from trainer.models.loading import load_config
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes
 from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
-from trainer.pretrained.loading import load_config
 from trainer.records.named_steps import look_for
 from trainer.records.results import FinetunePreflight, Lengths
 from trainer.runs.chat import identify

@@ -14,9 +14,8 @@ from trainer.labelled.lengths import measure_lengths
 from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
 from trainer.labelled.sources import TRAIN
 from trainer.labelled.text_encoder import load_text_encoder
-from trainer.pretrained.heads import classifies
-from trainer.pretrained.model_files import read_object
-from trainer.pretrained.weights import check_weights
+from trainer.models.pretrained import classifies, read_object
+from trainer.models.weights import check_weights
 from trainer.records.evaluations import Result
 from trainer.records.results import Lengths
 from trainer.training.runtime import check_devices

@@ -16,16 +16,22 @@ from trainer.config.engines import RayEngine
 from trainer.config.jobs import PipelineJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.corpus.look import look_at_text
-from trainer.corpus.mask_tokens import USUAL, mask_tokens
 from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
 from trainer.corpus.raw_files import SourceFile
 from trainer.corpus.shards import BYTES_PER_TOKEN
 from trainer.corpus.sources import find_sources
-from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.corpus.unpacked import unpacked_bytes
-from trainer.models.causal import build_model, check_same_vocabulary, count_adapted, count_units, resolve_config
-from trainer.models.masked import build_masked, tried_masked
+from trainer.models.causal import (
+    build_masked,
+    build_model,
+    check_same_vocabulary,
+    count_adapted,
+    count_units,
+    resolve_config,
+    tried_masked,
+)
+from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.pipelines.preparing import find_prepared

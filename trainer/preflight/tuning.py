@@ -4,11 +4,11 @@ from typing import Any, NamedTuple
 
 from trainer.common.stopping import check_stop
 from trainer.config.chat import TunedJob
+from trainer.models.pretrained import find_model
+from trainer.models.weights import check_weights
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import Memory, require_memory
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
-from trainer.pretrained.finding import find_model
-from trainer.pretrained.weights import check_weights
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.records.results import FinetunePreflight, Lengths
 from trainer.runs.run import check_origin

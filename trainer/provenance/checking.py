@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError
 from trainer.corpus.raw_files import digest_stretch, unreadable
-from trainer.pretrained.finding import digest_files
+from trainer.models.pretrained import digest_files
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
 from trainer.store.names import CARD, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS

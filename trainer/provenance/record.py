@@ -9,8 +9,8 @@ from trainer.corpus.decisions import KIND as DECISIONS
 from trainer.corpus.decisions import decisions_behind
 from trainer.corpus.preparation import SOURCES
 from trainer.corpus.shards import KIND as SHARDS
-from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
+from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.sealed import read_listed
 from trainer.runs.facts import RunFacts, Source
 from trainer.store.manifest import FileRecord

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.corpus.decisions import decisions_behind
-from trainer.pretrained.adapters import WEIGHTS
-from trainer.pretrained.tensor_files import read_tensors
+from trainer.models.tensor_files import read_tensors
+from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
 from trainer.records.plans import RunPlan
@@ -93,7 +93,7 @@ class RunFacts:
     @property
     def is_adapter(self) -> bool:
         """Whether the final model is an adapter, to be loaded beside the model that it was trained beside."""
-        return WEIGHTS in self.final.digests()
+        return ADAPTER_WEIGHTS in self.final.digests()
 
     @property
     def trained(self) -> dict[str, int] | None:

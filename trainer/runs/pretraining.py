@@ -6,7 +6,7 @@ from typing import Any
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
 from trainer.corpus.preparation import PreparedData
-from trainer.pretrained.finding import digest_files
+from trainer.models.pretrained import digest_files
 from trainer.runs.base_model import describe_base
 from trainer.runs.references import SHARDS_OF
 from trainer.runs.run import Run, lora_identity, make_run, one_spelling

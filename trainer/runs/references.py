@@ -14,8 +14,8 @@ from typing import Any
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.corpus.decisions import KIND as DECISIONS
 from trainer.corpus.shards import KIND as SHARDS
-from trainer.corpus.tokenizer import KIND as TOKENIZER
 from trainer.labelled.encoded import KIND as ENCODED
+from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
 from trainer.records.names import FOLDERS, RUN_PREFIX, run_at
 from trainer.records.sealed import read_sealed, remedy_of

@@ -13,8 +13,8 @@ from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import MuonConfig, TrainingConfig
 from trainer.corpus.preparation import PreparedData
+from trainer.models.weights import SETTINGS
 from trainer.order.packing import FORMAT as PACKING
-from trainer.pretrained.adapters import SETTINGS
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.names import made_at, tell_runs_like

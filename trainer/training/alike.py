@@ -12,7 +12,7 @@ from typing import Any
 
 from trainer.common.errors import ConfigError
 from trainer.common.process import versions
-from trainer.pretrained.finding import digest_files
+from trainer.models.pretrained import digest_files
 from trainer.records.fields import tell_changes
 from trainer.runs.run import TrainingJob
 from trainer.training.runtime import Runtime

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.models.blocks import find_blocks
-from trainer.models.plain_attention import leave_out_masks
+from trainer.models.losses import leave_out_masks
 from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime, seed_everything
 from trainer.training.sharding import is_sharded, norms_of

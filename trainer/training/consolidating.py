@@ -14,8 +14,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from trainer.pretrained.opened import Tensors
-from trainer.pretrained.weights import INDEX, WEIGHTS, weight_files
+from trainer.models.opened import Tensors
+from trainer.models.weights import INDEX, WEIGHTS, weight_files
 
 FILE_BYTES = 5 * 10**9
 """A file's size at most, unless what belongs together is larger: the tensors of a layer."""

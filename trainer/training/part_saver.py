@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.common.stopping import finishing
-from trainer.pretrained import parts
-from trainer.pretrained.opened import write_part
-from trainer.pretrained.parts import part_name
+from trainer.models import tensor_files as parts
+from trainer.models.opened import write_part
+from trainer.models.tensor_files import part_name
 from trainer.records.sealed import folder_name
 from trainer.store.manifest import (
     MANIFEST,

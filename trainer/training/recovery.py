@@ -4,7 +4,7 @@ import logging
 from pathlib import Path
 
 from trainer.common.errors import RunError
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.records.sealed import require_sealed
 from trainer.runs.run import Run
 from trainer.store.manifest import fetch_artifact

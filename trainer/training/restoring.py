@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
 from trainer.common.errors import ArtifactError, in_one_line
-from trainer.pretrained import parts
-from trainer.pretrained.opened import Tensors
-from trainer.pretrained.parts import find_parts
+from trainer.models import tensor_files as parts
+from trainer.models.opened import Tensors
+from trainer.models.tensor_files import find_parts
 from trainer.training.checkpoint import STATE, Saved, TrainState, read_state
 from trainer.training.saved_settings import OPTIMIZER, Group
 from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model

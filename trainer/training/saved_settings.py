@@ -5,9 +5,8 @@ A checksum says that a file is the one that was written, not that what was writt
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue
 
-from trainer.pretrained.adapters import PREFIX, tensor_of
-from trainer.pretrained.parts import find_gap, of_optimizer
-from trainer.pretrained.tensor_files import Tensor, read_tensors
+from trainer.models.tensor_files import Tensor, find_gap, of_optimizer, read_tensors
+from trainer.models.weights import PREFIX, tensor_of
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 

@@ -19,7 +19,7 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.outages import passes, patiently
 from trainer.common.stopping import finishing
 from trainer.models.adapters import save_model
-from trainer.pretrained.adapters import Base
+from trainer.models.weights import Base
 from trainer.records.sealed import folder_name, write_pointer
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST

@@ -18,8 +18,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from transformers import PreTrainedModel
 
 from trainer.models.blocks import require_blocks
+from trainer.models.opened import Stretch, rows_of
 from trainer.models.outline import own_tensors
-from trainer.pretrained.opened import Stretch, rows_of
 from trainer.training.runtime import Runtime
 
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}

@@ -9,8 +9,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.models.adapters import trained_tensors
+from trainer.models.opened import Stretch
 from trainer.models.outline import own_tensors
-from trainer.pretrained.opened import Stretch
 from trainer.training.checkpoint import TrainState
 from trainer.training.host_copies import HostCopies
 from trainer.training.restoring import parameter_names

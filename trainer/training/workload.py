@@ -8,8 +8,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.models.outline import Outline, Rows
+from trainer.models.weights import Base
 from trainer.order.batches import Batch
-from trainer.pretrained.adapters import Base
 from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData

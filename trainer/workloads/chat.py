@@ -16,9 +16,9 @@ from trainer.labelled.sources import TRAIN, VALIDATION
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
+from trainer.models.pretrained import find_model
 from trainer.models.trial import check_packed, tried_loss
 from trainer.order.batches import Batch
-from trainer.pretrained.finding import find_model
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured

@@ -11,18 +11,18 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.corpus.taken_tokenizer import PLAIN_CLASS, find_other_class
-from trainer.corpus.tokenizer import load_tokenizer, tokenizer_files
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
 from trainer.models.outline import Outline, Rows, outline_files, outline_new
+from trainer.models.pretrained import find_base, identify_base
+from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
+from trainer.models.tokenizer import load_tokenizer, tokenizer_files
 from trainer.models.trial import tried_objective
+from trainer.models.weights import Base
 from trainer.order.batches import Batch
 from trainer.order.dataset import Dataset, open_dataset, read_batch
 from trainer.order.plan import plan_run
-from trainer.pretrained.adapters import Base
-from trainer.pretrained.finding import find_base, identify_base
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured

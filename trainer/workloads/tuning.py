@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from trainer.config.labelled import TuningJob
 from trainer.labelled.encoded import tokenizer_paths
+from trainer.models.pretrained import find_model, identify_base
+from trainer.models.weights import Base
 from trainer.order.epoch_order import EpochOrder
-from trainer.pretrained.adapters import Base
-from trainer.pretrained.finding import find_model, identify_base
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.store.storage import Store
 from trainer.training.throughput import flops_per_token

@@ -16,7 +16,7 @@ from trainer.chat.messages import Message, read_conversation
 from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
 from trainer.config.chat import ChatDataConfig
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.models.taken_tokenizer import END_OF_TEXT
 
 ASKED = [
     Message("user", "What is  it?\n"),

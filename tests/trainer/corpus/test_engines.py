@@ -22,8 +22,8 @@ from tests.trainer.small_tokenizers import (
 from trainer.corpus import engine_choice, engines
 from trainer.corpus.engine_choice import choose_engine, settle_engine
 from trainer.corpus.engines import ENGINES, Encode, Ids, gigatoken_engine, tokenizers_engine
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.taken_tokenizer import END_OF_TEXT
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.storage import Store
 
 TEXTS = [*docstrings(60), *sources().values(), *random_texts(1500, seed=1), "", " ", "\n", END_OF_TEXT]

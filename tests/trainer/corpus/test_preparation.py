@@ -30,7 +30,7 @@ from trainer.corpus.decisions import Reader
 from trainer.corpus.preparation import deal, shard_manifests
 from trainer.corpus.readers import read_documents
 from trainer.corpus.shards import ENDINGS, KIND, is_held_out, open_shards
-from trainer.corpus.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest, write_manifest
 from trainer.store.storage import Store

@@ -19,7 +19,7 @@ from trainer.config.jobs import PrepareJob
 from trainer.corpus.decisions import Reader
 from trainer.corpus.look import RECORDS
 from trainer.corpus.preparation import STARTED, deal, shard_count
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST
 
 

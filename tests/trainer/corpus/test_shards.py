@@ -20,7 +20,7 @@ from trainer.common.errors import ArtifactError, RecordError
 from trainer.corpus import shards
 from trainer.corpus.engines import ENGINES
 from trainer.corpus.shards import is_held_out, open_shards, read_record, token_dtype, write_record
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.store.storage import Store
 
 TEXTS = [*docstrings(60), *(text for text in random_texts(300, seed=2) if text)]

@@ -21,9 +21,9 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.taken_tokenizer import TOKENIZER_CONFIG, find_other_class, take_tokenizer
-from trainer.corpus.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
 from trainer.corpus.tokenizer_making import tokenizer_recipe
+from trainer.models.taken_tokenizer import TOKENIZER_CONFIG, find_other_class, take_tokenizer
+from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

@@ -15,7 +15,7 @@ from tests.trainer.small_tokenizers import (
     word_piece,
 )
 from trainer.corpus.engines import ENGINES
-from trainer.corpus.token_bytes import HeldOutText, byte_lengths
+from trainer.models.tokenizer import HeldOutText, byte_lengths
 
 TEXTS = [*docstrings(40), *(text for text in random_texts(300, seed=5) if text)]
 

@@ -18,7 +18,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
 from trainer.corpus import tokenizer_making
 from trainer.corpus.preparation import PreparedData
-from trainer.corpus.tokenizer import load_tokenizer
+from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

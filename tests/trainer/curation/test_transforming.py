@@ -12,7 +12,7 @@ from trainer.config.curation import TransformConfig
 from trainer.corpus.curated import transformed
 from trainer.corpus.readers import Document
 from trainer.corpus.shards import open_shards
-from trainer.corpus.tokenizer import load_tokenizer
+from trainer.models.tokenizer import load_tokenizer
 from trainer.store.storage import Store
 
 

@@ -20,7 +20,7 @@ from trainer.evaluation.requests import measurement
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_account, make_report
 from trainer.kinds.training import train
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.report.curves import draw_curves

@@ -13,7 +13,6 @@ from tests.support import NO_DROPOUT, SMALL_MODEL
 from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import (
     CausalLMLoss,
@@ -24,6 +23,7 @@ from trainer.models.losses import (
     token_losses,
     token_losses_in_pieces,
 )
+from trainer.models.tokenizer import TokenizerInfo
 
 WIDE: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 FAMILIES: dict[str, dict[str, Any]] = {

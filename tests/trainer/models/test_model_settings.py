@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models
 from tests.support import SMALL_MODEL
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, count_parameters, resolve_config
+from trainer.models.tokenizer import TokenizerInfo
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)
 

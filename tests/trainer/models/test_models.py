@@ -13,7 +13,6 @@ from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import (
     build_model,
     checkpoint_activations,
@@ -23,6 +22,7 @@ from trainer.models.causal import (
 )
 from trainer.models.classifiers import load_finished
 from trainer.models.losses import CausalLMLoss
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal
 from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime

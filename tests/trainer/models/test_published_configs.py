@@ -10,8 +10,8 @@ from transformers import AutoConfig
 
 from trainer.common.errors import ConfigError
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=7, max_id=299)

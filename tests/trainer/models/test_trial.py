@@ -14,9 +14,9 @@ from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
 from trainer.corpus.preparation import PreparedData
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.kinds.training import train
 from trainer.models.causal import build_model, load_model, resolve_config
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal, tried_objective
 from trainer.preflight.pretraining import preflight
 from trainer.store.names import CHECKPOINTS

@@ -6,8 +6,7 @@ import pytest
 from tests.trainer.labelled_data import bert_folder
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.training import MaskingConfig
-from trainer.corpus.mask_tokens import MaskTokens, mask_tokens
-from trainer.corpus.tokenizer import TokenizerInfo
+from trainer.models.tokenizer import MaskTokens, TokenizerInfo, mask_tokens
 from trainer.order.masking import IGNORED, mask_window, predicted_in
 
 SPECIAL = 0
@@ -117,6 +116,6 @@ def info(text: str) -> TokenizerInfo:
 
 
 def vocabulary_of(text: str) -> dict[str, int]:
-    from trainer.corpus.tokenizer import vocabulary
+    from trainer.models.tokenizer import vocabulary
 
     return vocabulary(text)

@@ -20,7 +20,7 @@ from trainer.common.errors import ConfigError, CorpusError, DeviceError, Pipelin
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.corpus.taken_tokenizer import END_OF_TEXT
+from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.order.plan import divide_batch, make_plan
 from trainer.preflight.pretraining import preflight
 from trainer.store.names import FINAL

@@ -6,8 +6,8 @@ import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError
-from trainer.pretrained.finding import find_model
-from trainer.pretrained.parts import MODEL, OPTIMIZER, find_parts, part_name
+from trainer.models.pretrained import find_model
+from trainer.models.tensor_files import MODEL, OPTIMIZER, find_parts, part_name
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 

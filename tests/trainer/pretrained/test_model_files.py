@@ -19,13 +19,12 @@ from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.config.labelled import FinetuneJob
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.corpus.tokenizer_making import preview_tokenizer
 from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import load_model, resolve_config
 from trainer.models.classifiers import load_classifier
-from trainer.pretrained.finding import find_model
-from trainer.pretrained.model_files import check_settings
+from trainer.models.pretrained import check_settings, find_model
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.storage import Store
 
 NO_TOKENIZER = TokenizerInfo(json="", sha256="", eos_id=0, max_id=1)
@@ -170,7 +169,7 @@ def test_a_model_of_the_store_is_looked_at_too(empty_store: Store, model: Path) 
         find_model(empty_store, "runs/b/final")
 
 
-LOADERS = {"trainer/pretrained/loading.py", "trainer/models/causal.py", "trainer/corpus/taken_tokenizer.py"}
+LOADERS = {"trainer/models/loading.py", "trainer/models/causal.py", "trainer/models/taken_tokenizer.py"}
 """They look at what is loaded first."""
 
 

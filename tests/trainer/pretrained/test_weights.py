@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from trainer.common.errors import ConfigError
-from trainer.pretrained.weights import INDEX, WEIGHTS, check_weights
+from trainer.models.weights import INDEX, WEIGHTS, check_weights
 
 TENSORS = {f"layer.{number}": np.arange(64, dtype=np.float32).reshape(8, 8) for number in range(4)}
 PARTS = {f"model-0000{part}-of-00002.safetensors": list(TENSORS)[2 * part - 2 : 2 * part] for part in (1, 2)}

@@ -19,7 +19,7 @@ from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
 from trainer.corpus.sources import find_pieces
 from trainer.lineage import main
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.provenance.ancestry import find_run, trace
 from trainer.provenance.checking import check, check_file
 from trainer.records.basis import by_file, describe_file

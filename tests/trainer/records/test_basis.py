@@ -22,10 +22,10 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.corpus.preparation import PreparedData, shard_manifests
 from trainer.corpus.shards import open_shards
-from trainer.corpus.tokenizer import tokenizer_files
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival
+from trainer.models.tokenizer import tokenizer_files
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation
 from trainer.records.results import Verdict

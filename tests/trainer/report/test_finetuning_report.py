@@ -131,7 +131,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "hub"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
-    monkeypatch.setattr("trainer.pretrained.finding._fetch_from_hub", lambda store, name: folder)
+    monkeypatch.setattr("trainer.models.pretrained._fetch_from_hub", lambda store, name: folder)
 
 
 def card(store: Store) -> str:

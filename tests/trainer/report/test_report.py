@@ -255,7 +255,7 @@ def test_card_has_front_matter_and_code_that_compiles(store: Store) -> None:
 
 
 def test_card_does_not_change_what_an_evaluation_is_named_by(store: Store) -> None:
-    from trainer.pretrained.finding import find_model
+    from trainer.models.pretrained import find_model
 
     before = find_model(store, "tiny").files
     make_report(store, RUN)

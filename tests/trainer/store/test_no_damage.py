@@ -9,8 +9,8 @@ import pytest
 from tests.trainer.report_runs import DETAILS, publish, safetensors
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
-from trainer.corpus.tokenizer import keeps_text
-from trainer.pretrained.tensor_files import read_tensors
+from trainer.models.tensor_files import read_tensors
+from trainer.models.tokenizer import keeps_text
 from trainer.records.sealed import folder_name, read_listed, write_pointer
 from trainer.store.manifest import publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND

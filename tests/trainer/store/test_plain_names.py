@@ -12,7 +12,7 @@ from trainer.common.errors import ArtifactError, PipelineError, StorageError
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.shards import read_record, write_record
 from trainer.labelled.encoded import tokenizer_paths
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
 from trainer.store.names import plain_key, plain_name
 from trainer.store.storage import Store

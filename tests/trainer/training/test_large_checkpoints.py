@@ -22,9 +22,9 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.text_predictions import predict_texts
+from trainer.models.pretrained import find_model
 from trainer.preflight.disks import require_checkpoint_room
 from trainer.preflight.pretraining import preflight
-from trainer.pretrained.finding import find_model
 from trainer.records.sealed import read_sealed
 from trainer.store.blob_cache import BEYOND, NAME
 from trainer.store.names import LAST

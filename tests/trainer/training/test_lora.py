@@ -23,9 +23,9 @@ from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.training import foresee_run
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run, kind_of
+from trainer.models.pretrained import find_model
 from trainer.order.dataset import open_dataset, read_batch
 from trainer.order.plan import make_plan
-from trainer.pretrained.finding import find_model
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND

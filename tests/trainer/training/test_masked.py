@@ -16,12 +16,11 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.corpus.preparation import PreparedData
-from trainer.corpus.tokenizer import load_tokenizer
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
-from trainer.models.causal import resolve_config
-from trainer.models.masked import build_masked
+from trainer.models.causal import build_masked, resolve_config
+from trainer.models.tokenizer import load_tokenizer
 from trainer.store.storage import Store
 from trainer.workloads.masked import MaskedPretraining
 

@@ -10,8 +10,8 @@ from tests.support import SMALL_MODEL
 from trainer.common import outages
 from trainer.common.errors import ArtifactError, RunError, StorageError
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.records.sealed import read_pointer, read_sealed, write_pointer
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store

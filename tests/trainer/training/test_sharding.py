@@ -46,7 +46,7 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.corpus.preparation import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.pretrained.tensor_files import read_file_header
+from trainer.models.tensor_files import read_file_header
 from trainer.records.evaluations import Scores
 from trainer.store.names import EVALUATION, FINAL
 

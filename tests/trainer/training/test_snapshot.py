@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 from tests.support import SMALL_MODEL
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.corpus.tokenizer import TokenizerInfo
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
+from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.checkpoint import TrainState
 from trainer.training.host_copies import HostCopies
 from trainer.training.snapshot import Snapshot, take_snapshot

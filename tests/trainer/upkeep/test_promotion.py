@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
 from trainer.store.manifest import fingerprint as name_of

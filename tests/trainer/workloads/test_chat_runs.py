@@ -32,7 +32,7 @@ from trainer.evaluation.measuring import evaluate_any
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import KINDS, kind_of, load_training_job
 from trainer.kinds.training import train
-from trainer.models.plain_attention import WITH_MASKS, WITHOUT_MASKS
+from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
 from trainer.preflight.chat import chat_preflight
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation

@@ -26,7 +26,7 @@ from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
 from trainer.evaluation.classifying import evaluate_run
 from trainer.kinds.training import train
-from trainer.pretrained.finding import find_model
+from trainer.models.pretrained import find_model
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 from trainer.workloads.finetuning import Finetuning, read_inputs

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from trainer.common.errors import ConfigError, TokenizerError, brief
-from trainer.pretrained.model_files import check_settings
+from trainer.models.pretrained import check_settings
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -1,21 +1,57 @@
-"""Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model."""
+"""Names of the Hugging Face hub: what can be one, and why the hub gives nothing for it.
 
+Models to start from or to measure, by name: a run of the store, a folder in it, or any folder of a pretrained model.
+
+Which head a model has, by how `transformers` ends the name of its architecture; free of heavy imports.
+
+What is looked at in a pretrained model before a library loads it: nothing of it is run, and nothing is unpickled.
+"""
+
+import json
 import posixpath
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from trainer.common.errors import ArtifactError
-from trainer.pretrained.adapters import Base, base_of, is_adapter, read_base, require_base
-from trainer.pretrained.hub import hub_reason, is_hub_name
-from trainer.pretrained.parts import of_optimizer
-from trainer.pretrained.weights import CONVERT
+from trainer.common.errors import ArtifactError, ConfigError, brief, reason_of
+from trainer.models.tensor_files import of_optimizer
+from trainer.models.weights import CONVERT, Base, base_of, is_adapter, read_base, require_base
 from trainer.records.names import made_by, tell_runs_like
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, fetch_files, read_manifest, require_intact
 from trainer.store.names import CARD, CHAMPION, CHECKPOINT_KIND, FINAL, FINAL_KIND, is_plain_key
 from trainer.store.storage import Store
+
+NO_NAME = "it is no file or folder here, and no name of the Hugging Face hub (MODEL or OWNER/MODEL); check the path"
+"""What to say of a path that leads nowhere; relative ones begin at the folder that one is in."""
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether a repository of the hub could have this name; a path that leads nowhere can have none, or none that is there."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return True
+
+
+def hub_reason(error: Exception) -> str:
+    """Why the hub did not give a repository, or a file of it."""
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    if isinstance(error, GatedRepoError):
+        return "its owner grants access to it first: ask there, and log in with `hf auth login`"
+    if isinstance(error, RepositoryNotFoundError):
+        return "there is none of this name, or it is private"
+    if isinstance(error, LocalEntryNotFoundError):
+        return "it cannot be reached from here, and its local cache does not hold it"
+    return brief(error)
+
 
 HUB_FILES = ("*.json", "*.txt", "*.model", "*.safetensors")
 """What libraries load of a model. Older weights, pytorch_model.bin, are pickled, and are neither fetched nor loaded."""
@@ -152,3 +188,72 @@ def _fetch_from_hub(store: Store, name: str) -> Path:
 
 def _not_here(store: Store) -> str:
     return f"neither a run in {store.path('runs')}, nor a published folder there, nor a model folder"
+
+
+OF_TEXTS, OF_WORDS = "ForSequenceClassification", "ForTokenClassification"
+"""A head that classifies a text as a whole, and one that classifies each token."""
+
+MASKED = "ForMaskedLM"
+"""A head that tells hidden tokens."""
+
+
+def classifies(architectures: Iterable[str] | None) -> bool:
+    """Whether a model classifies anything, by the architectures that its configuration names."""
+    return any(name.endswith((OF_TEXTS, OF_WORDS)) for name in architectures or ())
+
+
+def classifies_words(architectures: Iterable[str] | None) -> bool:
+    """Whether a model has a label for each token."""
+    return any(name.endswith(OF_WORDS) for name in architectures or ())
+
+
+def continues_text(architectures: Iterable[str] | None) -> bool:
+    """Whether a model may be one that continues text: it neither classifies nor tells hidden tokens."""
+    return not any(name.endswith((OF_TEXTS, OF_WORDS, MASKED)) for name in architectures or ())
+
+
+SETTINGS = ("config.json", "tokenizer_config.json")
+"""Files that may name Python code of the model's repository, which libraries would run or ask whether to."""
+
+
+def check_settings(name: str) -> None:
+    """Raise `ConfigError` if a model's folder, or a model of the hub, needs code of its own repository to be run."""
+    for file in SETTINGS:
+        path = _find_file(name, file)
+        settings = read_object(path) if path else {}
+        if "auto_map" in settings:
+            raise ConfigError(
+                f"{file} of model {name!r} has an auto_map ({settings['auto_map']!r}): it names Python code of the model's own "
+                "repository, which is never run here. If transformers knows the model by its model_type, remove auto_map from "
+                "a local copy and name that folder; else choose another model"
+            )
+        attention = settings.get("attn_implementation")
+        if isinstance(attention, str) and "/" in attention:
+            raise ConfigError(
+                f"{file} of model {name!r} names {attention!r} as its attention implementation: that is code of the hub, which "
+                "is never run here; remove attn_implementation from a local copy and name that folder"
+            )
+
+
+def _find_file(name: str, file: str) -> Path | None:
+    """A file of a model: in its folder, or fetched from the hub. None if there is none, or it cannot be had."""
+    if Path(name).is_dir():
+        return Path(name, file) if Path(name, file).is_file() else None
+    from transformers.utils.hub import cached_file
+
+    try:
+        found = cached_file(name, file)
+    except OSError:
+        return None  # whatever loads the model says what is wrong with its name or the network
+    return Path(found) if found else None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """What a JSON file of a model holds. Raises `ConfigError` if that is no object."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {reason_of(error)}") from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}")
+    return value

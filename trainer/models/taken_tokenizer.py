@@ -17,9 +17,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from trainer.common.errors import TokenizerError, brief
-from trainer.corpus.tokenizer import TOKENIZER_FILE
-from trainer.pretrained.hub import NO_NAME, hub_reason, is_hub_name
-from trainer.pretrained.model_files import check_settings
+from trainer.models.pretrained import NO_NAME, check_settings, hub_reason, is_hub_name
+from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.store.private_folders import followed
 
 TOKENIZER_CONFIG = "tokenizer_config.json"

@@ -1,0 +1,282 @@
+"""Published tokenizers, as encoding and training read them.
+
+How many bytes of text a token stands for: what the loss a token is divided by, to be compared between tokenizers.
+
+Of a byte-level tokenizer the lengths are exact: those of a text's tokens add up to the text's own. Of others they are
+estimates, because such tokenizers drop, join or rewrite characters; what all held-out text really has is recorded beside what
+its tokens stand for, so that estimates can be scaled.
+
+Whether a piece of text goes on with the word before it, told from its first bytes, which may be a part of a character.
+
+What masking must know of a tokenizer: its mask token, which tokens are special, and which continue a word.
+"""
+
+import hashlib
+import json
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from trainer.common.errors import TokenizerError, WrongContent
+from trainer.store.manifest import digest_file, read_manifest
+from trainer.store.storage import Store
+
+KIND = "tokenizer"
+TOKENIZER_FILE = "tokenizer.json"
+
+
+@dataclass(frozen=True)
+class TokenizerInfo:
+    """What encoding and training need to know: the JSON itself, its digest, its end-of-document id and largest id."""
+
+    json: str
+    sha256: str
+    eos_id: int
+    max_id: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids from 0 to the largest, added tokens included."""
+        return self.max_id + 1
+
+
+def load_tokenizer(store: Store, key: str) -> TokenizerInfo:
+    """Read a published tokenizer. Raises `TokenizerError` if there is none, or its file is not what its manifest lists."""
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
+    sha256 = manifest.digests().get(TOKENIZER_FILE)
+    if sha256 is None:
+        raise TokenizerError(
+            f"{store.path(key)}/manifest.json lists no {TOKENIZER_FILE}; delete the folder to have it made anew"
+        )
+    try:
+        text = _fetch(store, key, TOKENIZER_FILE, sha256).read_text(encoding="utf-8")
+    except (FileNotFoundError, WrongContent) as error:
+        problem = error if isinstance(error, WrongContent) else f"{store.path(key)}/{TOKENIZER_FILE} is missing"
+        raise TokenizerError(f"{problem}; prepare the data again, which repairs it or says what to do") from error
+    try:
+        vocab = vocabulary(text)
+        eos_id = vocab[manifest.details["eos_token"]]
+    except Exception as error:  # the library raises bare Exceptions
+        raise TokenizerError(
+            f"{store.path(key)} holds a {TOKENIZER_FILE} that cannot be used, or names another end token ({error!r}); "
+            "delete the folder to have it made anew"
+        ) from error
+    return TokenizerInfo(json=text, sha256=sha256, eos_id=eos_id, max_id=max(vocab.values()))
+
+
+def tokenizer_files(store: Store, key: str) -> list[Path]:
+    """The files that `AutoTokenizer.from_pretrained` needs beside a model. Raises `ArtifactError` if one is damaged."""
+    manifest = read_manifest(store, key, KIND)
+    if manifest is None:
+        raise TokenizerError(f"{store.path(key)} holds no published tokenizer; prepare the data first")
+    return [_fetch(store, key, name, sha256) for name, sha256 in manifest.digests().items()]
+
+
+def keeps_text(tokenizer_json: str) -> bool:
+    """Whether a tokenizer normalises nothing but spaces: what makes small letters of all reads an easier text."""
+    normalizer = json.loads(tokenizer_json).get("normalizer")
+    steps = normalizer["normalizers"] if normalizer and normalizer["type"] == "Sequence" else [normalizer] if normalizer else []
+    return all(
+        step["type"] == "Prepend" or (step["type"] == "Replace" and step["pattern"] == {"String": " "}) for step in steps
+    )
+
+
+def vocabulary(tokenizer_json: str) -> dict[str, int]:
+    """Every token and its id."""
+    vocab: dict[str, int] = Tokenizer.from_str(tokenizer_json).get_vocab(True)
+    return vocab
+
+
+def _fetch(store: Store, key: str, name: str, sha256: str) -> Path:
+    """A tokenizer's file, verified. Of a remote store it is this process's own: it takes no room that shards need.
+
+    Raises `WrongContent` if it is another one.
+    """
+    if store.local is not None:
+        return store.fetch(f"{key}/{name}", sha256)
+    path = store.fetch(f"{key}/{name}")
+    if (found := digest_file(path).sha256) != sha256:
+        raise WrongContent(f"{store.path(key)}/{name} does not match its checksum (sha256 {found[:12]}…)")
+    return path
+
+
+DIGEST_BYTES = 16
+BYTE_FALLBACK = re.compile(r"<0x[0-9A-F]{2}>")
+ENCODING_PARTS = ("normalizer", "pre_tokenizer", "decoder")
+SPACE_MARK = "\u2581"
+"""What stands for a space in the tokens of SentencePiece."""
+
+Lengths = NDArray[np.int64]
+
+
+class HeldOutText:
+    """Tells the held-out text of a shard, whatever tokenizer it is for: its bytes, and a digest of its documents.
+
+    The digest is the sum of those of the documents, or of a large one's parts: the same in any order and any number of shards.
+    """
+
+    def __init__(self, lengths: Lengths) -> None:
+        self._lengths = lengths
+        self.digest = add_digests([])
+        self.text_bytes = 0
+        self.token_bytes = 0
+
+    def add(self, text: bytes, ids: NDArray[np.uint32]) -> None:
+        """Take in a document and its token ids, of shape [tokens], without the end of the document."""
+        self.text_bytes += len(text)
+        self.token_bytes += int(self._lengths[ids].sum())
+        self.digest = add_digests([self.digest, hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()])
+
+
+def add_digests(digests: Iterable[str]) -> str:
+    """The digest of all documents, from those of each or of groups of them: their sum."""
+    return f"{sum(int(each, 16) for each in digests) % 256**DIGEST_BYTES:0{2 * DIGEST_BYTES}x}"
+
+
+@lru_cache(maxsize=8)
+def byte_lengths(tokenizer: str) -> Lengths:
+    """The bytes of text that each token id stands for, of shape [largest id + 1]; none for special and unknown tokens.
+
+    `tokenizer` is the content of its tokenizer.json.
+    """
+    description: dict[str, Any] = json.loads(tokenizer)
+    ids = vocabulary(tokenizer)
+    added = {token["id"]: token for token in description.get("added_tokens", [])}
+    model = description["model"]
+    of_bytes = is_byte_level(description)
+    unknown = model.get("unk_token")
+    lengths = np.zeros(max(ids.values()) + 1, dtype=np.int64)
+    for token, number in ids.items():
+        if number in added:
+            lengths[number] = 0 if added[number]["special"] else len(token.encode())
+        elif token != unknown and number != model.get("unk_id"):
+            lengths[number] = len(token) if of_bytes else _estimate(token, model)
+    return lengths
+
+
+def is_byte_level(description: dict[str, Any]) -> bool:
+    """Whether each character of a tokenizer's tokens stands for a byte."""
+    return "ByteLevel" in {kind for part in ENCODING_PARTS for kind in _types(description.get(part))}
+
+
+def _estimate(token: str, model: dict[str, Any]) -> int:
+    if BYTE_FALLBACK.fullmatch(token):
+        return 1
+    prefix = model.get("continuing_subword_prefix") or ""
+    return len(token.removeprefix(prefix).replace(SPACE_MARK, " ").encode())
+
+
+def _types(part: dict[str, Any] | None) -> Iterator[str]:
+    """The types of a part of a tokenizer's description, and of the parts that it is a sequence of."""
+    if part is not None:
+        yield part["type"]
+        for each in (*part.get("normalizers", ()), *part.get("pretokenizers", ()), *part.get("decoders", ())):
+            yield from _types(each)
+
+
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+"""Bytes that byte-level tokenizers write as the characters of these numbers; the others are characters from 256 on."""
+
+BYTES = {chr(byte): byte for byte in PRINTABLE} | {
+    chr(256 + number): byte for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
+}
+
+LENGTHS = ((0xF0, 4), (0xE0, 3), (0xC0, 2), (0x80, 0), (0, 1))
+"""The bytes of a character in UTF-8, by the least byte that it begins with; 0 for bytes inside one."""
+
+UNNAMED = ("Cn", "Co", "Cs")
+"""The categories of numbers that are no character of Unicode."""
+
+
+def bytes_of(token: str) -> bytes:
+    """The bytes that a token of a byte-level tokenizer stands for."""
+    return bytes(BYTES[character] for character in token)
+
+
+def continues_word(text: bytes) -> bool:
+    """Whether a text begins with a letter, a digit, or a mark at one, or inside a character.
+
+    Ideographs are words by themselves, as BERT takes them. If a character's end is in the next token, what most characters are
+    that begin like it decides.
+    """
+    if not text:
+        return False
+    length = next(length for least, length in LENGTHS if text[0] >= least)
+    begin = text[:length]
+    return length == 0 or (_continues(begin.decode(errors="replace")) if len(begin) == length else begin in _begun())
+
+
+def _continues(character: str) -> bool:
+    is_of_word = character.isalnum() or unicodedata.category(character)[0] == "M"
+    return is_of_word and "IDEOGRAPH" not in unicodedata.name(character, "")
+
+
+@cache
+def _begun() -> frozenset[bytes]:
+    """The beginnings of characters' bytes of which most continue a word."""
+    votes: Counter[bytes] = Counter()
+    for character in map(chr, range(0x80, sys.maxunicode + 1)):
+        if unicodedata.category(character) not in UNNAMED:
+            whole = character.encode()
+            votes.update({whole[:end]: 1 if _continues(character) else -1 for end in range(1, len(whole))})
+    return frozenset(begin for begin, vote in votes.items() if vote > 0)
+
+
+USUAL = ("[MASK]", "<mask>")
+
+
+class MaskTokens(NamedTuple):
+    """The id of the mask token; of each id whether it is special, and whether it continues the word before it; ordinary ids."""
+
+    mask_id: int
+    special: NDArray[np.bool_]
+    continues: NDArray[np.bool_]
+    ordinary: NDArray[np.int64]
+
+
+@lru_cache(maxsize=8)
+def mask_tokens(tokenizer: TokenizerInfo, named: str | None) -> MaskTokens:
+    """Of a tokenizer, whose mask token may be named. Raises `TokenizerError` if it has none."""
+    description: dict[str, Any] = json.loads(tokenizer.json)
+    special_ids = {token["id"] for token in description.get("added_tokens", []) if token["special"]}
+    vocab = vocabulary(tokenizer.json)
+    mask_id = next((vocab[name] for name in ([named] if named else USUAL) if name in vocab), None)
+    if mask_id is None or mask_id not in special_ids:
+        names = sorted(token for token, number in vocab.items() if number in special_ids)
+        found = f"has no special token {named!r}" if named else f"has none of the mask tokens {' and '.join(USUAL)}"
+        raise TokenizerError(
+            f"a masked model needs a mask token, but the tokenizer {found}; its special tokens are "
+            f"{', '.join(names) or 'none'}: set training.masking.mask_token to one of them that stands for nothing else, take "
+            "another tokenizer, or train one with data.tokenizer.mask_token"
+        )
+    special, continues = np.zeros(tokenizer.vocab_size, dtype=np.bool_), np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+    special[list(special_ids)] = True
+    rule = _rule(description, vocab)
+    for token, number in vocab.items():
+        continues[number] = rule(token)
+    known = np.zeros(tokenizer.vocab_size, dtype=np.bool_)
+    known[list(vocab.values())] = True
+    return MaskTokens(mask_id, special, continues & ~special, np.flatnonzero(known & ~special))
+
+
+def _rule(description: dict[str, Any], vocab: Collection[str]) -> Callable[[str], bool]:
+    """By what a tokenizer's tokens tell whether they continue the word before them."""
+    if prefix := description["model"].get("continuing_subword_prefix"):
+        return lambda token: token.startswith(prefix)
+    if any(token.startswith(SPACE_MARK) for token in vocab):
+        return lambda token: not token.startswith(SPACE_MARK)
+    as_text = {token["content"] for token in description.get("added_tokens", [])}
+    written = bytes_of if is_byte_level(description) else str.encode
+    return lambda token: continues_word(token.encode() if token in as_text else written(token))

@@ -1,0 +1,172 @@
+"""The folder of an adapter: its weights and settings as `peft` names them, and which model they are beside.
+
+adapter_model.safetensors    the trained matrices, and a classifier's head
+adapter_config.json          rank, alpha and targets; and the base model's name
+base_model.json              the base model's name, where it was found, its place, and the digests of its files
+config.json                  the configuration of the base model with the adapter's head
+
+The weights of a pretrained folder, looked at by the headers of its safetensors files, which are not read whole.
+"""
+
+import json
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from trainer.common.errors import ArtifactError, ConfigError, in_one_line, reason_of
+from trainer.models.tensor_files import MODEL, Tensor, find_gap, find_parts, of_optimizer, read_file_header
+from trainer.store.names import plain_name
+
+ADAPTER_WEIGHTS, SETTINGS, BASE = "adapter_model.safetensors", "adapter_config.json", "base_model.json"
+
+PREFIX = "base_model.model."
+"""What `peft` puts before the names of an adapter's tensors."""
+
+DECIDE = ("config.json", "*.safetensors")
+"""Files that decide what a base model computes, of those that lie beside it."""
+
+
+class Base(BaseModel):
+    """The model that an adapter is beside: its name as the job has it, its key if it is in the store, its files' SHA-256.
+
+    `path` is where a folder lay: the name may be a relative one, and another command starts in another folder.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    origin: Literal["store", "folder", "hub"]
+    key: str | None
+    files: dict[str, str]
+    path: str | None = None
+
+
+def base_of(name: str, origin: Literal["store", "folder", "hub"], key: str | None, files: Mapping[str, str]) -> Base:
+    """A base model with the digests of those of its files that count."""
+    decide = [file for file in sorted(files) if any(fnmatch(file, pattern) for pattern in DECIDE) and not of_optimizer(file)]
+    kept = {file: files[file] for file in decide}
+    return Base(name=name, origin=origin, key=key, files=kept, path=str(Path(name).absolute()) if origin == "folder" else None)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter, and not a model."""
+    return (folder / SETTINGS).is_file()
+
+
+def read_base(folder: Path) -> Base | None:
+    """The base model that an adapter's folder names; None if it was not made here. Raises `ArtifactError` if it is damaged."""
+    try:
+        return Base.model_validate_json((folder / BASE).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        raise ArtifactError(f"{folder / BASE} is damaged: {in_one_line(error)}") from error
+    except OSError as error:
+        raise ArtifactError(f"{folder / BASE} cannot be read: {reason_of(error)}") from error
+
+
+def require_base(folder: Path, found: Base) -> None:
+    """Raise `ArtifactError` unless an adapter's folder was trained beside this base model."""
+    wanted = read_base(folder)
+    if wanted is None:
+        raise ArtifactError(f"{folder} holds an adapter, but no {BASE} that names its base model; take another checkpoint")
+    if wanted.files == found.files:
+        return
+    told = "; ".join(
+        f"{file}: expected {wanted.files.get(file, 'none')[:16]}, found {found.files.get(file, 'none')[:16]}"
+        for file in sorted({*wanted.files, *found.files})
+        if wanted.files.get(file) != found.files.get(file)
+    )
+    raise ArtifactError(
+        f"{folder} holds an adapter of {wanted.name!r}, and {found.name!r} is another model now ({told}); put the former files "
+        "back, or train anew under another name for `run`"
+    )
+
+
+def tensor_of(parameter: str) -> str:
+    """The name of a parameter's tensor in an adapter's file, without the prefix; that of any other parameter as it is."""
+    return parameter.replace(".modules_to_save.default.", ".").replace(".default.", ".")
+
+
+def describe_settings(settings: Mapping[str, object]) -> str:
+    """adapter_config.json: the same bytes for the same settings, as `peft` keeps names in sets."""
+    plain = {name: sorted(value) if isinstance(value, set | frozenset) else value for name, value in settings.items()}
+    return json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n"
+
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""What a pretrained folder keeps its weights in; nothing that would have to be unpickled."""
+
+CONVERT = (
+    "convert it where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes model.safetensors, "
+    "and the tokenizer's files go beside it"
+)
+
+
+def check_weights(name: str) -> None:
+    """Raise `ConfigError` if a local folder holds no weights, or files of them are missing, cut short or damaged."""
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    if is_adapter(folder):
+        raise ConfigError(
+            f"model {name!r} is an adapter, without the weights that it was trained beside: begin with a run whose "
+            "model.lora.publish is merged, or merge it (peft: merge_and_unload, then save_pretrained) and name that folder"
+        )
+    if parts := find_parts(folder, MODEL):  # first: a whole model beside them is of a save that they have replaced
+        if gap := find_gap([tensor for part in parts for tensor in _check_file(name, part.name).items()]):
+            raise ConfigError(
+                f"model {name!r}: {', '.join(part.name for part in parts)} {gap}; a part is missing, or another's"
+            )
+    elif (folder / WEIGHTS).is_file():
+        _check_file(name, WEIGHTS)
+    elif (folder / INDEX).is_file():
+        for file, tensors in _read_index(name).items():
+            found = _check_file(name, file)
+            if lacking := [tensor for tensor in tensors if tensor not in found]:
+                raise ConfigError(f"pretrained model {name!r}: {file} has no {lacking[0]!r}, which {INDEX} says it holds")
+    else:
+        old = sorted(path.name for path in folder.glob("*.bin"))
+        raise ConfigError(
+            f"pretrained model {name!r} has no weights: expected {WEIGHTS} or {INDEX} beside its config.json"
+            + (f". {old[0]} is pickled and is not loaded; {CONVERT}" if old else "")
+        )
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of a local folder that hold its weights; none if it has none."""
+    if parts := find_parts(folder, MODEL):
+        return parts
+    if (folder / INDEX).is_file() and not (folder / WEIGHTS).is_file():
+        return [folder / file for file in _read_index(str(folder))]
+    return [folder / WEIGHTS] if (folder / WEIGHTS).is_file() else []
+
+
+def _check_file(name: str, file: str) -> dict[str, Tensor]:
+    """The tensors of one file. Raises `ConfigError` if it is missing, cut short or damaged."""
+    try:
+        return read_file_header(Path(name, file))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"pretrained model {name!r}: {file} is missing or damaged ({error}); copy or download it again"
+        ) from error
+
+
+def _read_index(name: str) -> dict[str, list[str]]:
+    """The names of the tensors that each file of a sharded model holds, by file. Raises `ConfigError`."""
+    try:
+        placed = json.loads(Path(name, INDEX).read_text(encoding="utf-8"))["weight_map"]
+        files: dict[str, list[str]] = {}
+        for tensor, file in placed.items():
+            if not plain_name(str(file)).endswith(".safetensors"):
+                raise ValueError(f"{file!r} is no safetensors file")
+            files.setdefault(file, []).append(tensor)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"pretrained model {name!r}: {INDEX} is damaged ({type(error).__name__}: {error}); copy or download it again"
+        ) from error
+    return files
