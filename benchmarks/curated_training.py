@@ -18,7 +18,7 @@ from benchmarks.measure import run_timed, say, spread
 from trainer.common.progress import silent
 from trainer.config.files import load_job, override
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.shards import is_held_out
+from trainer.data.shards import is_held_out
 from trainer.pipelines.preparing import prepare
 from trainer.records.named_steps import here
 from trainer.records.sealed import require_sealed

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trainer.order.permutation import stable_key
+from trainer.data.order import stable_key
 from trainer.sample_corpora import all_docstrings, standard_modules
 
 SENTENCE = re.compile(r"[A-Z][\w,;' -]{24,72}\.")

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.pieces import Piece
-from trainer.corpus.shard_workers import Workers
 from trainer.curation.arrays import write_arrays
 from trainer.curation.deciding import Deciding
 from trainer.curation.keys import KEYS, Signature
@@ -27,6 +25,8 @@ from trainer.curation.numbering import Numbered, Numbering
 from trainer.curation.plan import NEAR, Plan
 from trainer.curation.slices import start_pass
 from trainer.curation.texts import starts_of
+from trainer.data.pieces import Piece
+from trainer.data.shard_building import Workers
 from trainer.store.storage import Store
 
 WORKERS = 2

@@ -21,7 +21,7 @@ from tests.faults import faulty
 from tests.s3 import BUCKET, S3Server, s3_server
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.shard_files import ShardFiles
+from trainer.data.shard_files import ShardFiles
 from trainer.pipelines.preparing import prepare
 from trainer.records.named_steps import here
 from trainer.store.checked_files import write_sums

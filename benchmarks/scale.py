@@ -15,11 +15,10 @@ import psutil
 
 from benchmarks.measure import say
 from trainer.config.training import TrainingConfig
-from trainer.corpus.shards import ENDINGS, KIND, TRAIN, VALIDATION, open_shards, record_file, shard_file
-from trainer.corpus.windows import Windows
-from trainer.order.corpus_order import CorpusOrder
-from trainer.order.mixing import DataOrder
-from trainer.order.plan import make_plan
+from trainer.data.order import CorpusOrder, DataOrder
+from trainer.data.shard_files import Windows
+from trainer.data.shards import ENDINGS, KIND, TRAIN, VALIDATION, open_shards, record_file, shard_file
+from trainer.data.step_plan import make_plan
 from trainer.records.plans import StepPlan
 from trainer.store.checked_files import SUM_BYTES, count_blocks, digest_stream
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, make_manifest, read_manifest, write_manifest

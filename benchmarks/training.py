@@ -19,13 +19,12 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say, spread
 from trainer.common.progress import Bar, silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.dataset import Dataset, batches_from, open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
-from trainer.order.batches import batches_from
-from trainer.order.dataset import Dataset, open_dataset, read_batch
-from trainer.order.plan import make_plan
 from trainer.pipelines.preparing import prepare
 from trainer.records.named_steps import here
 from trainer.store.storage import Store

@@ -39,9 +39,8 @@ def _foretell_training(job: Any) -> Foretold:
 
 
 def _foretell_preparation(job: PrepareJob) -> Foretold:
-    from trainer.corpus.look import look_at_text
-    from trainer.corpus.sources import find_sources
-    from trainer.corpus.unpacked import unpacked_bytes
+    from trainer.data.raw_files import unpacked_bytes
+    from trainer.data.sources import find_sources, look_at_text
 
     lines, corpora = [], []
     for corpus in job.data.corpora:

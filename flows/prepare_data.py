@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.pipelines.preparing import prepare
 
 

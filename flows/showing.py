@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.predicting import PredictJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.evaluation.predicted import describe
 from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation, RunEvaluation, Sample
 from trainer.records.results import Outcome, PredictedTexts

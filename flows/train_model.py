@@ -13,7 +13,7 @@ from tasks.training import train
 from trainer.common.errors import ArtifactError
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import REPAIR, ArtifactRef, require_intact
 from trainer.store.storage import Store

@@ -8,8 +8,8 @@ from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import as_result, run_step
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import read_decisions
 from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
+from trainer.data.decisions import read_decisions
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -7,7 +7,7 @@ from tasks.patience import patient
 from tasks.showing import worth_retrying
 from tasks.tokenization import as_result, run_step, show_skipped
 from trainer.config.chat import TunedJob
-from trainer.labelled.encoded import encoded_details
+from trainer.data.labelled.encoded import encoded_details
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

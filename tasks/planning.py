@@ -13,9 +13,9 @@ from trainer.common.formats import plural
 from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.labelled.encoded import encoded_details
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import kind_of, tuning_of
-from trainer.labelled.encoded import encoded_details
 from trainer.records.plans import Plan, RunPlan, StepPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.store.manifest import ArtifactRef

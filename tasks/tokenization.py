@@ -13,7 +13,7 @@ from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

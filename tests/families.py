@@ -19,11 +19,11 @@ from tests.tiny_models import tiny_config
 from trainer.common.errors import ConfigError
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
+from trainer.data.dataset import Batch
 from trainer.models.causal import build_model, count_parameters, load_model, resolve_config
 from trainer.models.losses import next_tokens, token_losses
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import tried_objective
-from trainer.order.batches import Batch
 from trainer.store.manifest import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store

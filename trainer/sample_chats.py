@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from trainer.order.permutation import stable_key
+from trainer.data.order import stable_key
 from trainer.sample_corpora import write
 from trainer.sample_pairs import Function, documented_functions
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.order.permutation import stable_key
+from trainer.data.order import stable_key
 from trainer.sample_corpora import standard_modules, write
 
 MAX_LINES = 12

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from trainer.order.permutation import stable_key
+from trainer.data.order import stable_key
 from trainer.sample_corpora import write
 from trainer.sample_pairs import Function, documented_functions
 

@@ -27,13 +27,13 @@ from tests.processes import free_port, start_module
 from tests.stops import heeds
 from tests.support import ROOT, only_run, small_values, write_config
 from tests.trainer.chats import chat_model
-from trainer.chat.encoder import load_chat_encoder
-from trainer.chat.messages import Message
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.formats import show_json
 from trainer.comparison.listing import RunLine
 from trainer.config.files import explain, load_job, parse_yaml, read_values
-from trainer.order.plan import make_finetune_plan
+from trainer.data.chat.encoder import load_chat_encoder
+from trainer.data.chat.messages import Message
+from trainer.data.step_plan import make_finetune_plan
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 

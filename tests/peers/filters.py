@@ -12,13 +12,13 @@ import numpy as np
 
 from tests.support import ROOT
 from trainer.config.curation import C4Rule, QualityRule, RepetitionRule, Rule
-from trainer.corpus.readers import Document
-from trainer.corpus.shards import batches
 from trainer.curation.c4 import c4
 from trainer.curation.measures import Batch
 from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS
 from trainer.curation.rules import Test, tests_of
 from trainer.curation.texts import Texts
+from trainer.data.readers import Document
+from trainer.data.shards import batches
 
 RULES: dict[str, Rule] = {
     kind: schema(kind=kind)  # type: ignore[call-arg]

@@ -8,7 +8,7 @@ from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime, small_job
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.training import train
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import load_tokenizer

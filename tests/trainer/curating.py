@@ -12,7 +12,7 @@ from tests.trainer.raw_files import sources
 from trainer.common.errors import PipelineError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import open_decisions, read_decisions
+from trainer.data.decisions import open_decisions, read_decisions
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -19,9 +19,9 @@ from tests.trainer.raw_files import docstrings, one_line
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.labelled.data import open_labelled
-from trainer.labelled.encoded import EncodedSet, open_encoded
-from trainer.labelled.sources import find_labelled
+from trainer.data.labelled.encoded import EncodedSet, open_encoded
+from trainer.data.labelled.examples import open_labelled
+from trainer.data.labelled.sources import find_labelled
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 

@@ -19,9 +19,9 @@ import zstandard
 
 from trainer.common.errors import RecordError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import read_documents
-from trainer.corpus.sources import find_pieces
+from trainer.data.pieces import Piece
+from trainer.data.readers import read_documents
+from trainer.data.sources import find_pieces
 from trainer.sample_corpora import all_docstrings
 from trainer.store.storage import Store
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tests.trainer.raw_files import WHOLE, pieces_of
-from trainer.corpus.engines import ENGINES
-from trainer.corpus.shard_building import Recipe, ShardWork, shard_documents
-from trainer.corpus.shard_files import ShardFiles
-from trainer.corpus.shards import ShardRecord, build_shard
+from trainer.data.encoders import ENGINES
+from trainer.data.shard_building import Recipe, ShardWork, shard_documents
+from trainer.data.shard_files import ShardFiles
+from trainer.data.shards import ShardRecord, build_shard
 from trainer.models.tokenizer import TokenizerInfo
 
 Ids = list[int]

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.support import NO_DROPOUT, SMALL_MODEL, small_job
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.shards import TRAIN, VALIDATION, open_shards, shard_file
+from trainer.data.shards import TRAIN, VALIDATION, open_shards, shard_file
 from trainer.store.storage import Store
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 
-from trainer.chat.messages import read_conversation
+from trainer.data.chat.messages import read_conversation
 from trainer.sample_chats import chats_of, parameters_of, signature_of, split_of
 from trainer.sample_pairs import Function, documented_functions
 

@@ -10,7 +10,7 @@ from tests.support import ROOT
 from tests.trainer.curating import Here, decide
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.decisions import open_decisions, read_decisions
+from trainer.data.decisions import open_decisions, read_decisions
 from trainer.sample_corpora import main
 from trainer.store.storage import Store
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from trainer.common.formats import NOTHING, count, size
 from trainer.comparison.runs import ComparedRun
-from trainer.corpus.decisions import decisions_behind
+from trainer.data.decisions import decisions_behind
 from trainer.records.fields import all_same
 from trainer.report.account import Block
 from trainer.report.tables import Table

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import NOTHING, count, plural
 from trainer.comparison.runs import ComparedRun
-from trainer.corpus.decisions import decisions_behind
-from trainer.corpus.preparation import SOURCES
-from trainer.labelled.encoded import ENDING
-from trainer.labelled.sources import TEST
+from trainer.data.decisions import decisions_behind
+from trainer.data.labelled.encoded import ENDING
+from trainer.data.labelled.sources import TEST
+from trainer.data.tokenization import SOURCES
 from trainer.records.basis import without_test
 from trainer.records.fields import all_same, printable
 from trainer.records.sealed import read_listed

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.comparison.listing import state_of
-from trainer.corpus.decisions import decisions_behind
+from trainer.data.decisions import decisions_behind
 from trainer.records.kinds import RunKind, run_kind
 from trainer.records.names import find_run_name, tell_runs_like
 from trainer.records.sealed import read_listed, read_pointer, read_sealed

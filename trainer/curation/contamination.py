@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
 from trainer.config.curation import DecontaminateConfig, TransformConfig
-from trainer.corpus.decisions import transform_options
-from trainer.corpus.shards import batches, text_bytes
-from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, write_arrays
 from trainer.curation.characters import UNICODE, Hashes
 from trainer.curation.evaluation_sets import EvaluationSet, read_examples
@@ -22,6 +19,9 @@ from trainer.curation.examples import ExampleFile, example_numbers, examples_key
 from trainer.curation.matching import MATCHING, matching, matching_words
 from trainer.curation.overlaps import Overlap
 from trainer.curation.texts import Texts, shingles_of, starts_of
+from trainer.data.decisions import transform_options
+from trainer.data.shards import batches, text_bytes
+from trainer.data.sources import named_reading, reading_options
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
 

@@ -6,15 +6,15 @@ from trainer.common.formats import size
 from trainer.common.process import usable_cores
 from trainer.common.progress import Progress
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.carrying import carrier_of
-from trainer.corpus.decisions import KIND, read_pieces
-from trainer.corpus.shard_workers import Workers
-from trainer.corpus.sources import PIECE_BYTES, forgetting_changed
 from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
 from trainer.curation.plan import Plan, make_plan
 from trainer.curation.publishing import publish_decided
 from trainer.curation.showing import Decided
+from trainer.data.decisions import KIND, read_pieces
+from trainer.data.shard_building import Workers
+from trainer.data.sources import PIECE_BYTES, forgetting_changed
+from trainer.data.tokenization import carrier_of
 from trainer.records.basis import by_file
 from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step
 from trainer.store.manifest import Manifest

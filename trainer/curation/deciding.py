@@ -13,8 +13,6 @@ from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.carrying import carried
-from trainer.corpus.pieces import Piece, is_cut_within_documents
 from trainer.curation.contamination import find_overlap
 from trainer.curation.duplicates import Compared, Duplicates, Sharing, copies, find_sharing, is_found, read_sharing
 from trainer.curation.keys import Digest, Signature
@@ -28,6 +26,8 @@ from trainer.curation.rules import columns_of, of_corpus
 from trainer.curation.scores import require_numbers
 from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
 from trainer.curation.text_measures import Size
+from trainer.data.pieces import Piece, is_cut_within_documents
+from trainer.data.tokenization import carried
 from trainer.engines.executors import Carrier
 from trainer.store.storage import Store
 

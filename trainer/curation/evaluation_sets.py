@@ -10,24 +10,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from trainer.chat.messages import MESSAGES
-from trainer.chat.records import read_records
 from trainer.common.errors import ChangedFile, ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig, ChatJob
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.corpus.curated import transformed
-from trainer.corpus.pieces import Piece
-from trainer.corpus.raw_bytes import RawFile
-from trainer.corpus.readers import Document, read_documents, refuse
-from trainer.corpus.sources import find_pieces
 from trainer.curation.task_texts import of_task
-from trainer.labelled.rows import Part
-from trainer.labelled.scan import bad_records
-from trainer.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
-from trainer.labelled.texts import read_texts
+from trainer.data.chat.messages import MESSAGES, read_records
+from trainer.data.decisions import transformed
+from trainer.data.labelled.examples import read_texts
+from trainer.data.labelled.rows import Part
+from trainer.data.labelled.scan import bad_records
+from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, fetch_part
+from trainer.data.pieces import Piece
+from trainer.data.raw_bytes import RawFile
+from trainer.data.readers import Document, read_documents, refuse
+from trainer.data.sources import find_pieces
 from trainer.records.kinds import CHAT, task_of
 from trainer.store.storage import Store
 

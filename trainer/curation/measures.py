@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.corpus.readers import Document
 from trainer.curation.characters import UNICODE
 from trainer.curation.matching import matching
 from trainer.curation.texts import Texts
+from trainer.data.readers import Document
 from trainer.store.manifest import fingerprint
 
 Rows = dict[str, NDArray[Any]]

@@ -22,15 +22,14 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
-from trainer.corpus.curated import read_curated
-from trainer.corpus.decisions import transform_options
-from trainer.corpus.pieces import Piece, dealt
-from trainer.corpus.readers import Document
-from trainer.corpus.shards import batches, text_bytes
-from trainer.corpus.sources import named_reading, reading_options
 from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
 from trainer.curation.places import PlaceError
+from trainer.data.decisions import read_curated, transform_options
+from trainer.data.pieces import Piece, dealt
+from trainer.data.readers import Document
+from trainer.data.shards import batches, text_bytes
+from trainer.data.sources import named_reading, reading_options
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

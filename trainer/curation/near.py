@@ -20,9 +20,6 @@ from numpy.typing import NDArray
 from trainer.common.progress import Bar
 from trainer.common.stopping import check_stop
 from trainer.config.curation import NearConfig
-from trainer.corpus.curated import read_curated
-from trainer.corpus.readers import Document, ignore
-from trainer.corpus.shards import batches, text_bytes
 from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.compiled import compiled
 from trainer.curation.duplicates import Compared, Duplicates, Sharing
@@ -30,6 +27,9 @@ from trainer.curation.measures import composed
 from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS, Unit
 from trainer.curation.numbering import Numbered
 from trainer.curation.texts import Texts, shingles, starts_of
+from trainer.data.decisions import read_curated
+from trainer.data.readers import Document, ignore
+from trainer.data.shards import batches, text_bytes
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

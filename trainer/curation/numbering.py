@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.corpus.pieces import Piece
 from trainer.curation.measures import Measure
 from trainer.curation.measuring import COUNTS, Unit
+from trainer.data.pieces import Piece
 from trainer.store.storage import Store
 
 READERS = 16

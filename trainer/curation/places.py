@@ -5,8 +5,8 @@ from typing import Any
 
 from trainer.common.errors import CorpusError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import ignore, read_documents
+from trainer.data.pieces import Piece
+from trainer.data.readers import ignore, read_documents
 
 
 class PlaceError(CorpusError):

@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import CurationConfig
-from trainer.corpus.decisions import FORMAT, identities, transform_options
-from trainer.corpus.pieces import Piece
-from trainer.corpus.sources import PIECE_BYTES, find_pieces, reading_options
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
 from trainer.curation.keys import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, all_tests
 from trainer.curation.text_measures import Function, Size
+from trainer.data.decisions import FORMAT, identities, transform_options
+from trainer.data.pieces import Piece
+from trainer.data.sources import PIECE_BYTES, find_pieces, reading_options
 from trainer.records.steps import CONTENTS
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.errors import CorpusError
-from trainer.corpus.decisions import PIECES
 from trainer.curation.contamination import describe
 from trainer.curation.deciding import Deciding
 from trainer.curation.duplicates import Duplicates
@@ -16,6 +15,7 @@ from trainer.curation.examples import examples_key, read_examples_of, read_files
 from trainer.curation.frequent import name_frequent
 from trainer.curation.overlaps import read_hashes
 from trainer.curation.plan import EXACT, NEAR
+from trainer.data.decisions import PIECES
 from trainer.records.steps import Step, publish
 from trainer.store.manifest import Manifest
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from trainer.common.errors import CorpusError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.columns import column_names
-from trainer.corpus.pieces import Piece
 from trainer.curation.measuring import Unit
 from trainer.curation.rules import Test
 from trainer.curation.text_measures import Score
+from trainer.data.pieces import Piece
+from trainer.data.sources import column_names
 from trainer.store.storage import Store
 
 

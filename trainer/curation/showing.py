@@ -12,14 +12,13 @@ from trainer.common.errors import ArtifactError, ChangedFile, ConfigError, in_on
 from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
-from trainer.corpus.curated import read_curated
-from trainer.corpus.decisions import KIND, CorpusDecisions, open_decisions, read_decisions
-from trainer.corpus.readers import ignore
 from trainer.curation.measures import Batch, Measure
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR
 from trainer.curation.rules import all_tests, columns_of
 from trainer.curation.sharing import Sharing
 from trainer.curation.telling import decision_warnings
+from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
+from trainer.data.readers import ignore
 from trainer.store.manifest import MANIFEST, Manifest, read_manifest
 from trainer.store.storage import Store
 

@@ -9,7 +9,7 @@
     desk.py          where tasks and workers say how far they are, and ask whether to stop
     groups.py        which workers belong together, and whether a group is gone
 
-Processes of this machine are started where they are needed: those that tokenize by `trainer.corpus.shard_workers`, ranks by
+Processes of this machine are started where they are needed: those that tokenize by `trainer.data.shard_building`, ranks by
 torchrun, which `trainer.child` calls. What is computed is the same, to the last byte: an engine only says where. Ray is loaded
 only by a job whose engine it is.
 """

@@ -7,9 +7,8 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from trainer.chat.encoded import ChatSet, ChatSplit, read_windows
-from trainer.chat.windows import pack_split
 from trainer.config.chat import ChatJob
+from trainer.data.chat.encoded import ChatSet, ChatSplit, pack_split, read_windows
 from trainer.models.losses import next_tokens, token_losses_in_pieces
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded

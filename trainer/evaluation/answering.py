@@ -12,18 +12,17 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from trainer.chat.encoded import ChatSet, ChatSplit, open_chat
-from trainer.chat.messages import MESSAGES
-from trainer.chat.windows import pack_split
 from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import ChatJob
+from trainer.data.chat.encoded import ChatSet, ChatSplit, open_chat, pack_split
+from trainer.data.chat.messages import MESSAGES
+from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.labelled.sources import VALIDATION
 from trainer.evaluation.answer_loss import AnswerLoss, answer_losses
 from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, identify_answers
 from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
-from trainer.labelled.encoded import tokenizer_paths
-from trainer.labelled.sources import VALIDATION
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.loading import load_tokenizer
 from trainer.models.tokenizer import TOKENIZER_FILE

@@ -18,6 +18,10 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
+from trainer.data.labelled.blocks import encode_files
+from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, open_encoded
+from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
+from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
 from trainer.evaluation.class_figures import classify_split
 from trainer.evaluation.measured import (
@@ -39,11 +43,6 @@ from trainer.evaluation.predicting import (
     predict,
 )
 from trainer.evaluation.word_labels import split_lines
-from trainer.labelled.encoded import EncodedSet, open_encoded
-from trainer.labelled.encoded_splits import EncodedSplit
-from trainer.labelled.files import encode_files
-from trainer.labelled.sources import TEST, TRAIN, VALIDATION
-from trainer.labelled.text_encoder import load_text_encoder
 from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from trainer.data.dataset import document_positions, labels_within
+from trainer.data.held_out import HeldOut
 from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
-from trainer.order.documents import document_positions, labels_within
-from trainer.order.held_out import HeldOut
 from trainer.records.evaluations import CorpusScore, Scores
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded

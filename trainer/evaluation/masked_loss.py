@@ -12,12 +12,12 @@ import torch
 from transformers import PreTrainedModel
 
 from trainer.config.training import MaskingConfig
+from trainer.data.dataset import mask_window
+from trainer.data.held_out import HeldOut
+from trainer.data.order import stable_key
 from trainer.models.causal import masked_losses
 from trainer.models.losses import IGNORED
 from trainer.models.tokenizer import MaskTokens
-from trainer.order.held_out import HeldOut
-from trainer.order.masking import mask_window
-from trainer.order.permutation import stable_key
 from trainer.records.evaluations import CorpusScore, Scores
 from trainer.training.runtime import Runtime
 

@@ -8,7 +8,8 @@ from tokenizers import Tokenizer
 from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.shards import ShardSet, open_shards
+from trainer.data.held_out import open_held_out
+from trainer.data.shards import ShardSet, open_shards
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
 from trainer.evaluation.generation import continue_prompts
 from trainer.evaluation.held_out_loss import evaluate
@@ -18,7 +19,6 @@ from trainer.models.causal import check_positions, load_masked, load_model
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
-from trainer.order.held_out import open_held_out
 from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.names import run_at

@@ -11,11 +11,10 @@ from trainer.common.bad_records import BadRecords
 from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import Progress
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.checks import lacks_column
-from trainer.labelled.data import Example
-from trainer.labelled.rows import Part, columns_of, open_table
-from trainer.labelled.scan import Placed, bad_records, id_of, read_values, rows_of, texts_of, watched_rows
-from trainer.labelled.sources import fetch_part
+from trainer.data.labelled.examples import Example, lacks_column
+from trainer.data.labelled.rows import Part, columns_of, open_table
+from trainer.data.labelled.scan import Placed, bad_records, id_of, read_values, rows_of, texts_of, watched_rows
+from trainer.data.labelled.sources import fetch_part
 
 log = logging.getLogger(__name__)
 

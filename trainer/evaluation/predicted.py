@@ -12,8 +12,8 @@ from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural
 from trainer.config.labelled import LabelledDataConfig
 from trainer.config.predicting import PredictJob, as_labelled
-from trainer.labelled.encoding import check_budget, in_data
-from trainer.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.data.labelled.encoding import check_budget, in_data
+from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
 from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
 from trainer.records.names import run_at
 from trainer.records.results import PredictedTexts

@@ -11,8 +11,7 @@ from transformers import PreTrainedModel
 
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob, MeasurementConfig
-from trainer.labelled.encoded import EncodedSet
-from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
+from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
 from trainer.metrics.measures import (
     METRICS,
     Metrics,

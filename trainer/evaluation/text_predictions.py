@@ -18,14 +18,14 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
 from trainer.common.progress import Bar, Progress
 from trainer.config.predicting import PredictJob
+from trainer.data.labelled.blocks import TAGS, encode_block, in_blocks
+from trainer.data.labelled.encoded import EncodedSplit, open_split
+from trainer.data.labelled.sources import TRAIN
+from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.evaluation.new_texts import NewTexts, open_texts
 from trainer.evaluation.predicted import FILE, Wanted, find_predictions, identify_predictions, predictions_step, summarise
 from trainer.evaluation.predicting import applying, label_count, predict
 from trainer.evaluation.word_labels import split_lines
-from trainer.labelled.blocks import TAGS, encode_block, in_blocks
-from trainer.labelled.encoded_splits import EncodedSplit, open_split
-from trainer.labelled.sources import TRAIN
-from trainer.labelled.text_encoder import TextEncoder, load_text_encoder
 from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
 from trainer.models.weights import check_weights
 from trainer.records.results import PredictedTexts

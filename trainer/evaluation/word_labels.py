@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trainer.data.labelled.encoded import EncodedSplit, EncodedWords
 from trainer.evaluation.predicting import prediction_lines, probabilities
-from trainer.labelled.encoded_splits import EncodedSplit, EncodedWords
 
 
 def split_lines(split: EncodedSplit, logits: NDArray[np.float32], classes: list[str] | None, several: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.errors import ArtifactError, PipelineError
 from trainer.common.formats import count
-from trainer.corpus.sources import PIECE_BYTES
+from trainer.data.sources import PIECE_BYTES
 from trainer.foresight.foreseen import Foreseen
 from trainer.records.fields import names_in, tell_changes
 from trainer.records.steps import CONTENTS, Sources, Step

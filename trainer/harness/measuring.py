@@ -13,12 +13,12 @@ from lm_eval import evaluator
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM
 
-from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, brief
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.jobs import EvaluateJob
 from trainer.config.task_files import local_tasks
+from trainer.data.chat.template import bound_template
 from trainer.harness.loading import load_tasks
 from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
 from trainer.harness.tasks import identify, name_of, questions_of

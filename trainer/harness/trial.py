@@ -12,9 +12,9 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from transformers import PretrainedConfig
 
-from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, brief
 from trainer.config.evaluation import PREFIX, HarnessConfig
+from trainer.data.chat.template import bound_template
 from trainer.harness.loading import NAMED, load_tasks
 from trainer.harness.measuring import figures_of
 from trainer.harness.warned import hearing

@@ -62,7 +62,7 @@ def harness(job: ChatJob, run_key: str) -> EvaluateJob | None:
 
 
 def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
-    from trainer.chat.windows import plan_chat
+    from trainer.data.chat.encoded import plan_chat
 
     planned, found = plan_chat(job, data.key, ranks)
     return planned, f"windows of {found.details['context']} tokens, {planned.fill:.1%} full"

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
+from trainer.data.labelled.encoding import describe_columns
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
-from trainer.labelled.encoding import describe_columns
 from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
@@ -59,8 +59,8 @@ def foresee_evaluation(store: Store, job: FinetuneJob, data: ArtifactRef, run_ke
 
 
 def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan, str]:
-    from trainer.labelled.encoded import encoded_details, split_sizes
-    from trainer.order.plan import make_finetune_plan
+    from trainer.data.labelled.encoded import encoded_details, split_sizes
+    from trainer.data.step_plan import make_finetune_plan
 
     details = encoded_details(Store(job.store), data.key)
     return make_finetune_plan(job.training, split_sizes(details), ranks), describe_columns(details)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob, PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.evaluation.requests import measurement, measurement_alike
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
@@ -41,7 +41,7 @@ def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int
 
 
 def plan(job: PipelineJob, data: PreparedData, ranks: int) -> tuple[StepPlan, str]:
-    from trainer.order.plan import plan_run
+    from trainer.data.step_plan import plan_run
 
     planned = plan_run(Store(job.store), data, job.training, ranks)
     return planned, f"{planned.windows:,} windows of {job.training.context} tokens"

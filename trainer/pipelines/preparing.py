@@ -3,8 +3,8 @@
 from typing import Any
 
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import corpora_left
-from trainer.corpus.preparation import PreparedData
+from trainer.data.decisions import corpora_left
+from trainer.data.tokenization import PreparedData
 from trainer.records.named_steps import Do, look_for
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store

@@ -1,17 +1,16 @@
 """The look at an instruction-tuning job before long work starts: store, devices, model, template, conversations."""
 
-from trainer.chat.data import read_encoded
-from trainer.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.chat.encoding import count_conversations, empty_counts, tell
-from trainer.chat.records import Counts
-from trainer.chat.windows import plan_chat
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.chat import CHAT_FIGURES, ChatJob
-from trainer.labelled.encoded import split_sizes
-from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
-from trainer.labelled.sources import TRAIN, find_labelled
+from trainer.data.chat.encoded import plan_chat
+from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder, read_encoded
+from trainer.data.chat.encoding import count_conversations, empty_counts, tell
+from trainer.data.chat.messages import Counts
+from trainer.data.labelled.encoded import split_sizes
+from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
+from trainer.data.labelled.sources import TRAIN, find_labelled
 from trainer.models.answering import check_fits
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.loading import load_config

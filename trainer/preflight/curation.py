@@ -9,11 +9,6 @@ from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
-from trainer.corpus.curated import read_curated
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import Document, ignore
-from trainer.corpus.shards import batches, text_bytes
-from trainer.corpus.tokenizer_making import spread
 from trainer.curation.contamination import look_for
 from trainer.curation.frequent import name_frequent
 from trainer.curation.matching import matching_words
@@ -23,6 +18,11 @@ from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
 from trainer.curation.rules import Test, columns_of, of_corpus
 from trainer.curation.telling import tell_frequent
+from trainer.data.decisions import read_curated
+from trainer.data.pieces import Piece
+from trainer.data.readers import Document, ignore
+from trainer.data.shards import batches, text_bytes
+from trainer.data.tokenizer_training import spread
 from trainer.records.results import CurationPreview, RuleShare
 from trainer.store.storage import Store
 

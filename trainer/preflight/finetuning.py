@@ -7,15 +7,15 @@ from transformers import PretrainedConfig
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.labelled import FinetuneJob
+from trainer.data.labelled.encoded import encoded_details, split_sizes
+from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.look import look_at_labelled
+from trainer.data.labelled.sources import TRAIN
+from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.step_plan import make_finetune_plan
 from trainer.evaluation.predicting import check_best_by, metric_names
-from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoded import encoded_details, split_sizes
-from trainer.labelled.look import look_at_labelled
-from trainer.labelled.sources import TRAIN
-from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.causal import count_adapted, count_units
 from trainer.models.classifiers import classifier_config, kind_of
-from trainer.order.plan import make_finetune_plan
 from trainer.preflight.memory import WEIGHT_BYTES, Memory, estimate_memory, guess_activations, library_bytes
 from trainer.preflight.tuning import Known, Size, conclude, look_at_start, recorded_lengths
 from trainer.records.named_steps import look_for

@@ -11,8 +11,8 @@ from trainer.common.errors import DeviceError
 from trainer.common.formats import plural, size
 from trainer.config.engines import RayEngine
 from trainer.config.training import OptimizationConfig, TrainingConfig
+from trainer.data.step_plan import divide_batch
 from trainer.models.causal import Units
-from trainer.order.plan import divide_batch
 from trainer.runs.run import TrainingJob
 from trainer.training.consolidating import FILE_BYTES
 from trainer.training.runtime import count_gpus

@@ -8,12 +8,11 @@ from trainer.common.errors import ConfigError
 from trainer.common.formats import count, plural
 from trainer.common.progress import Progress
 from trainer.config.predicting import PredictJob
+from trainer.data.labelled.look import HEAD_ROWS, WHOLE_BYTES, measure_lengths, stored_bytes
+from trainer.data.labelled.sources import TRAIN
+from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.evaluation.new_texts import open_texts
 from trainer.evaluation.predicted import Wanted
-from trainer.labelled.lengths import measure_lengths
-from trainer.labelled.look import HEAD_ROWS, WHOLE_BYTES, stored_bytes
-from trainer.labelled.sources import TRAIN
-from trainer.labelled.text_encoder import load_text_encoder
 from trainer.models.pretrained import classifies, read_object
 from trainer.models.weights import check_weights
 from trainer.records.evaluations import Result

@@ -15,13 +15,12 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.engines import RayEngine
 from trainer.config.jobs import PipelineJob
 from trainer.config.training import OptimizationConfig, TrainingConfig
-from trainer.corpus.look import look_at_text
-from trainer.corpus.preparation import STARTED, PreparedData, shard_manifests
-from trainer.corpus.raw_files import SourceFile
-from trainer.corpus.shards import BYTES_PER_TOKEN
-from trainer.corpus.sources import find_sources
-from trainer.corpus.tokenizer_making import preview_tokenizer
-from trainer.corpus.unpacked import unpacked_bytes
+from trainer.data.raw_files import SourceFile, unpacked_bytes
+from trainer.data.shards import BYTES_PER_TOKEN
+from trainer.data.sources import find_sources, look_at_text
+from trainer.data.step_plan import check_patience, divide_batch, plan_run
+from trainer.data.tokenization import STARTED, PreparedData, shard_manifests
+from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.models.causal import (
     build_masked,
     build_model,
@@ -33,7 +32,6 @@ from trainer.models.causal import (
 )
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
-from trainer.order.plan import check_patience, divide_batch, plan_run
 from trainer.pipelines.preparing import find_prepared
 from trainer.preflight.cautions import tell_cautions
 from trainer.preflight.disks import require_checkpoint_room, require_room

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from trainer.common.errors import ArtifactError
-from trainer.corpus.raw_files import digest_stretch, unreadable
+from trainer.data.raw_files import digest_stretch, unreadable
 from trainer.models.pretrained import digest_files
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest

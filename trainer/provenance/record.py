@@ -5,11 +5,11 @@
 
 from typing import Any
 
-from trainer.corpus.decisions import KIND as DECISIONS
-from trainer.corpus.decisions import decisions_behind
-from trainer.corpus.preparation import SOURCES
-from trainer.corpus.shards import KIND as SHARDS
-from trainer.labelled.encoded import KIND as ENCODED
+from trainer.data.decisions import KIND as DECISIONS
+from trainer.data.decisions import decisions_behind
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.shards import KIND as SHARDS
+from trainer.data.tokenization import SOURCES
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.sealed import read_listed
 from trainer.runs.facts import RunFacts, Source

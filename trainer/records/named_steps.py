@@ -30,10 +30,10 @@ class Named(NamedTuple):
 
 STEPS = {
     "curate": Named("trainer.curation.curating", "curate", "the decisions"),
-    "tokenizer": Named("trainer.corpus.tokenizer_making", "make_tokenizer", "the tokenizer"),
-    "tokenize": Named("trainer.corpus.preparation", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True),
-    "encode": Named("trainer.labelled.encoding", "encode", "encoded set {job.data.name}"),
-    "encode-chat": Named("trainer.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
+    "tokenizer": Named("trainer.data.tokenizer_training", "make_tokenizer", "the tokenizer"),
+    "tokenize": Named("trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True),
+    "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),
+    "encode-chat": Named("trainer.data.chat.encoding", "encode_conversations", "encoded set {job.data.name}"),
 }
 
 

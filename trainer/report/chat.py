@@ -3,8 +3,8 @@
 from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, plural, short
-from trainer.labelled.encoded import KIND as ENCODED
-from trainer.labelled.sources import TRAIN, VALIDATION
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.labelled.sources import TRAIN, VALIDATION
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import ChatPlan
 from trainer.report.account import Account, Block, Card, Section, Tile

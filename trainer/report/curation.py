@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from trainer.common.formats import count, size
-from trainer.corpus.decisions import KIND as DECISIONS
-from trainer.corpus.decisions import decisions_behind
-from trainer.corpus.shards import KIND as SHARDS
 from trainer.curation.telling import decision_rows, describe_decisions
+from trainer.data.decisions import KIND as DECISIONS
+from trainer.data.decisions import decisions_behind
+from trainer.data.shards import KIND as SHARDS
 from trainer.report.account import Block
 from trainer.report.tables import Table
 from trainer.runs.facts import RunFacts

@@ -4,9 +4,9 @@ from typing import Any
 
 from trainer.common.formats import count, plural, score
 from trainer.config.labelled import BALANCED
-from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoded import KIND as ENCODED
-from trainer.labelled.sources import TEST
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.sources import TEST
 from trainer.metrics.measures import OF_ONE_CLASS, positive_class
 from trainer.metrics.tags import marks_entities
 from trainer.records.evaluations import FinetuneEvaluation, label_figure

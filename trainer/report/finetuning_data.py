@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from trainer.common.formats import count, number, percent, plural, significant
-from trainer.labelled.sources import TEST, TRAIN, VALIDATION
+from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.report.account import Block, Section
 from trainer.report.tables import Pairs, Table
 from trainer.runs.facts import RunFacts

@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.common.formats import count, number, percent, perplexity, plural, short
 from trainer.config.training import masks_documents
-from trainer.corpus.shards import KIND as SHARDS
+from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.basis import BITS_PER_BYTE
 from trainer.records.plans import StepPlan

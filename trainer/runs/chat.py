@@ -1,7 +1,7 @@
 """What decides the outcome of a run on conversations."""
 
 from trainer.config.chat import ChatJob
-from trainer.order.packing import FORMAT as PACKING
+from trainer.data.packing import FORMAT as PACKING
 from trainer.runs.run import Run
 from trainer.runs.tuning import identify_tuning
 from trainer.store.manifest import ArtifactRef

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
-from trainer.corpus.decisions import decisions_behind
+from trainer.data.decisions import decisions_behind
 from trainer.models.tensor_files import read_tensors
 from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf

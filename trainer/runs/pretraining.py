@@ -5,7 +5,7 @@ from typing import Any
 
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.models.pretrained import digest_files
 from trainer.runs.base_model import describe_base
 from trainer.runs.references import SHARDS_OF

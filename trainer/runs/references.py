@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trainer.common.errors import ArtifactError, RunError, StorageError
-from trainer.corpus.decisions import KIND as DECISIONS
-from trainer.corpus.shards import KIND as SHARDS
-from trainer.labelled.encoded import KIND as ENCODED
+from trainer.data.decisions import KIND as DECISIONS
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.shards import KIND as SHARDS
 from trainer.models.tokenizer import KIND as TOKENIZER
 from trainer.records.lease import is_held
 from trainer.records.names import FOLDERS, RUN_PREFIX, run_at

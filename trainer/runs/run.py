@@ -12,9 +12,9 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.models import LoraConfig
 from trainer.config.runs import RunJob
 from trainer.config.training import MuonConfig, TrainingConfig
-from trainer.corpus.preparation import PreparedData
+from trainer.data.packing import FORMAT as PACKING
+from trainer.data.tokenization import PreparedData
 from trainer.models.weights import SETTINGS
-from trainer.order.packing import FORMAT as PACKING
 from trainer.records.fields import tell_changes
 from trainer.records.holds import is_being_removed
 from trainer.records.names import made_at, tell_runs_like

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.labelled import TuningJob
+from trainer.data.order import FORMAT as EPOCH_ORDER
 from trainer.models.pretrained import find_model
-from trainer.order.epoch_order import FORMAT as EPOCH_ORDER
 from trainer.runs.base_model import describe_base
 from trainer.runs.run import Run, lora_identity, make_run
 from trainer.store.manifest import ArtifactRef

@@ -15,7 +15,7 @@ from trainer.common.errors import Preempted
 from trainer.common.progress import Bar
 from trainer.common.stopping import StopRequested, finishing, stop_requested
 from trainer.config.training import OptimizationConfig
-from trainer.order.batches import Batch
+from trainer.data.dataset import Batch
 from trainer.records.plans import Plan
 from trainer.runs.records import ENDED, SCHEDULE
 from trainer.training.checkpoint import Criterion, TrainState

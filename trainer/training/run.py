@@ -12,10 +12,10 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.common.outages import patiently
 from trainer.common.progress import Progress
 from trainer.common.stopping import heeding_stops
+from trainer.data.dataset import batches_from
 from trainer.models.adapters import count_trained, is_adapted, merge, save_model
 from trainer.models.pretrained import find_model
 from trainer.models.weights import is_adapter, require_base
-from trainer.order.batches import batches_from
 from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.named_steps import here

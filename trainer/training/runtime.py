@@ -20,7 +20,7 @@ from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, Firs
 from trainer.common.outages import AT_THE_START, exit_status, patiently
 from trainer.common.process import cores_per_rank, threads_asked_for, usable_cores
 from trainer.common.stopping import StopRequested, stop_requested
-from trainer.order.permutation import stable_key
+from trainer.data.order import stable_key
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store
 from trainer.training.peers import leave_peers, watch_peers

@@ -12,7 +12,7 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
 from trainer.common.errors import ConfigError, brief
 from trainer.config.training import MuonConfig, OptimizationConfig
-from trainer.order.batches import Batch
+from trainer.data.dataset import Batch
 from trainer.training.muon import block_matrices, make_muon
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import clip_gradients, unsynchronised

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 from torch import nn
 from transformers import PreTrainedModel
 
+from trainer.data.dataset import Batch
 from trainer.models.outline import Outline, Rows
 from trainer.models.weights import Base
-from trainer.order.batches import Batch
 from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
 from trainer.runs.run import Run, TrainingData

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
 
-from trainer.corpus.decisions import KIND as DECISIONS
+from trainer.data.decisions import KIND as DECISIONS
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 from trainer.store.stored import Stored

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from trainer.common.errors import RunError
-from trainer.corpus.preparation import STARTED
+from trainer.data.tokenization import STARTED
 from trainer.records.lease import LEASE, Lease
 from trainer.store.manifest import MANIFEST
 from trainer.store.names import BEST, CHECKPOINTS, CONFIG, FINAL, LAST

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from trainer.corpus.preparation import STARTED
+from trainer.data.tokenization import STARTED
 from trainer.records.holds import held
 from trainer.records.lease import LEASE, is_held
 from trainer.records.names import FOLDERS, RUN_PREFIX

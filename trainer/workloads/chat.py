@@ -8,17 +8,16 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from trainer.chat.encoded import open_chat, read_windows
-from trainer.chat.windows import pack_split, plan_windows
 from trainer.config.chat import ChatJob
+from trainer.data.chat.encoded import open_chat, pack_split, plan_windows, read_windows
+from trainer.data.dataset import Batch
+from trainer.data.labelled.sources import TRAIN, VALIDATION
 from trainer.evaluation.answer_loss import answer_losses
-from trainer.labelled.sources import TRAIN, VALIDATION
 from trainer.models.adapters import add_adapter, restore_adapter
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.outline import Outline, Rows
 from trainer.models.pretrained import find_model
 from trainer.models.trial import check_packed, tried_loss
-from trainer.order.batches import Batch
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured

@@ -11,15 +11,14 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from trainer.config.labelled import FinetuneJob
+from trainer.data.dataset import Batch
+from trainer.data.labelled.encoded import EncodedSplit, open_encoded, split_sizes
+from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.words import IGNORED
+from trainer.data.step_plan import make_finetune_plan
 from trainer.evaluation.predicting import make_criterion, score
-from trainer.labelled.class_weights import find_class_weights
-from trainer.labelled.encoded import open_encoded, split_sizes
-from trainer.labelled.encoded_splits import EncodedSplit
-from trainer.labelled.words import IGNORED
 from trainer.models.classifiers import load_classifier, outline_classifier
 from trainer.models.outline import Outline, Rows
-from trainer.order.batches import Batch
-from trainer.order.plan import make_finetune_plan
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured

@@ -10,13 +10,12 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config.training import MaskingConfig
+from trainer.data.dataset import Batch, mask_window, predicted_in
+from trainer.data.order import stable_key
 from trainer.evaluation.masked_loss import evaluate_masked
 from trainer.models.causal import build_masked, load_masked, tried_masked
 from trainer.models.outline import Outline, Rows
 from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens
-from trainer.order.batches import Batch
-from trainer.order.masking import mask_window, predicted_in
-from trainer.order.permutation import stable_key
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
 from trainer.workloads.pretraining import Pretraining

@@ -10,7 +10,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.dataset import Batch, Dataset, open_dataset, read_batch
+from trainer.data.step_plan import plan_run
+from trainer.data.tokenization import PreparedData
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.models.adapters import restore_adapter
 from trainer.models.causal import build_model, check_same_vocabulary, load_model, resolve_config
@@ -20,9 +22,6 @@ from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
 from trainer.models.tokenizer import load_tokenizer, tokenizer_files
 from trainer.models.trial import tried_objective
 from trainer.models.weights import Base
-from trainer.order.batches import Batch
-from trainer.order.dataset import Dataset, open_dataset, read_batch
-from trainer.order.plan import plan_run
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
 from trainer.training.loop import Measured

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
 from trainer.config.labelled import TuningJob
-from trainer.labelled.encoded import tokenizer_paths
+from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.order import EpochOrder
 from trainer.models.pretrained import find_model, identify_base
 from trainer.models.weights import Base
-from trainer.order.epoch_order import EpochOrder
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.store.storage import Store
 from trainer.training.throughput import flops_per_token

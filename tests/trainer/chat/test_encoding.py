@@ -11,11 +11,11 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.trainer.chats import CHATML, END, LLAMA2, MARKED, START, chat_model, chat_tokenizer
 from tests.trainer.small_tokenizers import byte_level_bpe, unigram, word_piece
-from trainer.chat.encoder import ChatEncoder, load_chat_encoder
-from trainer.chat.messages import Message, read_conversation
-from trainer.chat.template import bound_template
 from trainer.common.errors import ConfigError, PipelineError, TokenizerError
 from trainer.config.chat import ChatDataConfig
+from trainer.data.chat.encoder import ChatEncoder, load_chat_encoder
+from trainer.data.chat.messages import Message, read_conversation
+from trainer.data.chat.template import bound_template
 from trainer.models.taken_tokenizer import END_OF_TEXT
 
 ASKED = [

@@ -11,11 +11,11 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tests.trainer.chat.templates import LINEAR, OTHERS
-from trainer.chat.messages import Message
-from trainer.chat.renderer import Bounds, Renderer
-from trainer.chat.rendering import MARKERS, Refused, Template, Written
 from trainer.common.errors import Preempted
 from trainer.common.stopping import heeding_stops
+from trainer.data.chat.messages import Message
+from trainer.data.chat.renderer import Bounds, Renderer
+from trainer.data.chat.rendering import MARKERS, Refused, Template, Written
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 

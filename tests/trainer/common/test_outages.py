@@ -23,7 +23,7 @@ from trainer.common.errors import ConfigError, CorpusError, Preempted, StorageEr
 from trainer.common.outages import exit_status, passes, patiently
 from trainer.common.stopping import check_stop, heeding_stops
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.sources import find_sources
+from trainer.data.sources import find_sources
 from trainer.store.storage import Store
 
 

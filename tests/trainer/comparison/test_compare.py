@@ -20,7 +20,7 @@ from trainer.compare import compare, main
 from trainer.comparison.data import find_changes
 from trainer.comparison.listing import find_runs, list_runs
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement

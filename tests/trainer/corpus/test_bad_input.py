@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainer.raw_files import PACKINGS, WHOLE, pieces_of, read_all
 from trainer.common.errors import CorpusError, RecordError
-from trainer.corpus.readers import read_documents
+from trainer.data.readers import read_documents
 
 
 def error_of(path: Path, piece_bytes: int = WHOLE, **options: Any) -> str:
@@ -178,8 +178,8 @@ def test_a_link_that_leads_nowhere_is_an_error(tmp_path: Path) -> None:
 def test_a_text_without_an_end_of_record_is_refused_before_it_fills_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.corpus.readers.MAX_RECORD", 4096)
-    monkeypatch.setattr("trainer.corpus.pieces.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.data.readers.MAX_RECORD", 4096)
+    monkeypatch.setattr("trainer.data.pieces.MAX_RECORD", 4096)
     path = tmp_path / "a.txt"
     path.write_text("0 " * 2**20)
     assert "no end of a record within" in error_of(path, 1024)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trainer.corpus.pieces import LINE_END, blocks_of, text_cuts
+from trainer.data.pieces import LINE_END, blocks_of, text_cuts
 
 NUMBERS = b"".join(b"%d 12.5 77\n" % number for number in range(20_000))
 
@@ -27,7 +27,7 @@ def test_cutting_a_text_into_blocks_looks_at_each_line_end_a_few_times_at_most(
                 looked.append(match.start())
                 yield match
 
-    monkeypatch.setattr("trainer.corpus.pieces.LINE_END", Counting())
+    monkeypatch.setattr("trainer.data.pieces.LINE_END", Counting())
     blocks = list(blocks_of(text, 1024))
     assert b"".join(blocks) == text
     assert len(blocks) > (100 if not text.endswith(b"a\n") else 0)

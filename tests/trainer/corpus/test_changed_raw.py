@@ -14,9 +14,9 @@ from trainer.common.errors import ChangedFile, RecordError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import read_documents
-from trainer.corpus.sources import find_pieces
+from trainer.data.pieces import Piece
+from trainer.data.readers import read_documents
+from trainer.data.sources import find_pieces
 from trainer.store.storage import Store
 
 

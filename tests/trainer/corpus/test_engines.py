@@ -19,9 +19,9 @@ from tests.trainer.small_tokenizers import (
     unigram,
     word_piece,
 )
-from trainer.corpus import engine_choice, engines
-from trainer.corpus.engine_choice import choose_engine, settle_engine
-from trainer.corpus.engines import ENGINES, Encode, Ids, gigatoken_engine, tokenizers_engine
+from trainer.data import encoders as engine_choice
+from trainer.data import encoders as engines
+from trainer.data.encoders import ENGINES, Encode, Ids, choose_engine, gigatoken_engine, settle_engine, tokenizers_engine
 from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.storage import Store

@@ -13,7 +13,7 @@ import pytest
 from tests.trainer.raw_files import FORMATS, PACKINGS, docstrings
 from trainer.common.errors import CorpusError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.look import FILES, RECORDS, look_at_text
+from trainer.data.sources import FILES, RECORDS, look_at_text
 
 TEXT = "Some text of two lines,\nand nothing that is not text.\n" * 300
 NOISE = random.Random(0)

@@ -26,10 +26,10 @@ from tests.trainer.preparing import (
 from tests.trainer.raw_files import pieces_of, refuse, sources
 from tests.trainer.shard_files import read_side, whole
 from trainer.common.errors import ArtifactError, TokenizerError
-from trainer.corpus.decisions import Reader
-from trainer.corpus.preparation import deal, shard_manifests
-from trainer.corpus.readers import read_documents
-from trainer.corpus.shards import ENDINGS, KIND, is_held_out, open_shards
+from trainer.data.decisions import Reader
+from trainer.data.readers import read_documents
+from trainer.data.shards import ENDINGS, KIND, is_held_out, open_shards
+from trainer.data.tokenization import deal, shard_manifests
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest, write_manifest

@@ -16,9 +16,9 @@ from trainer.common.errors import CorpusError, RecordError, StorageError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import Reader
-from trainer.corpus.look import RECORDS
-from trainer.corpus.preparation import STARTED, deal, shard_count
+from trainer.data.decisions import Reader
+from trainer.data.sources import RECORDS
+from trainer.data.tokenization import STARTED, deal, shard_count
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.store.manifest import MANIFEST
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.preparing import content, job_of, leftovers, run, set_folder, stamps, write_old
-from trainer.corpus.shards import KIND
+from trainer.data.shards import KIND
 from trainer.records.sealed import sealed_bytes
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
 from trainer.store.storage import Store

@@ -17,9 +17,9 @@ from tests.trainer.small_tokenizers import (
     words,
 )
 from trainer.common.errors import ArtifactError, RecordError
-from trainer.corpus import shards
-from trainer.corpus.engines import ENGINES
-from trainer.corpus.shards import is_held_out, open_shards, read_record, token_dtype, write_record
+from trainer.data import shards
+from trainer.data.encoders import ENGINES
+from trainer.data.shards import is_held_out, open_shards, read_record, token_dtype, write_record
 from trainer.models.taken_tokenizer import END_OF_TEXT
 from trainer.store.storage import Store
 

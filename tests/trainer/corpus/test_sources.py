@@ -10,8 +10,8 @@ import pytest
 
 from tests.trainer.raw_files import FORMATS, pieces_of
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.raw_files import SourceFile
-from trainer.corpus.sources import find_pieces, find_sources
+from trainer.data.raw_files import SourceFile
+from trainer.data.sources import find_pieces, find_sources
 from trainer.store.storage import Store
 
 LONG_AGO = 1_000_000_000

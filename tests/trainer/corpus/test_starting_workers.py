@@ -17,8 +17,8 @@ from trainer.common.process import on_rank
 from trainer.common.stopping import check_stop, heed_stops, leave, wait
 
 def work():
-    from trainer.corpus.shard_building import tell_parent
-    from trainer.corpus.shard_workers import Workers
+    from trainer.data.shard_building import tell_parent
+    from trainer.data.shard_building import Workers
     with Workers(2) as workers:
         for _ in range(2):
             workers._started().submit(tell_parent, 1)

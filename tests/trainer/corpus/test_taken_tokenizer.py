@@ -21,7 +21,7 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.tokenizer_making import tokenizer_recipe
+from trainer.data.tokenizer_training import tokenizer_recipe
 from trainer.models.taken_tokenizer import TOKENIZER_CONFIG, find_other_class, take_tokenizer
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
 from trainer.store.manifest import fingerprint
@@ -196,7 +196,7 @@ def test_a_name_of_the_hub_is_named_by_its_files(tmp_path: Path) -> None:
     look = (
         "from tests.trainer.corpus.test_taken_tokenizer import data_of, plain, take_tokenizer; "
         "from pathlib import Path; import sys;"
-        "from trainer.corpus.tokenizer_making import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
+        "from trainer.data.tokenizer_training import tokenizer_recipe; from trainer.store.manifest import fingerprint;"
         "print(fingerprint(tokenizer_recipe(data_of(sys.argv[1]))), take_tokenizer(sys.argv[1], None, Path(sys.argv[2])))"
     )
     (final := tmp_path / "final").mkdir()

@@ -14,7 +14,7 @@ from tests.trainer.small_tokenizers import (
     unigram,
     word_piece,
 )
-from trainer.corpus.engines import ENGINES
+from trainer.data.encoders import ENGINES
 from trainer.models.tokenizer import HeldOutText, byte_lengths
 
 TEXTS = [*docstrings(40), *(text for text in random_texts(300, seed=5) if text)]

@@ -19,8 +19,8 @@ from trainer.common.errors import TokenizerError
 from trainer.common.progress import Progress, silent
 from trainer.config.corpora import DataConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus import tokenizer_making
-from trainer.corpus.tokenizer_making import preview_tokenizer
+from trainer.data import tokenizer_training as tokenizer_making
+from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.models.taken_tokenizer import END_OF_TEXT, TOKENIZER_CONFIG
 from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, tokenizer_files
 from trainer.store.manifest import ArtifactRef

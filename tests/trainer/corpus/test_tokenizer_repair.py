@@ -16,8 +16,8 @@ from tests.trainer.made import prepare, prepare_tokenizer
 from trainer.common.errors import ArtifactError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.corpus import tokenizer_making
-from trainer.corpus.preparation import PreparedData
+from trainer.data import tokenizer_training as tokenizer_making
+from trainer.data.tokenization import PreparedData
 from trainer.models.tokenizer import load_tokenizer
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import ArtifactRef

@@ -14,8 +14,8 @@ from tests.trainer.raw_files import PACKINGS, docstrings
 from trainer.common.errors import CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.sources import find_sources
-from trainer.corpus.unpacked import SAMPLED_FILES, unpacked_bytes
+from trainer.data.raw_files import SAMPLED_FILES, unpacked_bytes
+from trainer.data.sources import find_sources
 from trainer.preflight.pretraining import preflight
 
 TEXT = "\n".join(docstrings(60)).encode()

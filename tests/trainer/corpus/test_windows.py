@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.trainer.shard_files import Arrays
-from trainer.corpus.windows import Windows, count_windows
+from trainer.data.shard_files import Windows, count_windows
 
 TOKENS = [0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 32, 33, 100, 257]
 SHAPES = [(2, 1), (2, 2), (8, 1), (8, 3), (8, 7), (8, 8), (16, 5), (100, 100), (100, 1), (257, 64)]

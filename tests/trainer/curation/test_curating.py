@@ -25,13 +25,13 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import open_decisions, read_decisions
-from trainer.corpus.pieces import Piece
-from trainer.corpus.readers import read_documents
-from trainer.corpus.shards import KIND, open_shards
-from trainer.corpus.sources import find_pieces
 from trainer.curation.arrays import is_intact
 from trainer.curation.measuring import UNIT_BYTES, divide
+from trainer.data.decisions import open_decisions, read_decisions
+from trainer.data.pieces import Piece
+from trainer.data.readers import read_documents
+from trainer.data.shards import KIND, open_shards
+from trainer.data.sources import find_pieces
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store

@@ -19,13 +19,13 @@ from tests.trainer.plain_duplicates import sharing, superfluous
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.curation import NearConfig
-from trainer.corpus.decisions import open_decisions, read_decisions
-from trainer.corpus.readers import Document
 from trainer.curation.keys import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.near import compare
 from trainer.curation.showing import Decided
 from trainer.curation.texts import Texts, shingles
+from trainer.data.decisions import open_decisions, read_decisions
+from trainer.data.readers import Document
 from trainer.pipelines.preparing import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store

@@ -17,9 +17,9 @@ from tests.trainer.labelled_words import word_values
 from trainer.common.errors import ConfigError, CorpusError, RecordError
 from trainer.config.curation import DecontaminateConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import read_decisions
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import find_evaluation
+from trainer.data.decisions import read_decisions
 from trainer.store.details import require_details
 from trainer.store.storage import Store
 

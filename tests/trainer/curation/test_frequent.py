@@ -9,8 +9,8 @@ from tests.support import small_job, write_config
 from tests.trainer.chats import chat_values
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.progress import silent
-from trainer.corpus.decisions import read_decisions
 from trainer.curation.report import tell
+from trainer.data.decisions import read_decisions
 from trainer.preflight import curation
 from trainer.preflight.pretraining import preflight
 from trainer.store.storage import Store
@@ -84,7 +84,7 @@ def test_an_n_gram_of_any_message_of_a_conversation_is_named(raw: Path, tmp_path
 
 
 def test_the_n_gram_may_lie_across_the_parts_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.corpus.readers.PART_BYTES", 512)
+    monkeypatch.setattr("trainer.data.readers.PART_BYTES", 512)
     words = LICENCE.split()
     for number in range(4):
         lines = [" ".join(prose(10 * number + line, 6)) for line in range(40)]

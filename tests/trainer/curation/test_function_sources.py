@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from trainer.common.errors import ConfigError
-from trainer.corpus.readers import Document
 from trainer.curation import functions
 from trainer.curation.function_sources import source_files
 from trainer.curation.measures import Batch
 from trainer.curation.text_measures import Function
+from trainer.data.readers import Document
 
 JUDGE = "def judge(text):\n    return True\n"
 LONG = "def judge(text):\n    return len(text) * 2 > words.MOST"

@@ -9,8 +9,8 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from tests.trainer.made import prepare
 from trainer.common.errors import RecordError
 from trainer.common.progress import silent
-from trainer.corpus.decisions import open_decisions
-from trainer.corpus.shards import open_shards
+from trainer.data.decisions import open_decisions
+from trainer.data.shards import open_shards
 from trainer.store.storage import Store
 
 LOW = "length: bytes too low"

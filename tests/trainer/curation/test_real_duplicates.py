@@ -22,9 +22,9 @@ from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing, super
 from tests.trainer.planted_texts import EVALUATION, EXACT, KEPT, NEAR, chains, copies, junk
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import open_decisions
 from trainer.curation.arrays import read_arrays
 from trainer.curation.keys import KEYS
+from trainer.data.decisions import open_decisions
 from trainer.store.storage import Store
 
 pytestmark = [pytest.mark.deep, pytest.mark.xdist_group("real duplicates")]

@@ -11,12 +11,12 @@ import pytest
 from tests.support import write_config
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import EXIT_BAD_INPUT, ArtifactError
-from trainer.corpus.decisions import read_decisions
 from trainer.curation import functions, sharing
 from trainer.curation.overlaps import Overlap
 from trainer.curation.report import tell
 from trainer.curation.side_by_side import side_by_side
 from trainer.curation.text_measures import Size
+from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 
 

@@ -10,7 +10,7 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from tests.trainer.harness.making import TASK, write_questions, write_yaml
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.jobs import PrepareJob
-from trainer.corpus.decisions import read_decisions
+from trainer.data.decisions import read_decisions
 from trainer.store.storage import Store
 
 

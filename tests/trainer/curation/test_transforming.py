@@ -9,9 +9,9 @@ from tests.trainer.curating import Here, curated_job, decide, prose, reasons_of,
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.curation import TransformConfig
-from trainer.corpus.curated import transformed
-from trainer.corpus.readers import Document
-from trainer.corpus.shards import open_shards
+from trainer.data.decisions import transformed
+from trainer.data.readers import Document
+from trainer.data.shards import open_shards
 from trainer.models.tokenizer import load_tokenizer
 from trainer.store.storage import Store
 

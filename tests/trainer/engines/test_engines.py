@@ -14,7 +14,7 @@ from trainer.common.stopping import StopRequested, check_stop, heeding_requests,
 from trainer.config.engines import LocalEngine, RayEngine
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.engines import executors as groups
 from trainer.engines.ray_cluster import joined
 from trainer.jobs import train

@@ -19,7 +19,7 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
-from trainer.corpus.decisions import read_decisions
+from trainer.data.decisions import read_decisions
 from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint

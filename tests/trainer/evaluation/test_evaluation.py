@@ -11,8 +11,8 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.trainer.shard_files import Arrays
+from trainer.data.held_out import HeldOut, HeldOutWindows
 from trainer.evaluation.held_out_loss import evaluate
-from trainer.order.held_out import HeldOut, HeldOutWindows
 from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 

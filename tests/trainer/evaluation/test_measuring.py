@@ -14,11 +14,11 @@ from tests.trainer.made import prepare
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.shards import open_shards
+from trainer.data.held_out import open_held_out
+from trainer.data.shards import open_shards
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.models.causal import load_model
-from trainer.order.held_out import open_held_out
 from trainer.records.evaluations import Evaluation
 from trainer.records.sealed import require_sealed
 from trainer.runs.run import final_manifest

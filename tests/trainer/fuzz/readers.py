@@ -12,8 +12,8 @@ from trainer.compare import compare
 from trainer.comparison.listing import find_runs
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
-from trainer.corpus.preparation import STARTED, PreparedData
 from trainer.curation.showing import Decided
+from trainer.data.tokenization import STARTED, PreparedData
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement

@@ -22,7 +22,8 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.corpus import shard_building, shard_workers
+from trainer.data import shard_building
+from trainer.data import shard_building as shard_workers
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement

@@ -21,7 +21,7 @@ from trainer.comparison.pretraining import PRETRAINING
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.harness.measuring import measure_harness
 from trainer.kinds.reporting import make_report
 from trainer.records.basis import HarnessResult

@@ -27,9 +27,9 @@ from tests.trainer.preparing import LONG_AGO, leftovers
 from trainer.common.errors import ArtifactError, ChangedFile
 from trainer.common.progress import silent
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.data import open_labelled
-from trainer.labelled.encoded import open_encoded, tokenizer_paths
-from trainer.labelled.sources import find_labelled
+from trainer.data.labelled.encoded import open_encoded, tokenizer_paths
+from trainer.data.labelled.examples import open_labelled
+from trainer.data.labelled.sources import find_labelled
 from trainer.store.storage import Store
 
 PACK: dict[str, Callable[[list[Record]], bytes]] = {"csv": as_csv, "jsonl": as_jsonl, "parquet": as_parquet}

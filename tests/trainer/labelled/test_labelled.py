@@ -24,7 +24,7 @@ from tests.trainer.labelled_data import (
 )
 from tests.trainer.raw_files import PACKINGS
 from trainer.common.errors import CorpusError, RecordError
-from trainer.corpus.shards import is_held_out
+from trainer.data.shards import is_held_out
 
 ODD = ["None", "NA", "null", "nan", "007", "1e5", "2020-01-01 10:00:00", "true", " spaces ", "\\N", "[SEP]"]
 """Texts that are often taken for something else."""

@@ -25,6 +25,7 @@ from trainer.common.progress import silent
 from trainer.compare import compare
 from trainer.comparison.listing import find_runs
 from trainer.config.labelled import FinetuneJob
+from trainer.data.labelled.encoded import encoded_details
 from trainer.evaluation.classifying import evaluate_run
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.status import NONE_YET
@@ -32,7 +33,6 @@ from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
-from trainer.labelled.encoded import encoded_details
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.records.evaluations import FinetuneEvaluation

@@ -24,9 +24,8 @@ from tests.trainer.labelled_data import (
 from tests.trainer.raw_files import docstrings
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.errors import ConfigError, RecordError, TokenizerError
-from trainer.labelled.encoded import tokenizer_paths
-from trainer.labelled.frames import cut_lengths
-from trainer.labelled.text_encoder import load_text_encoder
+from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.labelled.text_encoder import cut_lengths, load_text_encoder
 from trainer.store.storage import Store
 
 

@@ -15,9 +15,8 @@ from tests.trainer.labelled_data import as_jsonl, as_parquet, bert_folder, gpt2_
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.errors import CorpusError, RecordError, TokenizerError
 from trainer.config.labelled import LabelledDataConfig
-from trainer.labelled.encoded import EncodedSet, tokenizer_paths
-from trainer.labelled.encoded_splits import EncodedWords
-from trainer.labelled.words import IGNORED
+from trainer.data.labelled.encoded import EncodedSet, EncodedWords, tokenizer_paths
+from trainer.data.labelled.words import IGNORED
 from trainer.records.basis import split_content
 from trainer.store.storage import Store
 

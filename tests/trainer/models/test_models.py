@@ -13,6 +13,7 @@ from tests.support import NO_DROPOUT, SMALL_MODEL, cpu_runtime
 from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
+from trainer.data.dataset import Batch
 from trainer.models.causal import (
     build_model,
     checkpoint_activations,
@@ -24,7 +25,6 @@ from trainer.models.classifiers import load_finished
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.models.trial import check_causal
-from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime
 from trainer.training.step import make_optimizer, make_schedule, train_step
 

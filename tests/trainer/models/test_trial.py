@@ -13,7 +13,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.training import train
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.order.corpus_order import CorpusOrder
+from trainer.data.order import CorpusOrder
 
 COUNTS = [7, 0, 30, 1, 12, 0, 0, 25, 3, 9, 40]
 PASS = sum(COUNTS)

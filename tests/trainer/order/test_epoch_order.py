@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trainer.order.epoch_order import EpochOrder
+from trainer.data.order import EpochOrder
 
 
 def lengths_of(size: int) -> np.ndarray:

@@ -6,8 +6,8 @@ import pytest
 from tests.trainer.labelled_data import bert_folder
 from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.config.training import MaskingConfig
+from trainer.data.dataset import IGNORED, mask_window, predicted_in
 from trainer.models.tokenizer import MaskTokens, TokenizerInfo, mask_tokens
-from trainer.order.masking import IGNORED, mask_window, predicted_in
 
 SPECIAL = 0
 TOKENS = MaskTokens(

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainer.order.corpus_order import CorpusOrder
-from trainer.order.mixing import BLOCK, RESOLUTION_BITS, DataOrder
-from trainer.order.permutation import permute, stable_key
+from trainer.data.order import BLOCK, RESOLUTION_BITS, CorpusOrder, DataOrder, permute, stable_key
 
 SIZES = [*range(1, 20), 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 1000, 1023, 1024, 1025, 4095, 4096, 4097, 100_003]
 TOKENS = [5_000_000, 700_000, 90_000, 1_000]

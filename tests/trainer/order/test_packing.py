@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from trainer.order.packing import Packing, one_each, pack
+from trainer.data.packing import Packing, one_each, pack
 
 
 def lengths_of(*lengths: int) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 
 from trainer.common.errors import ConfigError, CorpusError
 from trainer.config.training import TrainingConfig
-from trainer.order.plan import divide_batch, make_plan
+from trainer.data.step_plan import divide_batch, make_plan
 from trainer.store.manifest import Manifest, make_manifest
 
 SIZES = {"code": [700_000, 650_000, 90], "prose": [80_000], "notes": [3000, 2900]}

@@ -11,10 +11,9 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError, CorpusError, PipelineError, RecordError
 from trainer.common.progress import silent
-from trainer.labelled import look as labelled_look
-from trainer.labelled.lengths import SAMPLED
-from trainer.labelled.look import HEAD_ROWS, look_at_labelled
-from trainer.labelled.text_encoder import load_text_encoder
+from trainer.data.labelled import look as labelled_look
+from trainer.data.labelled.look import HEAD_ROWS, SAMPLED, look_at_labelled
+from trainer.data.labelled.text_encoder import load_text_encoder
 from trainer.preflight import finetuning as preflight
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.records.results import FinetunePreflight

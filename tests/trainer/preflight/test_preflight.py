@@ -19,9 +19,9 @@ from tests.trainer.small_tokenizers import byte_level_bpe, saved
 from trainer.common.errors import ConfigError, CorpusError, DeviceError, PipelineError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.step_plan import divide_batch, make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.models.taken_tokenizer import END_OF_TEXT
-from trainer.order.plan import divide_batch, make_plan
 from trainer.preflight.pretraining import preflight
 from trainer.store.names import FINAL
 from trainer.store.storage import Store

@@ -13,7 +13,7 @@ from tests.trainer.preparing import leftovers
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import GarbageJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.training import train
 from trainer.preflight.disks import require_room
 from trainer.preflight.pretraining import preflight

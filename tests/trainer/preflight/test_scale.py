@@ -10,7 +10,7 @@ from tests.docs.pages import DOCS
 from tests.processes import free_port, start_module, wait_until
 from tests.support import only_run, small_job, small_values, write_config
 from tests.trainer.training.sharded_runs import copied
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.models.causal import count_units
 from trainer.preflight.memory import divide, estimate_memory, guess_activations
 from trainer.preflight.scale import FAMILY, TRAINING, plan_scale, table

@@ -19,8 +19,8 @@ from trainer.common.errors import ArtifactError, ConfigError
 from trainer.config.corpora import CorpusConfig, DataConfig, TokenizerConfig
 from trainer.config.labelled import FinetuneJob
 from trainer.config.models import ModelConfig
-from trainer.corpus.tokenizer_making import preview_tokenizer
-from trainer.labelled.text_encoder import load_text_encoder
+from trainer.data.labelled.text_encoder import load_text_encoder
+from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.models.causal import load_model, resolve_config
 from trainer.models.classifiers import load_classifier
 from trainer.models.pretrained import check_settings, find_model

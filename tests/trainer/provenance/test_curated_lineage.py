@@ -7,8 +7,8 @@ import pytest
 
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
-from trainer.corpus.decisions import read_decisions
 from trainer.curation.telling import describe_decisions
+from trainer.data.decisions import read_decisions
 from trainer.lineage import main
 from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check

@@ -17,7 +17,7 @@ from tests.support import seal_copy
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError, ConfigError, RunError
 from trainer.config.corpora import CorpusConfig
-from trainer.corpus.sources import find_pieces
+from trainer.data.sources import find_pieces
 from trainer.lineage import main
 from trainer.models.pretrained import find_model
 from trainer.provenance.ancestry import find_run, trace

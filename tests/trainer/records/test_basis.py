@@ -20,8 +20,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
-from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.corpus.shards import open_shards
+from trainer.data.shards import open_shards
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.jobs import measure_rival

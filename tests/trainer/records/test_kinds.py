@@ -3,8 +3,8 @@
 import pytest
 
 from trainer.config.training import OptimizationConfig
+from trainer.data.step_plan import make_finetune_plan
 from trainer.kinds.table import KINDS, kind_of_run
-from trainer.order.plan import make_finetune_plan
 from trainer.records.evaluations import Evaluation, FinetuneEvaluation
 from trainer.records.kinds import RUN_KINDS, evaluation_type, plan_type, run_kind
 from trainer.records.plans import CorpusPlan, FinetunePlan, StepPlan

@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
 from trainer.common.formats import size
-from trainer.corpus.decisions import read_decisions
+from trainer.data.decisions import read_decisions
 from trainer.kinds.reporting import make_account
 from trainer.report.model_card import make_card
 from trainer.report.tables import markdown_text

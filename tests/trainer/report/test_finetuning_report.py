@@ -25,10 +25,10 @@ from tests.trainer.report_runs import (
 )
 from trainer.common.errors import ArtifactError
 from trainer.config.labelled import FinetuneJob
+from trainer.data.step_plan import make_finetune_plan
 from trainer.evaluation.class_figures import classify
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
-from trainer.order.plan import make_finetune_plan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.report.finetuning_tables import confusion_table
 from trainer.runs.run import claim_run, final_manifest

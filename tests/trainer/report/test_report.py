@@ -24,10 +24,10 @@ from tests.trainer.report_runs import (
 )
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
-from trainer.order.plan import make_plan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest

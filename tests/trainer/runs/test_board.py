@@ -15,7 +15,7 @@ from tests.trainer.conftest import Finished
 from tests.trainer.report_runs import step_record
 from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.sealed import require_sealed, write_sealed

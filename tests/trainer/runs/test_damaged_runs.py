@@ -14,7 +14,7 @@ from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
 from trainer.compare import main as compare
 from trainer.comparison.listing import find_runs
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.explain import main as explain

@@ -12,8 +12,8 @@ from tests.trainer.conftest import LONG, Finished
 from trainer.common.errors import RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
-from trainer.corpus.shard_workers import Workers
+from trainer.data.shard_building import Workers
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.pipelines.preparing import find_prepared

@@ -19,12 +19,11 @@ from tests.trainer.shard_files import whole
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
-from trainer.corpus.shard_files import ShardFiles
-from trainer.corpus.shards import open_shards
-from trainer.corpus.suspects import is_suspect
-from trainer.order.dataset import open_dataset, read_batch
-from trainer.order.plan import make_plan
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.shard_files import ShardFiles, is_suspect
+from trainer.data.shards import open_shards
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.store import checked_files as block_sums
 from trainer.store import checked_files as checked_file
 from trainer.store import checked_files as verified

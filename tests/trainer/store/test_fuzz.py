@@ -9,7 +9,7 @@ import pytest
 from tests.depth import once
 from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
-from trainer.corpus.shards import KIND as SHARDS
+from trainer.data.shards import KIND as SHARDS
 from trainer.store.manifest import MANIFEST, find_damage, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL_KIND
 from trainer.store.storage import Store

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from tests.trainer.report_runs import publish
 from trainer.common.errors import ArtifactError, PipelineError, StorageError
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.shards import read_record, write_record
-from trainer.labelled.encoded import tokenizer_paths
+from trainer.data.labelled.encoded import tokenizer_paths
+from trainer.data.shards import read_record, write_record
 from trainer.models.pretrained import find_model
 from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
 from trainer.store.names import plain_key, plain_name
@@ -88,7 +88,7 @@ def test_no_key_leads_out_of_a_store(any_store: Store, key: str) -> None:
 
 
 def test_a_shard_record_lists_its_own_files_and_no_others(empty_store: Store) -> None:
-    from trainer.corpus.shards import ENDINGS, ShardRecord, shard_file
+    from trainer.data.shards import ENDINGS, ShardRecord, shard_file
 
     names = [shard_file(side, 0, ending) for side in ("shard", "validation") for ending in ENDINGS]
     files = [FileRecord(name=name, size=0, sha256=SHA) for name in names]

@@ -22,7 +22,7 @@ from tests.trainer.test_refusals import PUBLISHED, message_of
 from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.common.outages import PATIENCE
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.store.storage import Store
 

@@ -16,10 +16,10 @@ from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import shard_manifests
-from trainer.corpus.shards import KIND, open_shards
-from trainer.order.dataset import open_dataset, read_batch
-from trainer.order.plan import make_plan
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.shards import KIND, open_shards
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import shard_manifests
 from trainer.sample_corpora import main as write_sample_corpora
 from trainer.store.blob_cache import BEYOND, NAME
 from trainer.store.manifest import read_manifest

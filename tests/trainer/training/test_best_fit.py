@@ -19,12 +19,11 @@ from tests.trainer.short_texts import read_documents, short_job, write_short_tex
 from trainer.common.errors import ArtifactError, ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
+from trainer.data.dataset import Batch, open_dataset
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
-from trainer.order.batches import Batch
-from trainer.order.dataset import open_dataset
 from trainer.store.storage import Store
 from trainer.workloads.pretraining import Pretraining
 

@@ -15,10 +15,10 @@ from tests.trainer.conftest import Finished
 from trainer.common.errors import ArtifactError
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
+from trainer.data.dataset import Batch
 from trainer.models.causal import build_model, load_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
-from trainer.order.batches import Batch
 from trainer.records.sealed import write_sealed
 from trainer.store.manifest import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND

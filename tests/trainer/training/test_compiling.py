@@ -8,7 +8,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from tests.depth import once
 from tests.support import cpu_runtime
 from trainer.common.errors import ConfigError
-from trainer.order.batches import Batch
+from trainer.data.dataset import Batch
 from trainer.training.compiling import compile_objective
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning")  # torch's own compiler

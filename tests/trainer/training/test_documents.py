@@ -19,12 +19,11 @@ from tests.trainer.training.sharded_runs import finish, start
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.corpus.preparation import PreparedData
-from trainer.corpus.shards import open_shards
+from trainer.data.dataset import Batch, document_positions
+from trainer.data.shards import open_shards
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import kind_of
 from trainer.kinds.training import train
-from trainer.order.batches import Batch
-from trainer.order.documents import document_positions
 from trainer.records.basis import why_incomparable
 from trainer.store.storage import Store
 from trainer.workloads.pretraining import Pretraining

@@ -7,7 +7,7 @@ import pytest
 from tests.support import only_run, small_job
 from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.preflight.pretraining import preflight

@@ -11,7 +11,7 @@ from tests.depth import once
 from tests.processes import start_trainers
 from tests.support import SMALL_MODEL, curve, final_bytes, only_run, small_values, steps_recorded, write_config
 from tests.trainer.adapted_runs import LORA, lora_values, write_base
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 
 pytestmark = pytest.mark.slow
 

@@ -19,12 +19,12 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.kinds.training import train
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
-from trainer.order.dataset import open_dataset, read_batch
-from trainer.order.plan import make_plan
 from trainer.runs.pretraining import identify
 from trainer.store.storage import Store
 from trainer.training.muon import block_matrices

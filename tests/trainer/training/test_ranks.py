@@ -31,10 +31,10 @@ from tests.support import (
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.order.dataset import open_dataset, read_batch
-from trainer.order.plan import make_plan
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 

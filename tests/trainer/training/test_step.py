@@ -11,10 +11,10 @@ from tests.support import NO_DROPOUT
 from tests.tiny_models import tiny_config
 from trainer.config.models import ModelConfig
 from trainer.config.training import TrainingConfig
+from trainer.data.dataset import Batch
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
-from trainer.order.batches import Batch
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome, make_optimizer, make_schedule, planned_rates, train_step
 

@@ -15,7 +15,7 @@ from tests.support import cpu_runtime, records, small_job
 from trainer.common.errors import ConfigError
 from trainer.common.progress import emit, silent
 from trainer.config.training import Tracker
-from trainer.corpus.preparation import PreparedData
+from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining import preflight
 from trainer.kinds.training import train
 from trainer.runs.logs import AsEvents

@@ -30,14 +30,14 @@ from tests.support import (
 from tests.trainer.conftest import Finished
 from trainer.common.errors import RunError
 from trainer.common.progress import silent
-from trainer.corpus.preparation import PreparedData, shard_manifests
+from trainer.data.dataset import open_dataset, read_batch
+from trainer.data.step_plan import make_plan
+from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.kinds.reporting import make_account
 from trainer.kinds.training import train
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
-from trainer.order.dataset import open_dataset, read_batch
-from trainer.order.plan import make_plan
 from trainer.report.curves import with_planned_rates
 from trainer.report.making import render_page
 from trainer.runs.facts import read_facts

@@ -29,8 +29,8 @@ from tests.trainer.stocked_store import (
 from trainer.common.errors import ArtifactError, ConfigError, PipelineError, RunError, StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.corpus.preparation import STARTED
-from trainer.corpus.shards import KIND
+from trainer.data.shards import KIND
+from trainer.data.tokenization import STARTED
 from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.garbage import main

@@ -15,7 +15,7 @@ from tests.trainer.made import prepare
 from trainer import garbage
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
-from trainer.corpus import preparation
+from trainer.data import tokenization as preparation
 from trainer.leftovers import main
 from trainer.records.lease import Lease
 from trainer.store.manifest import MANIFEST

@@ -15,8 +15,8 @@ from tests.trainer.report_runs import publish
 from tests.trainer.stocked_store import OLD, add_decisions, add_run, add_shards, found, keys
 from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
-from trainer.corpus.preparation import STARTED
 from trainer.curation.showing import Decided
+from trainer.data.tokenization import STARTED
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store

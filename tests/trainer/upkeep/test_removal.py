@@ -9,7 +9,7 @@ from tests.trainer.report_runs import publish
 from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_superseded, contents, found, job, keys
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
-from trainer.corpus.preparation import STARTED
+from trainer.data.tokenization import STARTED
 from trainer.records.holds import holding
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store

@@ -19,8 +19,8 @@ from tests.trainer.made import encode_conversations
 from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
+from trainer.data.dataset import Batch
 from trainer.kinds.training import train
-from trainer.order.batches import Batch
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 from trainer.workloads.chat import Chat

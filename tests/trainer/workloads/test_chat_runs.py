@@ -23,10 +23,10 @@ from tests.trainer.conftest import Finished
 from tests.trainer.made import encode_conversations
 from tests.trainer.small_tokenizers import byte_level_bpe, word_piece
 from trainer import compare, lineage
-from trainer.chat.encoded import open_chat
 from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
+from trainer.data.chat.encoded import open_chat
 from trainer.evaluation.answering import evaluate_answers
 from trainer.evaluation.measuring import evaluate_any
 from trainer.kinds.foresight import foresee

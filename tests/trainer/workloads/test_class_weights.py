@@ -13,7 +13,7 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.labelled.class_weights import find_class_weights
+from trainer.data.labelled.labels import find_class_weights
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef

@@ -32,13 +32,13 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
+from trainer.data.labelled import look
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_any
 from trainer.evaluation.predicted import describe
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.labelled import look
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime

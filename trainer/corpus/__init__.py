@@ -1,1 +1,0 @@
-"""Raw files to a tokenizer and numbered shards, and windows over those."""

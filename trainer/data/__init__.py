@@ -1,0 +1,1 @@
+"""From files to what a model reads: readers, tokens in shards, labelled examples, conversations, their order and packing."""

@@ -1,0 +1,1 @@
+"""Conversations to encoded sets, as a chat template writes them."""

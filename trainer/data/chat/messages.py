@@ -1,0 +1,172 @@
+"""A record's conversation: who speaks when, checked so that each message can be written by a chat template.
+
+Records of conversations read from files and data sets, each checked, with its exact place in what is wrong.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError, brief
+from trainer.common.stopping import check_stop
+from trainer.config.chat import ChatDataConfig
+from trainer.data.labelled.rows import Part, Row, open_table
+
+MESSAGES = "messages"
+"""The field that the texts of a conversation are told to be of, however its record is written."""
+
+COLUMNS = (MESSAGES, "prompt", "completion")
+"""What a record may hold of which a conversation is made: `messages`, or the other two."""
+
+SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
+ROLES = (SYSTEM, USER, ASSISTANT)
+FIELDS = ("role", "content")
+
+
+class Message(NamedTuple):
+    """What somebody says."""
+
+    role: str
+    content: str
+
+
+def read_conversation(values: Sequence[Any], found: Sequence[str]) -> list[Message]:
+    """The conversation of a record, whose values of `COLUMNS` these are; `found` are the names of all that it holds.
+
+    Raises `ValueError` that says what is wrong with it.
+    """
+    messages, prompt, completion = values
+    if messages is not None and completion is not None:  # a `prompt` beside messages repeats their beginning
+        raise ValueError("`messages` are there, and a `completion` too; keep one of them")
+    if messages is None and prompt is None and completion is None:
+        raise ValueError(
+            f"neither `messages` nor `prompt` and `completion` are there; the record has {', '.join(found) or 'no field'}"
+        )
+    if messages is None:
+        pair = [(USER, "prompt", prompt), (ASSISTANT, "completion", completion)]
+        return [Message(role, _text(content, f"`{field}`")) for role, field, content in pair]
+    if not isinstance(messages, list):
+        raise ValueError(f"`messages` is {_kind(messages)}; expected is a list of messages, each with role and content")
+    read = [_read_message(each, number) for number, each in enumerate(messages, 1)]
+    _check_order([message.role for message in read])
+    return read
+
+
+def question_of(conversation: Sequence[Message]) -> bytes:
+    """All that comes before the first answer, as bytes: by their hash conversations are held out."""
+    first = next(number for number, message in enumerate(conversation) if message.role == ASSISTANT)
+    return b"\0".join(f"{message.role}\0{message.content}".encode() for message in conversation[:first])
+
+
+def _read_message(value: Any, number: int) -> Message:
+    where = f"message {number}"
+    if not isinstance(value, dict):
+        raise ValueError(f"{where} is {_kind(value)}; expected is an object with role and content")
+    given = {name: each for name, each in value.items() if each is not None}  # Parquet has every field in every record
+    if unknown := [name for name in given if name not in FIELDS]:
+        raise ValueError(f"{where} has the unknown field {unknown[0]!r}; a message has role and content")
+    role = given.get("role")
+    if role not in ROLES:
+        said = "no role" if role is None else f"the role {role!r}"
+        raise ValueError(f"{where} has {said}; roles are {', '.join(ROLES)}")
+    return Message(str(role), _text(given.get("content"), f"the content of {where} ({role})"))
+
+
+def _text(value: Any, what: str) -> str:
+    if value is None:
+        raise ValueError(f"{what} is missing")
+    if not isinstance(value, str):
+        raise ValueError(f"{what} is {_kind(value)}, not text")
+    if not value.strip():
+        raise ValueError(f"{what} is empty")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not valid UTF-8: {brief(error)}") from error
+    return value
+
+
+def _check_order(roles: Sequence[str]) -> None:
+    """Raise `ValueError` unless user and assistant speak in turn, after at most one system message, and both do."""
+    if not roles:
+        raise ValueError("`messages` is an empty list; expected are a user's message and an assistant's answer at least")
+    start = 1 if roles[0] == SYSTEM else 0
+    for number, role in enumerate(roles[start:]):
+        expected = ASSISTANT if number % 2 else USER
+        if role != expected:
+            raise ValueError(
+                f"message {start + number + 1} is of the role {role}, where {expected} is expected: after at most one system "
+                f"message, user and assistant speak in turn; the order is {', '.join(roles)}"
+            )
+    if ASSISTANT not in roles:
+        raise ValueError(f"the assistant never speaks, so there is nothing to learn; the roles are {', '.join(roles)}")
+
+
+def _kind(value: Any) -> str:
+    return {str: "text", dict: "an object", list: "a list", bool: "true or false"}.get(type(value), type(value).__name__)
+
+
+Made = TypeVar("Made")
+
+
+@dataclass
+class Counts:
+    """What was counted of a split's records; `bad` are those that were skipped.
+
+    `unanswered` lost every token of an answer when their end was cut off, and are left out. `unmarked` are answers that the
+    template does not mark as such, so that they are not learnt.
+    """
+
+    bad: BadRecords
+    examples: int = 0
+    tokens: int = 0
+    answer_tokens: int = 0
+    answer_bytes: int = 0
+    answer_token_bytes: int = 0
+    longest: int = 0
+    truncated: int = 0
+    unanswered: int = 0
+    unmarked: int = 0
+    questions: set[bytes] = field(default_factory=set)
+
+    def told(self) -> dict[str, Any]:
+        """The counts by name, as a manifest tells them."""
+        return {name: value for name, value in vars(self).items() if name not in ("questions", "bad")} | self.bad.told()
+
+
+def read_records(
+    data: ChatDataConfig, parts: Sequence[Part], bad: BadRecords, make: Callable[[list[Message]], Made],
+    most: int | None = None,
+) -> Iterator[tuple[int, list[Message], Made]]:  # fmt: skip
+    """The conversations of a split's parts, each with its record's number, from 0, and what is made of it.
+
+    A record is bad of which no conversation can be read or made, for which `make` raises `ValueError`. `most`: records of each
+    part that are looked at. Raises `RecordError` for the first that is too many for `bad`.
+    """
+    number = 0
+    for part in parts:
+        table = open_table(part, data)
+        present = [column for column in COLUMNS if column in table.columns or (data.source == "jsonl" and part.loaded is None)]
+        if not present:
+            there = ", ".join(table.columns) or "none"
+            raise CorpusError(f"{part.name} has neither a column `messages` nor `prompt` and `completion`; it has {there}")
+        for taken, row in enumerate(table.rows(present)):
+            if taken == most:
+                break
+            check_stop()
+            try:
+                conversation = read_conversation(_values(row, present), table.columns)
+                made = make(conversation)
+            except ValueError as problem:
+                bad.add(RecordError(f"{part.name}: {table.unit} {row.number}: {problem}"))
+            else:
+                yield number, conversation, made
+            number += 1
+
+
+def _values(row: Row, present: Sequence[str]) -> list[object]:
+    if row.problem is not None:
+        raise ValueError(row.problem)
+    given = dict(zip(present, row.values, strict=True))
+    return [given.get(column) for column in COLUMNS]

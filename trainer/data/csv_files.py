@@ -1,0 +1,127 @@
+"""CSV and TSV files: how they are read, and quotes that seem to have swallowed line ends."""
+
+import csv
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+
+SHORT_TEXT = 500
+"""Characters; texts of no more on average are lines of a table rather than documents with line ends of their own."""
+
+RARE = 0.05
+"""The share of records that span lines up to which they are exceptions in their file."""
+
+FORMATS = {"csv": "csv", "tsv": "csv", "jsonl": "jsonl", "json": "jsonl", "parquet": "parquet"}
+"""How files are read, by how their names end."""
+
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What usually divides columns."""
+
+QUOTE = "; if quote characters quote here, set quoting to true"
+UNQUOTE = "; if quote characters are text here, set quoting to false"
+
+
+class CsvSettings(Protocol):
+    """What says how csv files are read: a corpus, or a labelled data set."""
+
+    @property
+    def delimiter(self) -> str | None: ...
+
+    @property
+    def quoting(self) -> bool | None: ...
+
+
+def csv_dialect(settings: CsvSettings, path: str) -> dict[str, Any]:
+    """How a file is read, as options of `csv.reader`: delimiter and quoting as given, else by the file's name.
+
+    Files with tabs between columns are not quoted unless it is said, as a quote there is a text's own. Quoted ones are read
+    strictly, because a stray quote would otherwise make one text out of many records and say nothing.
+    """
+    delimiter = settings.delimiter or ("\t" if ".tsv" in path.rsplit("/", 1)[-1].lower() else ",")
+    quoted = delimiter != "\t" if settings.quoting is None else settings.quoting
+    return {"delimiter": delimiter, "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, "strict": True}
+
+
+def is_quoted(dialect: dict[str, Any]) -> bool:
+    """Whether quote characters quote in this dialect."""
+    return bool(dialect["quoting"] != csv.QUOTE_NONE)
+
+
+def quoting_hint(settings: CsvSettings, path: str) -> str:
+    """What to try if a record has too few or too many columns."""
+    if is_quoted(csv_dialect(settings, path)):
+        return UNQUOTE
+    return QUOTE if settings.quoting is None else ""
+
+
+def delimiter_hint(header: Sequence[str], wanted: Sequence[str]) -> str:
+    """What to try if a first row lacks a column: another delimiter, if one divides it into columns of which some are wanted."""
+    for delimiter, spelt in DELIMITERS.items():
+        if set(wanted) & {name.strip(' "') for cell in header if delimiter in cell for name in cell.split(delimiter)}:
+            return f"; its columns seem to be divided by {spelt}: set delimiter to {delimiter!r}"
+    return ""
+
+
+def csv_hint(path: str) -> str:
+    """What to say of a file that is read as JSON Lines and is named as CSV files are."""
+    return "; by its name it is a CSV file, but it is read as JSON Lines" if format_by_name(path) == "csv" else ""
+
+
+def format_by_name(path: str) -> str | None:
+    """How a file is read, by how its name ends, before the ending of a packed one; None if that tells nothing.
+
+    A web address's query is no part of the name; elsewhere a question mark may be one of a pattern.
+    """
+    if path.lower().startswith(("http://", "https://")):
+        path = path.partition("#")[0].partition("?")[0]
+    endings = reversed(path.rpartition("/")[2].lower().split(".")[1:])
+    return next((FORMATS[ending] for ending in endings if ending in FORMATS), None)
+
+
+def never_ends(error: csv.Error) -> bool:
+    """Whether a quote was still open at the end of the file: all the rest of it, and not one record, is bad then."""
+    return "unexpected end" in str(error)
+
+
+class QuoteWatch:
+    """Looks at the records of a file for signs that its quote characters mean something else than they are taken for."""
+
+    def __init__(self, settings: CsvSettings, path: str) -> None:
+        self._quoted = is_quoted(csv_dialect(settings, path))
+        self._assumed = settings.quoting is None
+        self._records = self._odd = self._characters = 0
+        self._first: Callable[[], str] | None = None
+
+    def add(self, texts: Sequence[str], spans: bool, place: Callable[[], str]) -> None:
+        """Look at a good record: its texts, whether it spans lines, and what names its place."""
+        self._records += 1
+        if spans if self._quoted else any(map(_is_escaped, texts)):
+            self._odd += 1
+            self._first = self._first or place
+        else:
+            self._characters += sum(map(len, texts))
+
+    def warn(self) -> None:
+        """Log a warning if a few records span lines, the others being short, or if texts are quoted after all."""
+        if self._first is None:
+            return
+        more = f", and {self._odd - 1:,} more do" if self._odd > 1 else ""
+        others = self._records - self._odd
+        if not self._quoted and self._assumed:
+            log.warning(
+                "%s: a text stands in quotes, its own quotes doubled%s, but quote characters are taken as text in files with "
+                "tabs between columns; if they quote here, set quoting to true", self._first(), more,
+            )  # fmt: skip
+        elif self._quoted and self._odd <= RARE * self._records and self._characters <= SHORT_TEXT * others:
+            log.warning(
+                "%s: a record in quotes goes on over line ends%s, while the other %s are short and on a line each: are several "
+                "records taken for one%s?", self._first(), more, f"{others:,}", UNQUOTE,
+            )  # fmt: skip
+
+
+def _is_escaped(text: str) -> bool:
+    """Whether a text is written as csv writes one that holds quotes."""
+    return len(text) > 3 and text[0] == text[-1] == '"' and '""' in text[1:-1] and '"' not in text[1:-1].replace('""', "")

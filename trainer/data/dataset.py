@@ -1,0 +1,351 @@
+"""Windows in which documents are told apart: attention stays within each, as positions begin anew with it.
+
+Families of `transformers` mask by such positions where they are given no mask. The first token of a document is not predicted,
+as nothing stands before it that it could be predicted from: so losses are those of the documents by themselves.
+
+The windows of packed documents as inputs of a model.
+
+Masks of windows: a pure function of a key, such as the seed and the number of a sample, and of the window's tokens.
+
+So they are the same on any number of ranks and after any interruption; another pass over a window masks others of its tokens.
+
+Batches in the data order, read ahead by a thread.
+
+What training reads: windows over the shards of every corpus, in their order, and the held-out windows.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from trainer.common.errors import ConfigError
+from trainer.config.training import MaskingConfig, TrainingConfig
+from trainer.data.held_out import HeldOut, open_held_out
+from trainer.data.order import CorpusOrder, DataOrder
+from trainer.data.packing import PackedShard, count_packed, pack_shard
+from trainer.data.shard_files import Shards, Windows, read_index
+from trainer.data.shards import ShardSet, open_shards
+from trainer.data.tokenization import PreparedData
+from trainer.models.losses import IGNORED
+from trainer.models.tokenizer import MaskTokens
+from trainer.records.plans import StepPlan
+from trainer.store.storage import Store
+
+I64 = NDArray[np.int64]
+
+
+class Counts(NamedTuple):
+    """Of some windows, the tokens that are predicted, and those that are read."""
+
+    targets: int
+    tokens: int
+
+
+class CorpusWindows(Protocol):
+    """The windows of one corpus as inputs of a model, numbered through all its shards."""
+
+    @property
+    def looks_at_batch(self) -> bool:
+        """Whether a rank looks at all windows of a batch, to know how many tokens are predicted in it."""
+
+    @property
+    def shards(self) -> Shards:
+        """What they are read from."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Windows in each shard."""
+
+    def __len__(self) -> int: ...
+
+    def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
+        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+
+    def inputs(self, number: int) -> dict[str, I64]:
+        """What a model is given of a window, by name; each of shape [context]."""
+
+    def count(self, numbers: I64) -> Counts:
+        """What these windows have."""
+
+
+def document_positions(tokens_T: I64, end_id: int) -> I64:
+    """The place of each token in its document, or in what the window has of it; its end token is its last. Shape [T]."""
+    places = np.arange(len(tokens_T), dtype=np.int64)
+    begins = np.concatenate(([True], tokens_T[:-1] == end_id))
+    return places - np.maximum.accumulate(np.where(begins, places, 0))
+
+
+def labels_within(tokens_T: I64, positions_T: I64) -> I64:
+    """Each token as its own label, `IGNORED` where a document begins; of shape [T]."""
+    return np.where(positions_T == 0, IGNORED, tokens_T)
+
+
+class PlainWindows(Windows):
+    """The windows of one corpus as inputs of a model: each is read as one text."""
+
+    looks_at_batch = False
+
+    def inputs(self, number: int) -> dict[str, I64]:
+        """The tokens of a window."""
+        return {"input_ids": self.read(number)}
+
+    def count(self, numbers: I64) -> Counts:
+        """All but the first token of each are predicted."""
+        return Counts(len(numbers) * (self.context - 1), len(numbers) * self.context)
+
+
+class DocumentWindows(PlainWindows):
+    """The same with documents told apart, each of which is followed by the end token."""
+
+    looks_at_batch = True
+
+    def __init__(self, shards: Shards, context: int, stride: int, end_id: int) -> None:
+        super().__init__(shards, context, stride)
+        self._end_id = end_id
+
+    def inputs(self, number: int) -> dict[str, I64]:
+        """Tokens, labels and positions of a window."""
+        tokens = self.read(number)
+        positions = document_positions(tokens, self._end_id)
+        return {"input_ids": tokens, "labels": labels_within(tokens, positions), "position_ids": positions}
+
+    def count(self, numbers: I64) -> Counts:
+        """What these windows have; all but the last token of a window may be followed by another document."""
+        ends = sum(int((self.read(int(number))[:-1] == self._end_id).sum()) for number in numbers)
+        return Counts(len(numbers) * (self.context - 1) - ends, len(numbers) * self.context)
+
+
+class PackedWindows:
+    """The packed windows of one corpus, numbered through all its shards; `counts` are those of each shard.
+
+    `pack` packs a shard: when it is first looked at, and again if it comes back after it was let go of. What a window has no
+    documents for is filled up with `fill_id`, which is not predicted, and seen by no document.
+    """
+
+    looks_at_batch = True
+
+    def __init__(
+        self,
+        shards: Shards,
+        pack: Callable[[int], PackedShard],
+        counts: Sequence[int],
+        context: int,
+        fill_id: int,
+        document_mask: bool,
+    ) -> None:
+        self.shards, self.counts, self.context = shards, list(counts), context
+        self._pack, self._fill_id, self._document_mask = pack, fill_id, document_mask
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
+        self._packed: dict[int, PackedShard] = {}
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def prepare(self, numbers: I64, ahead: Sequence[int]) -> None:
+        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        now = np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist()
+        self.shards.use(now, ahead)
+        for shard in self._packed.keys() - {*now, *ahead}:
+            del self._packed[shard]
+
+    def inputs(self, number: int) -> dict[str, I64]:
+        """Tokens and labels of a window, and with a document mask its positions; each of shape [context]."""
+        shard, place = self._locate(number)
+        tokens = np.full(self.context, self._fill_id, dtype=np.int64)
+        positions = np.zeros(self.context, dtype=np.int64)
+        end = 0
+        for start, length in self._shard(shard).pieces(place):
+            tokens[end : end + length] = self.shards.read(shard, start, start + length)
+            positions[end : end + length] = np.arange(length)
+            end += length
+        if self._document_mask:
+            return {"input_ids": tokens, "labels": labels_within(tokens, positions), "position_ids": positions}
+        return {"input_ids": tokens, "labels": np.where(np.arange(self.context) < end, tokens, IGNORED)}
+
+    def count(self, numbers: I64) -> Counts:
+        """The predicted tokens of these windows, and those that are read."""
+        tokens = begun = 0
+        for number in numbers.tolist():
+            shard, place = self._locate(number)
+            lengths = [length for _, length in self._shard(shard).pieces(place)]
+            tokens += sum(lengths)
+            begun += len(lengths) if self._document_mask else 1
+        return Counts(tokens - begun, tokens)
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """The shard of a window, and its number there."""
+        shard = int(np.searchsorted(self._ends, number, side="right"))
+        return shard, number - (int(self._ends[shard - 1]) if shard else 0)
+
+    def _shard(self, number: int) -> PackedShard:
+        if number not in self._packed:
+            self._packed[number] = self._pack(number)
+        return self._packed[number]
+
+
+class Masked(NamedTuple):
+    """A window as the model reads it, and the token to be told at each position that is predicted; both of shape [T]."""
+
+    input_ids: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+
+def predicted_in(length: int, fraction: float) -> int:
+    """How many tokens of a window are predicted: the same for all of a length, so that a batch's number needs no counting."""
+    return max(1, round(fraction * length))
+
+
+def mask_window(tokens_T: NDArray[np.int64], key: int, tokens: MaskTokens, options: MaskingConfig) -> Masked:
+    """Choose tokens, or words as long as there is room, by lot; special tokens are taken when there are no others left.
+
+    The last word that is chosen may be cut, as the number is fixed.
+    """
+    draw = np.random.Generator(np.random.Philox(key=key))
+    words = _words(tokens_T, tokens) if options.whole_words else np.arange(len(tokens_T))
+    lots = draw.random(len(tokens_T))[words]
+    order = np.lexsort((np.arange(len(tokens_T)), lots, tokens.special[tokens_T]))
+    chosen = order[: predicted_in(len(tokens_T), options.fraction)]
+    labels = np.full(len(tokens_T), IGNORED, dtype=np.int64)
+    labels[chosen] = tokens_T[chosen]
+    kinds, others = draw.random(len(chosen)), tokens.ordinary[draw.integers(len(tokens.ordinary), size=len(chosen))]
+    masked, replaced = kinds < options.mask_share, kinds < options.mask_share + options.random_share
+    input_ids = tokens_T.copy()
+    input_ids[chosen] = np.where(masked, tokens.mask_id, np.where(replaced, others, tokens_T[chosen]))
+    return Masked(input_ids, labels)
+
+
+def _words(tokens_T: NDArray[np.int64], tokens: MaskTokens) -> NDArray[np.int64]:
+    """The number of the word that each token is of; a special token is one by itself, and ends the word before it."""
+    special = tokens.special[tokens_T]
+    after_special = np.concatenate(([True], special[:-1]))
+    begins = ~tokens.continues[tokens_T] | after_special
+    return np.cumsum(begins) - 1
+
+
+READ_AHEAD = 2
+
+
+class Batch(NamedTuple):
+    """A rank's share of a global batch: what the objective is called with for each micro-batch, by name.
+
+    `targets` are what the losses of all ranks' shares are a sum over: predicted tokens, or examples, or their weights. `tokens`
+    are read.
+    """
+
+    micro_batches: Sequence[Mapping[str, torch.Tensor]]
+    targets: float
+    tokens: int
+
+
+def batches_from(number: int, read: Callable[[int], Batch], device: torch.device) -> Iterator[Batch]:
+    """Global batches `number`, `number + 1`, … without end, on the device, read ahead in a thread."""
+
+    def pinned(number: int) -> Batch:
+        batch = read(number)
+        if device.type != "cuda":
+            return batch
+        return batch._replace(
+            micro_batches=[{name: part.pin_memory() for name, part in inputs.items()} for inputs in batch.micro_batches]
+        )
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+        ahead = [pool.submit(pinned, number + offset) for offset in range(READ_AHEAD)]
+        while True:
+            number += 1
+            batch = ahead.pop(0).result()
+            ahead.append(pool.submit(pinned, number + READ_AHEAD - 1))
+            yield batch._replace(
+                micro_batches=[
+                    {name: part.to(device, non_blocking=True) for name, part in inputs.items()}
+                    for inputs in batch.micro_batches
+                ]
+            )
+
+
+class Dataset(NamedTuple):
+    """Training windows by corpus, their order, and held-out windows."""
+
+    windows: list[CorpusWindows]
+    order: DataOrder
+    held_out: list[HeldOut]
+
+    def close(self) -> None:
+        """Let go of every shard."""
+        for shards in [*(w.shards for w in self.windows), *(h.shards for h in self.held_out)]:
+            shards.use(())
+
+
+def open_dataset(
+    store: Store, data: PreparedData, training: TrainingConfig, plan: StepPlan, max_held_out: int | None
+) -> Dataset:
+    """Open the shards; `max_held_out` limits the held-out windows a corpus.
+
+    Raises `ConfigError` if what training reads at a time does not fit into the machine's cache of a remote store.
+    """
+    sets = [open_shards(store, ref.key) for ref in data.shards]
+    windows = [_open_windows(store, s, training) for s in sets]
+    _check_cache(store, sets, windows, training, plan)
+    orders = [CorpusOrder(training.seed, s.corpus, w.counts, training.locality) for s, w in zip(sets, windows, strict=True)]
+    order = DataOrder(training.seed, orders, [corpus.probability for corpus in plan.corpora])
+    held_out = [open_held_out(store, s, training.context, max_held_out, training.masks_documents) for s in sets]
+    return Dataset(windows, order, held_out)
+
+
+def _open_windows(store: Store, shards: ShardSet, training: TrainingConfig) -> CorpusWindows:
+    """The windows of a corpus, over its stream or of packed documents."""
+    context, end_id = training.context, shards.details["eos_id"]
+    if training.packing == "best_fit":
+
+        def pack(number: int) -> PackedShard:
+            return pack_shard(read_index(store, shards.key, shards.document_index[number]), context)
+
+        counts = count_packed(store, shards, context)
+        return PackedWindows(shards.train, pack, counts, context, end_id, training.masks_documents)
+    stride = training.stride or context
+    if training.masks_documents:
+        return DocumentWindows(shards.train, context, stride, end_id)
+    return PlainWindows(shards.train, context, stride)
+
+
+def read_batch(number: int, plan: StepPlan, order: DataOrder, windows: Sequence[CorpusWindows], rank: int) -> Batch:
+    """This rank's share of global batch `number`: samples [number * global_batch, (number + 1) * global_batch)."""
+    share = plan.global_batch // plan.ranks
+    own = slice(rank * share, (rank + 1) * share)
+    looked_at = slice(0, plan.global_batch) if windows[0].looks_at_batch else own
+    first, count = number * plan.global_batch, looked_at.stop - looked_at.start
+    corpora, places = order.samples(first, plan.global_batch)
+    for corpus, ahead in order.shards(first + looked_at.start, count).items():
+        windows[corpus].prepare(places[looked_at][corpora[looked_at] == corpus], ahead)
+    rows = [windows[corpus].inputs(int(place)) for corpus, place in zip(corpora[own], places[own], strict=True)]
+    parts = {name: torch.from_numpy(np.stack([row[name] for row in rows])).split(plan.micro_batch) for name in rows[0]}
+    micro_batches = [dict(zip(parts, each, strict=True)) for each in zip(*parts.values(), strict=True)]
+    targets, tokens = np.sum([windows[corpus].count(places[corpora == corpus]) for corpus in np.unique(corpora)], axis=0)
+    return Batch(micro_batches, max(1, int(targets)), int(tokens))  # a batch of which nothing is predicted has the loss 0
+
+
+def _check_cache(
+    store: Store, sets: Sequence[ShardSet], windows: Sequence[CorpusWindows], training: TrainingConfig, plan: StepPlan
+) -> None:
+    if store.cache_bytes is None:
+        return
+    needed = sum(s.validation.largest(None) for s in sets)
+    for shards, cut, corpus in zip(sets, windows, plan.corpora, strict=True):
+        count = None
+        if training.locality is not None:
+            # What is read by the fastest rank ahead of the slowest, from its first group to its last, and the one that comes
+            # next; a group is taken for one of the usual size.
+            samples = (READ_AHEAD + 2) * training.global_batch * corpus.probability
+            group = training.locality * len(cut) / len(cut.counts)
+            count = training.locality * (math.ceil(samples / group) + 2)
+        needed += shards.train.largest(count)
+    if needed > store.cache_bytes:
+        advice = f"lower training.locality ({training.locality})" if training.locality else "set training.locality"
+        raise ConfigError(
+            f"the shards that training reads at a time take up to {needed:,} bytes, the machine's cache has "
+            f"{store.cache_bytes:,}: raise HEADRACE_CACHE_BYTES, {advice}, or prepare more and smaller shards"
+        )

@@ -1,0 +1,118 @@
+"""Encoding engines: plain text in, token ids out, special tokens never recognised in the text.
+
+Which engine encodes a corpus: `gigatoken` only where it gives the same ids as `tokenizers` on sampled documents.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from trainer.models.tokenizer import TokenizerInfo
+from trainer.records.sealed import recall_sealed, write_sealed
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+Ids = NDArray[np.uint32]
+Encode = Callable[[Sequence[bytes]], list[Ids]]
+
+CACHE_BYTES = 256 * 2**20
+"""Text after which gigatoken's engine is made anew, because its word cache has no bound."""
+
+
+def tokenizers_engine(tokenizer: TokenizerInfo) -> Encode:
+    """The reference engine."""
+    engine = Tokenizer.from_str(tokenizer.json)
+    engine.encode_special_tokens = True
+    engine.no_padding()
+    engine.no_truncation()
+
+    def encode(documents: Sequence[bytes]) -> list[Ids]:
+        texts = [document.decode() for document in documents]
+        encodings = engine.encode_batch_fast(texts, add_special_tokens=False)
+        return [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
+
+    return encode
+
+
+def gigatoken_engine(tokenizer: TokenizerInfo) -> Encode:
+    """The fast engine. Raises whatever gigatoken raises for a tokenizer that it does not know."""
+    from gigatoken import Tokenizer as Gigatoken
+
+    description: dict[str, Any] = json.loads(tokenizer.json)
+    description["added_tokens"] = [token for token in description.get("added_tokens", []) if not token["special"]]
+    description["post_processor"] = None
+    plain = json.dumps(description)
+    engine = Gigatoken.from_json(plain)
+    encoded_bytes = 0
+
+    def encode(documents: Sequence[bytes]) -> list[Ids]:
+        nonlocal engine, encoded_bytes
+        if encoded_bytes > CACHE_BYTES:
+            engine, encoded_bytes = Gigatoken.from_json(plain), 0
+        encoded_bytes += sum(map(len, documents))
+        array = engine.encode_batch(list(documents), parallel=False).layout
+        offsets = np.asarray(array.offsets.data)
+        ids = np.asarray(array.content.data).astype(np.uint32, copy=False)
+        return [ids[start:end] for start, end in pairwise(offsets)]
+
+    return encode
+
+
+ENGINES: dict[str, Callable[[TokenizerInfo], Encode]] = {
+    "gigatoken": gigatoken_engine,
+    "tokenizers": tokenizers_engine,
+}
+
+
+def settle_engine(store: Store, corpus: str, wanted: str, tokenizer: TokenizerInfo, samples: Sequence[bytes]) -> str:
+    """The engine to use, as `choose_engine` says; where it has approved the wanted one of all this before, that is remembered.
+
+    What is remembered of a corpus is what its last samples were compared with: the text, the tokenizer, the libraries and the
+    kind of machine.
+    """
+    place = f"cache/engine-{corpus}.json"
+    versions = [version(name) for name in ENGINES]
+    compared = fingerprint([wanted, versions, platform.machine(), tokenizer.sha256, *map(_digest, samples)])
+    if (recall_sealed(store, place, "comparing engines again") or {}).get("approved") == compared:
+        return wanted
+    engine = choose_engine(wanted, tokenizer, samples)
+    if engine == wanted != "tokenizers":
+        write_sealed(store, place, {"approved": compared})
+    return engine
+
+
+def _digest(sample: bytes) -> str:
+    return hashlib.blake2b(sample, digest_size=16).hexdigest()
+
+
+def choose_engine(wanted: str, tokenizer: TokenizerInfo, samples: Iterable[bytes]) -> str:
+    """The engine to use: the wanted one if its ids equal those of `tokenizers` on every sample, else `tokenizers`."""
+    if wanted == "tokenizers":
+        return wanted
+    documents = list(samples)
+    try:
+        found = ENGINES[wanted](tokenizer)(documents)
+    except Exception as error:  # whatever the engine cannot do, the reference engine can
+        log.warning("engine %s cannot take this tokenizer (%s): using the slower `tokenizers`", wanted, error)
+        return "tokenizers"
+    expected = tokenizers_engine(tokenizer)(documents)
+    for number, (got, reference) in enumerate(zip(found, expected, strict=True)):
+        if not np.array_equal(got, reference):
+            start = documents[number][:40]
+            log.warning(
+                "engine %s and `tokenizers` disagree on a sampled document (%r…): using the slower `tokenizers`", wanted, start
+            )
+            return "tokenizers"
+    return wanted

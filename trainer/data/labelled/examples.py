@@ -1,0 +1,330 @@
+"""What is checked of labelled data as a whole: that each split has its columns, and each class its examples.
+
+Labelled data: read and checked as a whole, so that nothing bad is found when long work has begun.
+
+One look at the rows of each split keeps a few bytes a row; the texts are read again when they are needed, in blocks.
+
+The texts of a split of labelled data by themselves: those of its good rows, whatever their labels mean.
+"""
+
+import logging
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import compress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, RecordError
+from trainer.common.progress import Progress
+from trainer.config.labelled import LabelledDataConfig
+from trainer.data.csv_files import delimiter_hint
+from trainer.data.labelled.labels import REGRESSION, UNLABELLED, Labels
+from trainer.data.labelled.rows import Part, columns_of, open_table
+from trainer.data.labelled.scan import BAD, Scan, bad_records, id_of, rows_of, scan_rows, texts_of
+from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION, LabelledSource, fetch_part
+from trainer.data.labelled.words import KINDS, all_words
+
+log = logging.getLogger(__name__)
+
+
+MOST_TOLD = 12
+"""Classes that a message lists."""
+
+
+def check_columns(data: LabelledDataConfig, parts: dict[str, list[Part]]) -> tuple[list[str], list[str] | None]:
+    """The columns that are left out, and the data set's own class names, which a test split alone does not give.
+
+    Raises `CorpusError` if a column is missing.
+    """
+    wanted = columns_of(data)
+    dropped: dict[str, None] = {}
+    names: dict[str, list[str]] = {}
+    named: list[str] | None = None
+    identified: dict[str, set[bool]] = {}
+    for split, each in parts.items():
+        for part in each:
+            table = open_table(part, data)
+            require_columns(data, split, part, table.columns)
+            identified.setdefault(split, set()).add(data.id_column in table.columns)
+            dropped.update(dict.fromkeys(column for column in table.columns if column not in wanted))
+            if table.class_names is not None:
+                names[part.name] = table.class_names
+                named = named or (table.class_names if split != TEST else None)
+    if data.id_column is not None:
+        _check_ids(data, parts, identified)
+    if len({tuple(each) for each in names.values()}) > 1:
+        found = "; ".join(f"{part} has {', '.join(each)}" for part, each in names.items())
+        raise CorpusError(f"data set {data.name!r}: its parts do not number the same classes alike: {found}")
+    return list(dropped), named
+
+
+def require_columns(data: LabelledDataConfig, split: str, part: Part, found: list[str]) -> None:
+    """Raise `CorpusError` if the columns of a split's part lack texts, or labels, which a test split may do without."""
+    labelled = split != TEST or not set(data.columns_of_labels).isdisjoint(found)
+    needed = [*data.text_columns, *(data.columns_of_labels if labelled else [])]
+    if missing := [column for column in needed if column not in found]:
+        raise lacks_column(data, part, missing[0], found)
+
+
+def _check_ids(data: LabelledDataConfig, parts: dict[str, list[Part]], identified: dict[str, set[bool]]) -> None:
+    """Raise `CorpusError` if no split has the id column, or some files of a split and not others."""
+    assert data.id_column is not None
+    if not any(True in found for found in identified.values()):
+        part = parts[TRAIN][0]
+        raise lacks_column(data, part, data.id_column, open_table(part, data).columns)
+    if mixed := [split for split, found in identified.items() if len(found) > 1]:
+        raise CorpusError(
+            f"data set {data.name!r}: some files of the {mixed[0]} split have the column {data.id_column!r} and others do not; "
+            "leave id_column out, or give files that are alike"
+        )
+
+
+def lacks_column(data: LabelledDataConfig, part: Part, column: str, found: list[str]) -> CorpusError:
+    """The error for a part without a column that is needed; `found` are those that it has."""
+    hint = delimiter_hint(found, columns_of(data)) if data.source == "csv" else ""
+    if not hint and data.source == "csv" and not data.columns:
+        hint = "; if its first line is no header, name its columns in `columns`"
+    elif not hint and data.columns and column in data.columns_of_labels and len(found) < len(data.columns):
+        hint = f": its first line has {len(found)} columns, and `columns` names {len(data.columns)}"
+    return CorpusError(f"{part.name} has no column {column!r}; it has {', '.join(found) or 'none'}{hint}")
+
+
+def require_all_classes(
+    data: LabelledDataConfig, labels: Labels, parts: Sequence[Part], kept: NDArray[np.bool_], meant: NDArray[Any]
+) -> None:
+    """Raise `CorpusError` for a class of train that nothing but a greater id speaks for: no name, and no example.
+
+    `kept`: which rows of the parts are good, of shape [rows]; `meant`: the ids of the good ones.
+    """
+    if labels.classes is None:
+        return
+    present = classes_present(meant)
+    if not (absent := [name for number, name in enumerate(labels.classes) if number not in present]):
+        return
+    last = labels.classes[present[-1]]
+    if data.task == "tokens":
+        has_last = np.array([present[-1] in each for each in meant])
+    else:
+        has_last = meant[:, present[-1]] > 0 if meant.ndim > 1 else meant == present[-1]
+    row = int(np.flatnonzero(kept)[np.argmax(has_last)])
+    place = next(place for number, (place, _) in enumerate(rows_of(data, parts)) if number == row)
+    raise CorpusError(
+        f"data set {data.name!r}: column {data.label_column!r} holds {_listed([labels.classes[each] for each in present])} in "
+        f"train; ids from 0 on make that {len(labels.classes)} classes, and {_listed(absent)} "
+        f"{'has' if len(absent) == 1 else 'have'} no example. {last} stands first at {place()}. Correct the labels, or name "
+        "the classes in `classes`: in the order of their ids, or, if these integers are names, the integers themselves; for "
+        f"numbers, {REGRESSION}"
+    )
+
+
+def classes_present(meant: NDArray[Any]) -> NDArray[np.int64]:
+    """The ids of the classes that some example has, of labels as a `LabelledSplit` has them."""
+    if meant.ndim > 1:
+        return np.flatnonzero((meant > 0).any(axis=0))
+    return np.unique(all_words(meant) if meant.dtype == object else meant)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:MOST_TOLD]) + (f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else "")
+
+
+class Example(NamedTuple):
+    """What is encoded: the example's name, and its text, the two of a pair, or its words."""
+
+    id: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LabelledSplit:
+    """The good examples of one split.
+
+    `labels` has the shape [examples]: int64 ids, -1 where there is none, or float64 numbers, NaN where there is none. Of
+    several labels an example it has the shape [examples, classes]: int8, 1 for those that apply, -1 where nothing is said. Of a
+    label for each word it is an array of arrays, [examples] of int32 [words], of no word where there is none.
+    `kept` has the shape [rows], `bad` are the rows that were skipped.
+    """
+
+    data: LabelledDataConfig
+    parts: Sequence[Part]
+    kept: NDArray[np.bool_]
+    labels: NDArray[Any]
+    bad: BadRecords
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def examples(self) -> Iterator[Example]:
+        """The examples in the order of their rows, read anew. An id is the id column's value, else the row's number."""
+        for number, (_, row) in enumerate(rows_of(self.data, self.parts)):
+            if self.kept[number]:
+                name = id_of(self.data, row)
+                yield Example(str(number if name is None else name), texts_of(self.data, row.values))
+
+
+class LabelledSet(NamedTuple):
+    """Checked data: the names of the classes (None: regression), the splits, and the columns that are left out.
+
+    `duplicates` counts the validation examples whose texts are in train as well.
+    """
+
+    classes: list[str] | None
+    splits: dict[str, LabelledSplit]
+    dropped: list[str]
+    duplicates: int
+
+
+@contextmanager
+def open_labelled(data: LabelledDataConfig, source: LabelledSource, progress: Progress) -> Iterator[LabelledSet]:
+    """Check all rows; the set can be read for the length of the block.
+
+    Raises `CorpusError` for a missing column, an empty split, or labels that cannot be classes, and `RecordError` for the
+    first bad row of a split that may not be passed over.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        parts = {split: [fetch_part(part, Path(folder)) for part in each] for split, each in source.parts.items()}
+        dropped, named = check_columns(data, parts)
+        with progress.bar(f"read {data.name}", None, "row") as bar:
+            scans = {
+                split: scan_rows(data, split, each, source.cut and split == TRAIN, bar.advance) for split, each in parts.items()
+            }
+        for split, scan in scans.items():
+            require_examples(data, split, scan, scan.codes != BAD)
+        train = scans[TRAIN]
+        labels = KINDS[data.task].find(data, train.values, named, _labels_given(data, train))
+        splits = {split: read_split(data, labels, split, scan) for split, scan in scans.items()}
+        if data.classes is None and data.label_columns is None and named is None:
+            whole = splits[TRAIN]
+            require_all_classes(data, labels, train.parts, whole.kept, whole.labels)
+        if source.cut:
+            splits[TRAIN], splits[VALIDATION] = _cut(data, splits[TRAIN], train.held)
+            log.info(
+                "data set %s has no split named validation: %d of %d training examples are held out, by a hash of their text",
+                data.name, len(splits[VALIDATION]), len(splits[VALIDATION]) + len(splits[TRAIN]),
+            )  # fmt: skip
+        _warn_of_classes(data, labels, splits)
+        held_out = scans.get(VALIDATION, train).digests[splits[VALIDATION].kept]
+        duplicates = int(np.isin(held_out, train.digests[splits[TRAIN].kept]).sum())
+        if duplicates:
+            log.warning(
+                "data set %s: %d of %d validation examples are in train as well, so validation figures will flatter",
+                data.name, duplicates, len(held_out),
+            )  # fmt: skip
+        order = [split for split in (TRAIN, VALIDATION, TEST) if split in splits]
+        yield LabelledSet(labels.classes, {split: splits[split] for split in order}, dropped, duplicates)
+
+
+def read_split(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> LabelledSplit:
+    """The good rows of a split with what their labels mean; of others, which were skipped, a warning tells.
+
+    Raises `RecordError` for a label that means nothing and may not be skipped, `CorpusError` if nothing is left.
+    """
+    meant, good = read_labels(data, labels, split, scan)
+    if scan.bad.count:
+        log.warning("data set %s, %s split: skipped %s", data.name, split, scan.bad.describe())
+    require_examples(data, split, scan, good)
+    return LabelledSplit(data, scan.parts, good, meant, scan.bad)
+
+
+def read_labels(data: LabelledDataConfig, labels: Labels, split: str, scan: Scan) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """What the label of each good row means, and which rows are good. Raises `RecordError` for a label that means nothing."""
+    kind = KINDS[data.task]
+    missing = kind.missing(labels)
+    meanings: list[Any] = [missing] * (len(scan.values) + 1)  # the last one is that of BAD
+    problems: dict[int, ValueError] = {}
+    for code, value in enumerate(scan.values):
+        try:
+            found = kind.read(labels, value, split == TEST)
+        except ValueError as error:
+            problems[code] = error
+        else:
+            meanings[code] = missing if found is None else found
+    wrong = np.isin(scan.codes, list(problems))
+    if wrong.any():
+        scan.bad.add_all(int(wrong.sum()), _meaningless(data, scan, wrong, problems))
+    good = (scan.codes != BAD) & ~wrong
+    meant = kind.gather(meanings)[scan.codes[good]]
+    if split == TEST and data.task == "multi-label" and not (meant > 0).any():
+        meant[:] = UNLABELLED  # empty texts or columns of 0 throughout: labels that are withheld
+    if split == TEST and data.task == "regression" and (meant == UNLABELLED).all():
+        meant[:] = np.nan  # how GLUE withholds numbers
+    return meant, good
+
+
+def _meaningless(
+    data: LabelledDataConfig, scan: Scan, wrong: NDArray[np.bool_], problems: dict[int, ValueError]
+) -> Iterator[RecordError]:
+    """The errors of rows whose labels mean nothing; their places are looked for again, as only errors ask for them."""
+    for code, (place, _) in compress(zip(scan.codes.tolist(), rows_of(data, scan.parts), strict=False), wrong):
+        yield RecordError(f"{place()}: column {data.columns_of_labels[0]!r}: {problems[code]}")
+
+
+def _labels_given(data: LabelledDataConfig, scan: Scan) -> int:
+    """How many labels there may be of one class: one a row, or one a word."""
+    return sum(map(len, filter(None, scan.values))) if data.task == "tokens" else len(scan.codes)
+
+
+def require_examples(data: LabelledDataConfig, split: str, scan: Scan, good: NDArray[np.bool_]) -> None:
+    """Raise `CorpusError` for a split without a good example."""
+    if not good.any():
+        raise CorpusError(
+            f"data set {data.name!r}: the {split} split is empty: {len(good)} records, {len(good)} of them bad; check that "
+            f"{', '.join(part.name for part in scan.parts)} is the right data"
+        )
+
+
+def _cut(data: LabelledDataConfig, whole: LabelledSplit, held: NDArray[np.bool_]) -> tuple[LabelledSplit, LabelledSplit]:
+    """Train and validation out of one split, by the hash of the texts; equal texts stay together."""
+
+    def side(split: str, kept: NDArray[np.bool_]) -> LabelledSplit:
+        if not kept.any():
+            raise CorpusError(
+                f"data set {data.name!r}: no validation data is given, and a hash of the texts leaves the {split} split "
+                f"without an example, out of {len(whole)}; give validation data, or another validation_fraction than "
+                f"{data.validation_fraction}"
+            )
+        return replace(whole, kept=kept, labels=whole.labels[kept[whole.kept]])
+
+    return side(TRAIN, whole.kept & ~held), replace(side(VALIDATION, whole.kept & held), bad=bad_records(data, VALIDATION))
+
+
+def _warn_of_classes(data: LabelledDataConfig, labels: Labels, splits: dict[str, LabelledSplit]) -> None:
+    if labels.classes is None:
+        return
+    for split in (TRAIN, VALIDATION):
+        if data.task != "multi-label" and len(found := classes_present(splits[split].labels)) == 1:
+            what, name = "word" if data.task == "tokens" else "example", labels.classes[int(found[0])]
+            log.warning("data set %s: every %s of the %s split has the class %r", data.name, what, split, name)
+    present = classes_present(splits[TRAIN].labels)
+    if absent := [name for number, name in enumerate(labels.classes) if number not in present]:
+        log.warning("data set %s: no example of the train split has the class %s", data.name, ", ".join(map(repr, absent)))
+
+
+class RowTexts(NamedTuple):
+    """The numbers of a part and of a row in it, from 0, and the row's texts: one, the two of a pair, or its words in one."""
+
+    part: int
+    number: int
+    texts: tuple[str, ...]
+
+
+def read_texts(data: LabelledDataConfig, split: str, parts: Sequence[Part]) -> Iterator[RowTexts]:
+    """The texts of the good rows of a split's parts.
+
+    Raises `CorpusError` for a missing column and `RecordError` for the first bad row that may not be passed over, as reading
+    the data as a whole does. Only what that says of labels because of other splits is not known here.
+    """
+    for part in parts:
+        require_columns(data, split, part, open_table(part, data).columns)
+    is_good = iter(scan_rows(data, split, parts, False, lambda rows: None).codes != BAD)
+    for place, part in enumerate(parts):
+        for number, (_, row) in enumerate(rows_of(data, [part])):
+            if next(is_good, False):  # a file that has grown is refused at its end
+                texts = texts_of(data, row.values)
+                yield RowTexts(place, number, (" ".join(texts),) if data.task == "tokens" else texts)

@@ -1,0 +1,136 @@
+"""How long examples are in tokens, and how many are cut, before anything is encoded: by a sample, evenly spread.
+
+A look at labelled data before long work: at all of it where that takes seconds, else at the beginning of every file.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from typing import NamedTuple
+
+import fsspec
+import numpy as np
+
+from trainer.common.formats import count, plural
+from trainer.common.progress import Progress
+from trainer.config.labelled import LabelledDataConfig
+from trainer.data.labelled.blocks import count_labels, in_blocks
+from trainer.data.labelled.examples import Example, check_columns, open_labelled, read_labels
+from trainer.data.labelled.labels import refuse_fractions
+from trainer.data.labelled.rows import Part
+from trainer.data.labelled.scan import BAD, read_values, rows_of, scan_rows, texts_of
+from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
+from trainer.data.labelled.text_encoder import TextEncoder
+from trainer.data.labelled.words import KINDS
+from trainer.records.results import Lengths
+from trainer.store.storage import Store
+
+SAMPLED = 2000
+"""Examples of a split that are measured."""
+
+MOST_CHARACTERS = 64
+"""Characters of a text, for each token that the model is given, that are measured: what is longer is cut in any case."""
+
+BLOCK_EXAMPLES, BLOCK_CHARACTERS = 512, 2**20
+
+
+def measure_lengths(examples: Iterable[Example], count: int, encoder: TextEncoder) -> Lengths:
+    """The lengths of some of `count` examples."""
+    lengths: list[int] = []
+    cut = 0
+    sample = islice(examples, 0, None, max(1, count // SAMPLED))
+    for block in in_blocks((_shortened(each, encoder) for each in sample), BLOCK_EXAMPLES, BLOCK_CHARACTERS):
+        encodings = encoder.encode([each.texts for each in block])
+        lengths += [len(each.input_ids) for each in encodings]
+        cut += sum(each.truncated for each in encodings)
+    mean = float(np.mean(lengths)) if lengths else 0.0
+    return Lengths(examples=len(lengths), mean=mean, longest=max(lengths, default=0), most=encoder.max_length, cut=cut)
+
+
+def _shortened(example: Example, encoder: TextEncoder) -> Example:
+    if encoder.by_words:
+        return example
+    return example._replace(texts=tuple(text[: MOST_CHARACTERS * encoder.max_length] for text in example.texts))
+
+
+WHOLE_BYTES = 64 * 2**20
+"""Data that takes no more than this, as it is stored, is looked at as a whole: that takes some seconds."""
+
+HEAD_ROWS = 10_000
+"""Rows of each file that are looked at where there is more."""
+
+
+class Look(NamedTuple):
+    """What a look at data has shown; `classes`, `splits` and `counts` are None where all of it must be read to know them.
+
+    `splits` are the numbers of examples, `counts` those of each class in train; `told` says what was looked at. `seen` are
+    labels of words, where not all are known. `lengths` are by split, and `balance` counts classes, of what was looked at.
+    """
+
+    classes: list[str] | None
+    splits: dict[str, int] | None
+    told: str
+    lengths: dict[str, Lengths]
+    balance: dict[str, int] | None = None
+    counts: dict[str, int] | None = None
+    seen: list[str] | None = None
+
+
+def look_at_labelled(store: Store, data: LabelledDataConfig, encoder: TextEncoder, progress: Progress) -> Look:
+    """Check the data as far as that is cheap. Raises `CorpusError` and `RecordError` as encoding it would."""
+    source = find_labelled(store, data)
+    parts = [part for each in source.parts.values() for part in each]
+    if sum(map(stored_bytes, parts)) > WHOLE_BYTES:
+        return _look_at_heads(data, source, encoder, progress, len(parts))
+    with open_labelled(data, source, progress) as found:
+        sizes = {split: len(examples) for split, examples in found.splits.items()}
+        counts = count_labels(found.splits[TRAIN].labels, found.classes).get("class_counts")
+        lengths = {split: measure_lengths(each.examples(), len(each), encoder) for split, each in found.splits.items()}
+        told = f"all of it, {plural(sum(sizes.values()), 'example')}"
+        return Look(found.classes, sizes, told, lengths, counts, counts)
+
+
+def _look_at_heads(
+    data: LabelledDataConfig, source: LabelledSource, encoder: TextEncoder, progress: Progress, files: int
+) -> Look:
+    """Check columns and first rows: what labels mean if the classes are known, else only that they can be some."""
+    _, named = check_columns(data, source.parts)
+    classes = data.label_columns or data.classes or named
+    known = data.task == "regression" or classes is not None
+    seen: set[str] = set()
+    lengths: dict[str, Lengths] = {}
+    balance: Counter[str] = Counter()
+    with progress.bar(f"look at {data.name}", None, "row") as bar:
+        for split, parts in source.parts.items():
+            lengths[split] = measure_lengths(_first_examples(data, parts), HEAD_ROWS * len(parts), encoder)
+            for part in parts:
+                scan = scan_rows(data, split, [part], False, bar.advance, HEAD_ROWS)
+                if split == TRAIN and data.task == "classification":
+                    balance.update(str(scan.values[code]) for code in scan.codes[scan.codes != BAD])
+                if known:
+                    read_labels(data, KINDS[data.task].find(data, scan.values, named, HEAD_ROWS), split, scan)
+                elif split == TRAIN and data.task == "classification":
+                    refuse_fractions(data, scan.values, None)
+                elif split == TRAIN and data.task == "tokens":
+                    seen.update(str(label) for tags in scan.values if tags is not None for label in tags)
+    told = f"the first {count(HEAD_ROWS)} rows of each of {plural(files, 'file')}"
+    return Look(classes, None, told, lengths, dict(sorted(balance.items())) or None, seen=sorted(seen) or None)
+
+
+def _first_examples(data: LabelledDataConfig, parts: Sequence[Part]) -> Iterator[Example]:
+    """The good examples among the first rows of each part."""
+    for part in parts:
+        for _, row in islice(rows_of(data, [part]), HEAD_ROWS):
+            if row.problem is None:
+                with suppress(ValueError):
+                    read_values(data, row.values)
+                    yield Example("", texts_of(data, row.values))
+
+
+def stored_bytes(part: Part) -> int:
+    """What a part takes as it is stored."""
+    if part.loaded is not None:
+        return int(part.loaded.data.nbytes)
+    fs, path = fsspec.url_to_fs(part.path)
+    return int(fs.size(path) or 0)

@@ -1,0 +1,140 @@
+"""Where labelled data is: the files or data sets of each split, and a name of their content."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+
+from trainer.common.errors import CorpusError, brief
+from trainer.config.corpora import CorpusConfig
+from trainer.config.labelled import LabelledDataConfig, SplitsConfig
+from trainer.data.csv_files import csv_dialect, is_quoted
+from trainer.data.labelled.rows import Part
+from trainer.data.pieces import Piece
+from trainer.data.raw_bytes import RawFile
+from trainer.data.raw_files import is_compressed, reading
+from trainer.data.sources import find_pieces, find_sources
+from trainer.models.pretrained import hub_reason
+from trainer.store.storage import Store
+
+TRAIN, VALIDATION, TEST = "train", "validation", "test"
+
+
+class LabelledSource(NamedTuple):
+    """The parts of each split that is there, and a JSON-like value that changes whenever their content does.
+
+    Without validation parts, the validation split is to be cut from train.
+    """
+
+    parts: dict[str, list[Part]]
+    identity: Any
+
+    @property
+    def cut(self) -> bool:
+        return VALIDATION not in self.parts
+
+
+def find_labelled(store: Store, data: SplitsConfig) -> LabelledSource:
+    """Find the data. The store remembers the digests of files, so that unchanged ones are not read again.
+
+    A data set of the hub is downloaded by this, once: `datasets` keeps it. Raises `CorpusError` for files or splits that do
+    not exist, and for a hub that cannot be reached.
+    """
+    if data.source == "hub":
+        return _find_hub(data)
+    return _find_folder(store, data) if data.source == "disk" else _find_files(store, data)
+
+
+def fetch_part(part: Part, folder: Path) -> Part:
+    """The part with a local path: a remote file is copied into the folder, as it is read more than once."""
+    if "://" not in part.path:
+        return part
+    target = folder / f"{len(list(folder.iterdir())):05d}-{part.path.rsplit('/', 1)[-1]}"
+    with reading(part.path):
+        fs, full = fsspec.url_to_fs(part.path)
+        fs.get_file(full, str(target))
+    return replace(part, path=str(target), files=tuple(file._replace(path=str(target)) for file in part.files))
+
+
+def _find_files(store: Store, data: SplitsConfig) -> LabelledSource:
+    patterns = {split: paths for split, paths in _wanted(data).items() if paths}
+    digests = {piece.path: piece.sha256 for piece in _pieces(store, data, [p for paths in patterns.values() for p in paths])}
+    found = {split: [source.path for source in find_sources(_corpus(data, paths))] for split, paths in patterns.items()}
+
+    def identity(path: str) -> list[Any]:
+        dialect = csv_dialect(data, path) if isinstance(data, LabelledDataConfig) and data.source == "csv" else None
+        return [digests[path], is_compressed(path), dialect and [dialect["delimiter"], is_quoted(dialect)]]
+
+    return LabelledSource(
+        parts={
+            split: [Part(path, path, files=(RawFile(path, path, digests[path]),)) for path in paths]
+            for split, paths in found.items()
+        },
+        identity={split: [identity(path) for path in paths] for split, paths in found.items()},
+    )
+
+
+def _find_hub(data: SplitsConfig) -> LabelledSource:
+    import datasets
+
+    name = f"{data.path}/{data.subset}" if data.subset else str(data.path)
+    try:
+        loaded = datasets.load_dataset(str(data.path), data.subset)
+    except Exception as error:  # network, hub, script and format errors alike
+        raise CorpusError(
+            f"data set {name!r} cannot be loaded from the Hugging Face hub: {hub_reason(error)}; check the name and the "
+            "network, or take files (source: csv, jsonl, parquet) or a folder that save_to_disk wrote (source: disk)"
+        ) from error
+    splits = _choose(name, loaded, data)
+    prints = {split: [loaded[chosen]._fingerprint for chosen in names] for split, names in splits.items()}
+    return LabelledSource(_loaded_parts(name, loaded, splits, ()), [data.path, data.subset, prints])
+
+
+def _find_folder(store: Store, data: SplitsConfig) -> LabelledSource:
+    import datasets
+
+    path = str(data.path).rstrip("/")
+    # What `datasets` itself keeps there for later is no part of the data.
+    pieces = [piece for piece in _pieces(store, data, [f"{path}/**"]) if not piece.key.rsplit("/", 1)[-1].startswith("cache-")]
+    try:
+        loaded = datasets.load_from_disk(path)
+    except Exception as error:  # each kind of wrong or damaged folder has its own
+        raise CorpusError(f"{path} cannot be read as a folder that save_to_disk wrote: {brief(error)}") from error
+    sets = {TRAIN: loaded} if isinstance(loaded, datasets.Dataset) else loaded
+    splits = _choose(path, sets, data)
+    files = tuple(RawFile(piece.path, piece.path, piece.sha256) for piece in pieces)
+    return LabelledSource(_loaded_parts(path, sets, splits, files), [[[piece.key, piece.sha256] for piece in pieces], splits])
+
+
+def _choose(name: str, loaded: Any, data: SplitsConfig) -> dict[str, list[str]]:
+    """The names of the data set's splits that make up each split: as given, else by the same name."""
+    wanted = _wanted(data)
+    for split in (VALIDATION, TEST):
+        if not wanted[split] and split in loaded and split not in data.train:
+            wanted[split] = [split]
+    chosen = {split: names for split, names in wanted.items() if names}
+    for missing in (each for names in chosen.values() for each in names if each not in loaded):
+        raise CorpusError(f"data set {name!r} has no split {missing!r}; it has {', '.join(loaded)}")
+    return chosen
+
+
+def _loaded_parts(name: str, loaded: Any, splits: dict[str, list[str]], files: tuple[RawFile, ...]) -> dict[str, list[Part]]:
+    return {
+        split: [Part(f"{name}: {each}", loaded=loaded[each], files=files) for each in names] for split, names in splits.items()
+    }
+
+
+def _wanted(data: SplitsConfig) -> dict[str, list[str] | None]:
+    return {TRAIN: data.train, VALIDATION: data.validation, TEST: data.test}
+
+
+def _pieces(store: Store, data: SplitsConfig, paths: Sequence[str]) -> list[Piece]:
+    """Every file, whole, with its digest."""
+    return find_pieces(store, _corpus(data, paths), sys.maxsize)
+
+
+def _corpus(data: SplitsConfig, paths: Sequence[str]) -> CorpusConfig:
+    return CorpusConfig(name=data.name, paths=list(paths))

@@ -1,0 +1,331 @@
+"""What a tokenizer puts around texts, and how texts are cut so that they fit with it.
+
+A space before each word of which one is part, as in running text, where the tokenizer does not put it there by itself.
+
+Byte-level tokenizers know a word by the space before it: without one, words would be read as if written together.
+
+Texts and pairs of texts to token ids, by a pretrained model's own tokenizer.
+
+Whole texts are encoded without special tokens, cut, and then framed as the tokenizer frames them. The ids are those of
+`tokenizer(a, b, truncation="longest_first")`, which takes time and memory that grow with the product of the two lengths.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Regex, Tokenizer, models, normalizers
+from tokenizers.pre_tokenizers import ByteLevel
+
+from trainer.common.errors import ConfigError, TokenizerError
+from trainer.config.labelled import LabelledDataConfig
+from trainer.data.labelled.words import first_tokens
+from trainer.models.loading import load_config, load_tokenizer
+from trainer.models.pretrained import read_object
+from trainer.models.taken_tokenizer import PLAIN_CLASS, TOKENIZER_CONFIG, find_other_class, save_flat
+from trainer.store.manifest import digest_file, fingerprint
+
+
+class Frame(NamedTuple):
+    """The special tokens before, between and after one text or the two of a pair; their types, and those of the texts."""
+
+    tokens: tuple[NDArray[np.int32], ...]
+    types: tuple[NDArray[np.int8], ...]
+    text_types: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Tokens that are added to the texts."""
+        return sum(map(len, self.tokens))
+
+    @property
+    def divides(self) -> bool:
+        """Whether anything stands between the texts of a pair."""
+        return len(self.tokens[1]) > 0
+
+
+def find_frame(backend: Tokenizer, members: int) -> Frame:
+    """The frame of one text, or of a pair (`members` 2), found by encoding a text of few tokens."""
+    text = next((each for each in ("a", *backend.get_vocab(True)) if backend.encode(each, add_special_tokens=False).ids), "a")
+    probe = backend.encode(text, text if members == 2 else None)
+    ids, types = np.array(probe.ids, dtype=np.int32), np.array(probe.type_ids, dtype=np.int8)
+    spans, kinds, end = [], [], 0
+    for member in range(members):
+        places = [place for place, owner in enumerate(probe.sequence_ids) if owner == member] or [end]
+        spans.append(slice(end, places[0]))
+        kinds.append(int(types[places[0]]) if places[0] < len(types) else 0)
+        end = places[-1] + 1
+    spans += [slice(end, end)] * (2 - members) + [slice(end, None)]
+    return Frame(tuple(ids[span] for span in spans), tuple(types[span] for span in spans), tuple(kinds))
+
+
+def put_between(backend: Tokenizer, token: str) -> None:
+    """Have a tokenizer put a token between the texts of a pair, besides what it puts around them."""
+    present = json.loads(backend.post_processor.__getstate__()) if backend.post_processor is not None else None
+    processors = [] if present is None else present["processors"] if present["type"] == "Sequence" else [present]
+    template = next((each for each in processors if each["type"] == "TemplateProcessing"), None)
+    if template is None:
+        first, second = ({"Sequence": {"id": name, "type_id": kind}} for kind, name in enumerate("AB"))
+        template = {"type": "TemplateProcessing", "single": [first], "pair": [first, second], "special_tokens": {}}
+        processors.append(template)
+    place = next(place for place, piece in enumerate(template["pair"]) if piece.get("Sequence", {}).get("id") == "B")
+    template["pair"].insert(place, {"SpecialToken": {"id": token, "type_id": 0}})
+    template["special_tokens"][token] = {"id": token, "ids": [backend.token_to_id(token)], "tokens": [token]}
+    whole = processors[0] if len(processors) == 1 else {"type": "Sequence", "processors": processors}
+    # A post-processor can be made from JSON only as a part of a tokenizer.
+    bearer = json.loads(Tokenizer(models.WordLevel({}, unk_token="")).to_str())
+    backend.post_processor = Tokenizer.from_str(json.dumps({**bearer, "post_processor": whole})).post_processor
+
+
+def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
+    """How many tokens of one text, or of the two of a pair, are kept: the longer text is cut first, then both alike.
+
+    The same as the strategy `longest_first` of the `tokenizers` library.
+    """
+    if sum(lengths) <= room:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [room]
+    short = min(*lengths, room // 2)
+    return [short, room - short] if lengths[0] <= lengths[1] else [room - short, short]
+
+
+PREPEND = [
+    {"type": "Prepend", "prepend": " "}, {"type": "Replace", "pattern": {"Regex": "^  "}, "content": " "},
+]  # fmt: skip
+"""Put a space before a text that does not begin with one, as tokenizer.json has it."""
+
+
+def space_words(tokenizer: Any) -> bool:
+    """Have a tokenizer put a space before each word of an example; returns whether only its tokenizer.json can say so.
+
+    Those of the kind of GPT-2's have a setting for it. Where text is split before its bytes are looked up, as by Llama 3, Qwen2
+    and SmolLM, that setting would put a space before each part of a word ("isn", " 't"), so a normalizer puts it before all.
+    """
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    split = backend.pre_tokenizer
+    if isinstance(split, ByteLevel):
+        if not split.add_prefix_space:
+            split.add_prefix_space = True
+            backend.pre_tokenizer = split
+            tokenizer.add_prefix_space = tokenizer.init_kwargs["add_prefix_space"] = True
+        return False
+    if split is None or not _looks_up_bytes_later(json.loads(split.__getstate__())):
+        return False
+    present = backend.normalizer
+    if present is None or json.loads(present.__getstate__()).get("normalizers", [])[-len(PREPEND) :] != PREPEND:
+        before = [normalizers.Prepend(" "), normalizers.Replace(Regex("^  "), " ")]
+        backend.normalizer = normalizers.Sequence([*([] if present is None else [present]), *before])
+    return True
+
+
+def _looks_up_bytes_later(split: dict[str, Any]) -> bool:
+    """Whether text is split in several ways of which one is byte-level and puts no space before the parts."""
+    parts = split.get("pretokenizers", [])
+    return any(part["type"] == "ByteLevel" and not part["add_prefix_space"] for part in parts)
+
+
+UNSET_LENGTH = 10**20
+"""From here on, a tokenizer's `model_max_length` means that nobody set it."""
+
+POSITIONS_AFTER_PADDING = frozenset(
+    ("camembert", "data2vec-text", "esm", "ibert", "layoutlmv3", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta",
+     "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod")
+)  # fmt: skip
+"""Families that number positions from the padding id + 1 on, so that their tables hold as many more than can be used."""
+
+
+class Encoding(NamedTuple):
+    """One example: ids and their types, of shape [T], and whether tokens were cut off.
+
+    Of an example of words, also where each begins, of shape [words], as `first_tokens` of `labelled.words` has it.
+    """
+
+    input_ids: NDArray[np.int32]
+    token_type_ids: NDArray[np.int8]
+    truncated: bool
+    first_tokens: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    """A tokenizer made ready for a data set.
+
+    `max_length` counts special tokens; `pad_is_end` says that it had no padding token, and pads with its end token;
+    `divider` is a token that it did not put between the texts of a pair by itself; `has_types` says whether the model knows
+    token types; `digest` names the files that `save` writes. `by_words`: an example is one text in words, each of which is
+    tokenized by itself; `spaced`: with a space before it, of which only tokenizer.json says so. `model_type` is the model's.
+    """
+
+    tokenizer: Any
+    frame: Frame
+    max_length: int
+    vocab_size: int
+    pad_is_end: bool
+    divider: str | None
+    has_types: bool
+    digest: str
+    by_words: bool
+    spaced: bool
+    model_type: str
+
+    @cached_property
+    def other_class(self) -> str | None:
+        """The class that `AutoTokenizer` makes of the saved files beside such a model, if it puts no space before words."""
+        return find_other_class(self.tokenizer.backend_tokenizer.to_str(), self.model_type) if self.spaced else None
+
+    @property
+    def cuts_left(self) -> bool:
+        """Whether the end of a text is kept where it is too long."""
+        return bool(self.tokenizer.truncation_side == "left")
+
+    @property
+    def pad_token(self) -> str:
+        return str(self.tokenizer.pad_token)
+
+    @property
+    def pad_id(self) -> int:
+        return int(self.tokenizer.pad_token_id)
+
+    def save(self, folder: Path) -> None:
+        """Write the files that `AutoTokenizer.from_pretrained` reads, to give the same ids as `encode`."""
+        _save(self.tokenizer, self.spaced or self.divider is not None, folder)
+
+    def encode(self, texts: Sequence[tuple[str, ...]]) -> list[Encoding]:
+        """The examples, each a text, the two of a pair, or words, cut to `max_length`."""
+        backend: Tokenizer = self.tokenizer.backend_tokenizer
+        if self.by_words:
+            found = backend.encode_batch([list(each) for each in texts], is_pretokenized=True, add_special_tokens=False)
+            return [self._framed_words(each, len(words)) for each, words in zip(found, texts, strict=True)]
+        members = [
+            [np.array(found.ids, dtype=np.int32) for found in backend.encode_batch_fast(list(each), add_special_tokens=False)]
+            for each in zip(*texts, strict=True)
+        ]
+        return [self._framed(ids) for ids in zip(*members, strict=True)]
+
+    def _framed_words(self, found: Any, words: int) -> Encoding:
+        framed = self._framed((np.array(found.ids, dtype=np.int32),))
+        before, kept = len(self.frame.tokens[0]), len(framed.input_ids) - self.frame.size
+        cut = len(found.ids) - kept if self.cuts_left else 0
+        return framed._replace(first_tokens=first_tokens(found.word_ids, slice(cut, cut + kept), before, words))
+
+    def _framed(self, ids: tuple[NDArray[np.int32], ...]) -> Encoding:
+        frame, keeps_end = self.frame, self.cuts_left
+        lengths = cut_lengths([len(each) for each in ids], self.max_length - frame.size)
+        cut = [each[len(each) - n :] if keeps_end else each[:n] for each, n in zip(ids, lengths, strict=True)]
+        types = [np.full(len(each), kind, dtype=np.int8) for each, kind in zip(cut, frame.text_types, strict=True)]
+        return Encoding(
+            input_ids=np.concatenate([frame.tokens[0], cut[0], frame.tokens[1], *cut[1:], frame.tokens[2]]),
+            token_type_ids=np.concatenate([frame.types[0], types[0], frame.types[1], *types[1:], frame.types[2]]),
+            truncated=sum(lengths) < sum(map(len, ids)),
+        )
+
+
+def load_text_encoder(model: str | Path, data: LabelledDataConfig, finished: bool = False) -> TextEncoder:
+    """The tokenizer of a model folder or a pretrained name, made ready for a data set.
+
+    Beside a `finished` model, which is not trained any more, words are read as that tokenizer reads them. Raises
+    `TokenizerError` if it cannot be loaded or used, `ConfigError` if the model cannot be read or is too short.
+    """
+    name, by_words = str(model), data.task == "tokens"
+    config, tokenizer = load_own_tokenizer(name, plain=finished and by_words and _is_plain(name))
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    # As when pretraining: a text that holds a special token's spelling does not become that token.
+    backend.encode_special_tokens = True
+    pad_is_end = choose_padding(tokenizer, name)
+    spaced = by_words and not finished and space_words(tokenizer)
+    frame, divider = _choose_frame(tokenizer, len(data.text_columns), name)
+    length = resolve_length(data, tokenizer, config, name)
+    if frame.size >= length:
+        raise ConfigError(f"data.max_length is {length}, but the tokenizer of {name!r} adds {frame.size} tokens of its own")
+    # Not every tokenizer that gives types belongs to a model that knows them: GPT-2 would look them up as token ids.
+    has_types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", 0) or 0) > 1
+    inputs = ["input_ids", "token_type_ids", "attention_mask"] if has_types else ["input_ids", "attention_mask"]
+    settings = {
+        "model_input_names": inputs, "model_max_length": length, "padding_side": "right", "split_special_tokens": True,
+    }  # fmt: skip
+    for key, value in settings.items():  # so that the published tokenizer, loaded anew, gives what the model was trained on
+        setattr(tokenizer, key, value)
+        tokenizer.init_kwargs[key] = value
+    vocab_size = max(backend.get_vocab(True).values()) + 1
+    with TemporaryDirectory(prefix="headrace-") as folder:
+        _save(tokenizer, spaced or divider is not None, Path(folder))
+        digest = fingerprint({path.name: digest_file(path).sha256 for path in Path(folder).iterdir()})
+    return TextEncoder(
+        tokenizer, frame, length, vocab_size, pad_is_end, divider, has_types, digest, by_words, spaced, config.model_type
+    )  # fmt: skip
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a model's folder names the class that takes tokenizer.json as it is, as `TextEncoder.save` may have written."""
+    path = Path(name, TOKENIZER_CONFIG)
+    return path.is_file() and read_object(path).get("tokenizer_class") == PLAIN_CLASS
+
+
+def resolve_length(data: LabelledDataConfig, tokenizer: Any, config: Any, name: str) -> int:
+    """Tokens an example at most: as given, else the lesser of what the tokenizer says and the model's positions.
+
+    Raises `ConfigError` if that is beyond the model's positions, or nothing says it.
+    """
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    if positions is not None and config.model_type in POSITIONS_AFTER_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    known = positions if positions is not None and positions > 0 else None
+    if data.max_length is not None:
+        if known is not None and data.max_length > known:
+            raise ConfigError(f"data.max_length is {data.max_length}, but the model {name!r} has {known} positions")
+        return data.max_length
+    said = [length for length in (tokenizer.model_max_length, known) if length is not None and length < UNSET_LENGTH]
+    if not said:
+        raise ConfigError(f"neither the model {name!r} nor its tokenizer says how long a text may be; set data.max_length")
+    return int(min(said))
+
+
+def load_own_tokenizer(name: str, plain: bool = False) -> tuple[Any, Any]:
+    """The text configuration of a model folder or a pretrained name, and its tokenizer, of the `plain` class if so.
+
+    Raises as `load_text_encoder` does.
+    """
+    return load_config(name).get_text_config(), load_tokenizer(name, plain)
+
+
+def choose_padding(tokenizer: Any, name: str) -> bool:
+    """Pad with the end token where there is no padding token; returns whether that is so."""
+    if tokenizer.pad_token is not None:
+        return False
+    if tokenizer.eos_token is None:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} has neither a padding token nor an end token to pad with; name one in its "
+            "tokenizer_config.json"
+        )
+    tokenizer.pad_token = tokenizer.eos_token
+    return True
+
+
+def _choose_frame(tokenizer: Any, members: int, name: str) -> tuple[Frame, str | None]:
+    """The tokenizer's frame. Where it puts nothing between the texts of a pair, its separator or end token is put there."""
+    backend: Tokenizer = tokenizer.backend_tokenizer
+    frame = find_frame(backend, members)
+    if members == 1 or frame.divides:
+        return frame, None
+    token = tokenizer.sep_token or tokenizer.eos_token
+    if token is None:
+        raise TokenizerError(
+            f"the tokenizer of {name!r} puts nothing between the texts of a pair, and has no separator or end token that could "
+            "stand there; name one in its tokenizer_config.json"
+        )
+    put_between(backend, str(token))
+    return find_frame(backend, members), str(token)
+
+
+def _save(tokenizer: Any, plain: bool, folder: Path) -> None:
+    # Some families build what stands around texts by themselves; the plain class takes it from tokenizer.json.
+    save_flat(tokenizer, folder, **({"tokenizer_class": PLAIN_CLASS} if plain else {}))

@@ -1,0 +1,261 @@
+"""Permutations of any range that are computed, not stored, and the keys that choose among them.
+
+The order of one corpus's windows: each once a pass, and in another order in the next.
+
+With a locality of G, the shards are permuted, and the windows of G of them at a time: what is read at one time then lies in
+few shards, so that a corpus larger than the disk can be trained on.
+
+The data order as arithmetic: sample number k is a pure function of (seed, k).
+
+Nothing is shuffled or remembered, so any sample can be had at any time at the same cost, and a resumed run sees what an
+uninterrupted one would have seen.
+
+The corpus of sample k is drawn in proportion to the weights by systematic (stratified) rather than independent draws: the
+first n samples hold n * p_i of corpus i, to within a few. Only so is the number of earlier draws from a corpus known
+without counting them, which each-window-once-a-pass needs. The draws are shuffled inside blocks.
+
+The order of labelled examples: each once an epoch, in batches of about the same length.
+
+Global batch `number` is a pure function of the seed, the examples' lengths and the batch size. An epoch's examples are
+permuted; stretches of `GROUP` batches are sorted by length and cut into batches, which are taken in a permuted order. So
+little padding is needed, no example is read twice or left out, and finding a batch costs the same at any step.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+U64 = NDArray[np.uint64]
+I64 = NDArray[np.int64]
+
+FEISTEL_ROUNDS = 6
+
+
+def permute(places: U64, size: int, key: int) -> U64:
+    """A keyed permutation of range(size), applied to an array of places.
+
+    A Feistel network over the next power of four, walked until the value falls inside the range (Black and Rogaway,
+    "Ciphers with Arbitrary Finite Domains", 2002).
+    """
+    half = np.uint64(max(1, ((size - 1).bit_length() + 1) // 2))
+    mask = np.uint64((1 << int(half)) - 1)
+    keys = [np.uint64(stable_key(key, round_number)) for round_number in range(FEISTEL_ROUNDS)]
+    values = places.copy()
+    outside = np.ones(len(values), dtype=bool)
+    while outside.any():
+        left, right = values[outside] >> half, values[outside] & mask
+        for round_key in keys:
+            left, right = right, left ^ (_mix(right ^ round_key) & mask)
+        values[outside] = (left << half) | right
+        outside = values >= np.uint64(size)
+    return values
+
+
+def stable_key(*parts: object) -> int:
+    """64 bits decided by the parts, the same in every process and on every machine."""
+    text = "/".join(map(str, parts))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _mix(values: U64) -> U64:
+    """The finaliser of SplitMix64 (Steele, Lea and Flood, 2014): every input bit changes half of the output bits."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+class Group(NamedTuple):
+    """Shards whose windows are mixed with each other: the turn of a pass at which they begin, and their windows."""
+
+    first: int
+    windows: int
+    key: int
+    shards: I64
+
+
+class CorpusOrder:
+    """Which window a corpus gives at its turn number 0, 1, …
+
+    `counts` are the windows in each of its shards; windows are numbered through them all. `locality` is the number of
+    shards in a group; None: all are one.
+    """
+
+    def __init__(self, seed: int, name: str, counts: Sequence[int], locality: int | None = None) -> None:
+        self._seed, self._name, self._locality = seed, name, locality
+        self._counts = np.array(counts, dtype=np.int64)
+        self._offsets = np.cumsum(self._counts) - self._counts
+        self._size = int(self._counts.sum())
+        self._groups = lru_cache(maxsize=4)(self._make_groups)
+        self._stretch = lru_cache(maxsize=4)(self._find_stretch)
+
+    def windows(self, turns: U64) -> I64:
+        """The windows at these turns, of the same shape."""
+        found = np.empty(len(turns), dtype=np.int64)
+        passes, groups = self._locate(turns)
+        for number, index in {*zip(passes.tolist(), groups.tolist(), strict=True)}:
+            here = (passes == number) & (groups == index)
+            group = self._groups(number)[index]
+            places = turns[here] % np.uint64(self._size) - np.uint64(group.first)
+            found[here] = self._windows_of(group, permute(places, group.windows, group.key).astype(np.int64))
+        return found
+
+    def shards(self, first: int, last: int) -> Sequence[int]:
+        """The shards of the groups that turns `first` to `last` fall into, then those of the group after; each once."""
+        passes, groups = self._locate(np.array([first, last], dtype=np.uint64))
+        return self._stretch(*zip(passes.tolist(), groups.tolist(), strict=True))
+
+    def _locate(self, turns: U64) -> tuple[I64, I64]:
+        """The pass of each turn, and the group within the pass."""
+        passes = (turns // np.uint64(self._size)).astype(np.int64)
+        places = (turns % np.uint64(self._size)).astype(np.int64)
+        groups = np.empty(len(turns), dtype=np.int64)
+        for number in np.unique(passes):
+            ends = [group.first + group.windows for group in self._groups(int(number))]
+            groups[passes == number] = np.searchsorted(ends, places[passes == number], side="right")
+        return passes, groups
+
+    def _make_groups(self, number: int) -> list[Group]:
+        """The groups of a pass that hold any window."""
+        count = len(self._counts)
+        if self._locality is None:
+            return [Group(0, self._size, stable_key(self._seed, "window", self._name, number), np.arange(count))]
+        shards = permute(np.arange(count, dtype=np.uint64), count, stable_key(self._seed, "shard", self._name, number))
+        groups: list[Group] = []
+        first = 0
+        for start in range(0, count, self._locality):
+            members = shards[start : start + self._locality].astype(np.int64)
+            if windows := int(self._counts[members].sum()):
+                groups.append(Group(first, windows, stable_key(self._seed, "window", self._name, number, start), members))
+                first += windows
+        return groups
+
+    def _windows_of(self, group: Group, places: I64) -> I64:
+        """The windows at these places among those of a group's shards."""
+        counts = self._counts[group.shards]
+        ends = np.cumsum(counts)
+        index = np.searchsorted(ends, places, side="right")
+        return self._offsets[group.shards[index]] + places - (ends - counts)[index]
+
+    def _find_stretch(self, first: tuple[int, int], last: tuple[int, int]) -> Sequence[int]:
+        (number, index), found = first, list[int]()
+        while (number, index) <= last:
+            found += self._groups(number)[index].shards.tolist()
+            number, index = (number, index + 1) if index + 1 < len(self._groups(number)) else (number + 1, 0)
+        found += self._groups(number)[index].shards.tolist()
+        return tuple(dict.fromkeys(found))
+
+
+Draws = tuple[I64, I64, U64]
+"""Of each sample its corpus, its window, and how many earlier samples are of the same corpus."""
+
+BLOCK = 4096
+"""Samples whose draws are shuffled together."""
+
+RESOLUTION_BITS = 31
+"""A corpus's share is rounded to this many binary digits."""
+
+
+class DataOrder:
+    """The order in which the windows of several corpora are seen.
+
+    `weights` are proportional to the corpora's probabilities, which the step plan has (plan.py: p ~ tokens ** alpha).
+    """
+
+    def __init__(self, seed: int, corpora: Sequence[CorpusOrder], weights: Sequence[float]) -> None:
+        self._seed, self._corpora = seed, list(corpora)
+        self._shares = _shares(weights)
+        self._block = lru_cache(maxsize=4)(self._make_block)
+
+    def samples(self, start: int, count: int) -> tuple[I64, I64]:
+        """Corpus number and window number of samples `start` to `start + count - 1`, each of shape [count]."""
+        corpora, windows, _ = self._draws(start, count)
+        return corpora, windows
+
+    def shards(self, start: int, count: int) -> dict[int, Sequence[int]]:
+        """By corpus, the shards that these samples may come from, and then those that come next."""
+        corpora, _, turns = self._draws(start, count)
+        drawn = {int(corpus): turns[corpora == corpus] for corpus in np.unique(corpora)}
+        return {corpus: self._corpora[corpus].shards(int(its.min()), int(its.max())) for corpus, its in drawn.items()}
+
+    def _draws(self, start: int, count: int) -> Draws:
+        first, last = start // BLOCK, (start + count - 1) // BLOCK
+        blocks = [self._block(number) for number in range(first, last + 1)]
+        skip = start - first * BLOCK
+        corpora, windows, turns = (np.concatenate(parts)[skip : skip + count] for parts in zip(*blocks, strict=True))
+        return corpora, windows, turns
+
+    def _make_block(self, number: int) -> Draws:
+        draws = np.arange(number * BLOCK, (number + 1) * BLOCK, dtype=np.uint64)
+        corpora, turns = _deal(draws, self._shares)
+        places = np.arange(BLOCK, dtype=np.uint64)
+        shuffled = corpora[permute(places, BLOCK, stable_key(self._seed, "block", number))]
+        windows, taken = np.empty(BLOCK, dtype=np.int64), np.empty(BLOCK, dtype=np.uint64)
+        for corpus in np.unique(shuffled):
+            here = shuffled == corpus
+            taken[here] = turns[corpora == corpus]
+            windows[here] = self._corpora[int(corpus)].windows(taken[here])
+        return shuffled, windows, taken
+
+
+def _shares(weights: Sequence[float]) -> list[int]:
+    """Share of each corpus among itself and those after it, in units of 2**-RESOLUTION_BITS; the last has all."""
+    unit = 1 << RESOLUTION_BITS
+    remaining = [sum(weights[number:]) for number in range(len(weights))]
+    shares = [round(weight / rest * unit) for weight, rest in zip(weights, remaining, strict=True)]
+    return [*(min(max(share, 1), unit - 1) for share in shares[:-1]), unit]
+
+
+def _deal(draws: U64, shares: Sequence[int]) -> tuple[I64, U64]:
+    """The corpus of each draw, and how many earlier draws fell to the same corpus.
+
+    Of the draws 0 .. n-1 that reach a corpus, floor(n * share) stay there and the rest go on to the next; both counts
+    are known for every n.
+    """
+    corpora = np.full(len(draws), -1, dtype=np.int64)
+    turns = np.zeros_like(draws)
+    reached = draws.copy()
+    for corpus, share in enumerate(shares):
+        before, after = _scaled(reached, share), _scaled(reached + np.uint64(1), share)
+        stays = (corpora == -1) & (after > before)
+        corpora[stays], turns[stays] = corpus, before[stays]
+        reached = reached - before
+    return corpora, turns
+
+
+def _scaled(numbers: U64, share: int) -> U64:
+    """floor(numbers * share / 2**RESOLUTION_BITS), without overflow."""
+    bits, mask = np.uint64(RESOLUTION_BITS), np.uint64((1 << RESOLUTION_BITS) - 1)
+    return (numbers >> bits) * np.uint64(share) + (((numbers & mask) * np.uint64(share)) >> bits)
+
+
+FORMAT = 2
+"""Part of a run's identity: a run that began with another order is not continued with this one."""
+
+GROUP = 8
+"""Batches that are sorted together: in batches of 8, padding falls from 36 % to 7 %, and each still holds some variety."""
+
+
+class EpochOrder:
+    """Which examples make up a global batch; one batch of an epoch may be smaller."""
+
+    def __init__(self, seed: int, lengths: NDArray[np.int64], global_batch: int, by_length: bool) -> None:
+        self._seed, self._lengths, self._batch, self._by_length = seed, lengths, global_batch, by_length
+
+    def examples(self, number: int) -> NDArray[np.int64]:
+        """The examples of global batch `number`, of shape [at most global_batch], the longest first."""
+        size, batch = len(self._lengths), self._batch
+        epoch, index = divmod(number, -(-size // batch))
+        first = index - index % GROUP if self._by_length else index
+        places = np.arange(first * batch, min((first + GROUP if self._by_length else first + 1) * batch, size), dtype=np.uint64)
+        examples = permute(places, size, stable_key(self._seed, "example", epoch)).astype(np.int64)
+        # Stable, so that examples of one length stay in the permuted order, not in that of the file.
+        examples = examples[np.argsort(-self._lengths[examples], kind="stable")]
+        batches = -(-len(examples) // batch)
+        turn = np.array([index - first], dtype=np.uint64)
+        chosen = int(permute(turn, batches, stable_key(self._seed, "batch", epoch, first))[0])
+        return examples[chosen * batch : (chosen + 1) * batch]

@@ -1,0 +1,193 @@
+"""Raw files: opening them, packed or not, here or on a server, and what is said of one that cannot be read.
+
+How many bytes of raw files there are once they are unpacked: about, for estimates before they are read.
+"""
+
+import csv
+import io
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import IO, cast
+
+import fsspec
+from fsspec.compression import compr
+from fsspec.core import get_compression
+
+from trainer.common.errors import CorpusError, PipelineError, reason_of
+from trainer.common.outages import passes
+from trainer.config.corpora import CorpusConfig
+from trainer.data.csv_files import csv_dialect
+from trainer.store.checked_files import digest_stream
+
+MAX_RECORD = 64 * 2**20
+"""Bytes that one record, and so a process's memory for it, may take."""
+
+BOM = b"\xef\xbb\xbf"
+
+
+CONVERT = "convert it to UTF-8, such as by `iconv -f {0} -t UTF-8`"
+SIGNATURES = {
+    b"\xff\xfe\0\0": f"is UTF-32, by its byte order mark; {CONVERT.format('UTF-32')}",
+    b"\0\0\xfe\xff": f"is UTF-32, by its byte order mark; {CONVERT.format('UTF-32')}",
+    b"\xff\xfe": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
+    b"\xfe\xff": f"is UTF-16, by its byte order mark; {CONVERT.format('UTF-16')}",
+    b"\x1f\x8b": "is packed by gzip; give it a name that ends in .gz",
+    b"\x28\xb5\x2f\xfd": "is packed by zstd; give it a name that ends in .zst",
+    b"PK\x03\x04": "is a zip archive (or an office document); unpack it, and give its text in UTF-8",
+    b"%PDF": "is a PDF; extract its text, in UTF-8",
+    b"PAR1": "is a Parquet file; set the format to parquet",
+    b"SQLite format 3": "is an SQLite database; export its text, in UTF-8",
+}
+"""What files of other kinds begin with, and what to do about them; a longer beginning comes before one that it begins with."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A raw file: `key` is its path below the glob's fixed part, `version` changes whenever its bytes may have (if known)."""
+
+    path: str
+    key: str
+    size: int
+    version: str
+
+
+def open_raw(path: str, start: int = 0) -> IO[bytes]:
+    """Open a raw file at a byte offset; .gz and .zst are unpacked (from their beginning only)."""
+    compression = get_compression(path, "infer")
+    if compression == "zstd":
+        return unpack(open_bytes(path), compression)
+    if compression is not None:
+        unpacked: IO[bytes] = fsspec.open(path, "rb", compression=compression).open()
+        return unpacked
+    file = open_bytes(path)
+    file.seek(start)
+    return file
+
+
+def unpack(file: IO[bytes], compression: str) -> IO[bytes]:
+    """What is packed in an open file."""
+    if compression == "zstd":
+        import pyarrow as pa  # unlike fsspec's reader, reads every frame, and sees when the last one is cut short
+
+        return io.BufferedReader(pa.input_stream(file, compression=compression))
+    unpacked: IO[bytes] = compr[compression](file, mode="rb")
+    return unpacked
+
+
+def open_bytes(path: str) -> IO[bytes]:
+    """Open a file as it is. Local ones directly: among many small files, fsspec's own work would be the most of it."""
+    if "://" not in path:
+        return open(path, "rb")
+    # fsspec's own files have no readline with a limit.
+    return io.BufferedReader(cast(io.RawIOBase, fsspec.open(path, "rb").open()), 2**20)
+
+
+def not_text(path: str) -> str | None:
+    """What kind of file it is that turned out not to hold text in UTF-8, and what to do; None if that cannot be told."""
+    with open_raw(path) as file:
+        head = file.read(max(map(len, SIGNATURES)))
+    return next((known for signature, known in SIGNATURES.items() if head.startswith(signature)), None)
+
+
+def is_compressed(path: str) -> bool:
+    return get_compression(path, "infer") is not None
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Say of a raw file that cannot be opened, is damaged, or is on a server that is away, which it is: a `CorpusError`."""
+    try:
+        yield
+    except PipelineError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError | EOFError | zlib.error) or passes(error):
+            raise unreadable(path, error) from error
+        raise
+
+
+def unreadable(path: str, error: Exception) -> CorpusError:
+    """The error for a raw file that cannot be opened or is damaged."""
+    message = f"{path} cannot be read: {reason_of(error)}; check that the file is there, whole, and yours to read"
+    return CorpusError(message, passes(error))
+
+
+def csv_header(path: str, corpus: CorpusConfig) -> tuple[list[str], int]:
+    """The names in a CSV file's first row, none if it is no CSV, and the bytes that the row takes (unpacked)."""
+    taken = 0
+
+    def lines(file: IO[bytes]) -> Iterator[str]:
+        nonlocal taken
+        while line := file.readline(MAX_RECORD):
+            text = line.removeprefix(BOM) if taken == 0 else line
+            taken += len(line)
+            yield text.decode(errors="replace")
+
+    with open_raw(path) as file:
+        try:
+            names = next(csv.reader(lines(file), **csv_dialect(corpus, path)), [])
+        except csv.Error:
+            names = []
+    return names, taken
+
+
+def digest_stretch(path: str, start: int, end: int) -> str:
+    """The SHA-256 of the bytes `[start, end)` of a file, or of as many of them as there are."""
+    with open_bytes(path) as file:
+        file.seek(start)
+        return digest_stream(file, end - start)
+
+
+SAMPLED_FILES = 8
+SAMPLED_BYTES = 4 * 2**20
+"""Unpacked bytes of each sampled file, from its beginning."""
+
+
+def unpacked_bytes(corpus: CorpusConfig, sources: Sequence[SourceFile]) -> int:
+    """The bytes of a corpus's files, of compressed ones as many as they probably hold; of Parquet, those of the text's column.
+
+    The largest of the compressed files are looked at; of the others it is taken that they are packed as much as the middle one
+    of these. Raises `CorpusError` for one that is looked at and damaged.
+    """
+    packed = [source for source in sources if source.size and (_compression(source) or corpus.format == "parquet")]
+    plain = sum(source.size for source in sources if source not in packed)
+    if not packed:
+        return plain
+    largest = sorted(packed, key=lambda source: (-source.size, source.key))
+    ratios = [_ratio(corpus, source) for source in largest[:SAMPLED_FILES]]
+    looked_at = sum(source.size * ratio for source, ratio in zip(largest, ratios, strict=False))
+    return plain + round(looked_at + median(ratios) * sum(source.size for source in largest[SAMPLED_FILES:]))
+
+
+def _ratio(corpus: CorpusConfig, source: SourceFile) -> float:
+    """How many bytes a packed one holds, by the beginning of a file."""
+    with reading(source.path):
+        if corpus.format == "parquet":
+            return _column_bytes(source, corpus.text_field) / source.size
+        with open_bytes(source.path) as file, unpack(file, _compression(source) or "") as text:
+            held = len(text.read(SAMPLED_BYTES))
+            return held / (source.size if held < SAMPLED_BYTES else min(source.size, file.tell()))
+
+
+def _column_bytes(source: SourceFile, column: str) -> int:
+    """What a column takes by a Parquet file's own account; of a missing one, which its reader refuses, all that there is."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_bytes(source.path) as file:
+            metadata = pq.ParquetFile(file).metadata
+    except pa.ArrowInvalid as error:
+        raise CorpusError(f"{source.path} is not a Parquet file: {error}") from error
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    columns = [group.column(number) for group in groups for number in range(group.num_columns)]
+    of_text = [each.total_uncompressed_size for each in columns if each.path_in_schema == column]
+    return sum(of_text) or source.size
+
+
+def _compression(source: SourceFile) -> str | None:
+    found: str | None = get_compression(source.path, "infer")
+    return found

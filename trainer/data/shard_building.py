@@ -1,0 +1,269 @@
+"""What a worker process does: it builds shards, and publishes each. All that it imports delays its beginning.
+
+Finding shards that need not be built: in an interrupted set's own folder, or in an older set of the same corpus.
+
+Worker processes, which end with their parent.
+"""
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import zip_longest
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import ModuleType, TracebackType
+from typing import Any, Self
+
+from trainer.common.process import QuickEnd, die_with_parent, return_large_buffers
+from trainer.common.stopping import SIGNALS, StopRequested, blocked_stops
+from trainer.config.corpora import CorpusConfig
+from trainer.config.curation import TransformConfig
+from trainer.data.decisions import Decided, read_curated
+from trainer.data.encoders import ENGINES, Encode
+from trainer.data.pieces import Piece
+from trainer.data.readers import Document, OnBad
+from trainer.data.shards import (
+    BYTES_PER_TOKEN,
+    KIND,
+    ShardRecord,
+    build_shard,
+    read_record,
+    record_file,
+    token_dtype,
+    write_record,
+)
+from trainer.engines.executors import Advance
+from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
+from trainer.store import roots
+from trainer.store.manifest import find_damage, make_manifest
+from trainer.store.storage import Store
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What all shards of a set share."""
+
+    url: str
+    key: str
+    corpus: CorpusConfig
+    tokenizer_key: str
+    engine: str
+    validation_fraction: float
+    transform: TransformConfig | None = None
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """One shard to build: its number, the fingerprint of what it is made from, its pieces, and what was decided of each."""
+
+    number: int
+    fingerprint: str
+    pieces: tuple[Piece, ...]
+    decided: tuple[Decided | None, ...] = ()
+
+    @property
+    def raw_bytes(self) -> int:
+        return sum(piece.size for piece in self.pieces)
+
+
+_done: Any = None
+"""In a worker: the count of raw bytes done, shared with the parent."""
+
+_broken_off: Any = None
+"""In a worker: whether the parent wants no more of it."""
+
+
+def begin(parent: int, done: Any, broken_off: Any, seen: Sequence[str]) -> None:
+    global _done, _broken_off
+    die_with_parent(parent, signal.SIGKILL)
+    return_large_buffers()
+    for signum in SIGNALS:  # what asks the whole group to stop is acted on by the parent, which breaks this worker off
+        signal.signal(signum, signal.SIG_IGN)
+    roots.remember(seen)
+    _done, _broken_off = done, broken_off
+
+
+def tell_parent(size: int) -> None:
+    """Count raw bytes as done. Raises `StopRequested` when this is broken off."""
+    if _broken_off.value:
+        raise StopRequested
+    with _done.get_lock():
+        _done.value += size
+
+
+def load_encoder(url: str, tokenizer_key: str, engine: str) -> None:
+    """Load what a worker needs for its first shard; it is kept for all."""
+    with suppress(Exception):  # that the engine cannot take the tokenizer is found out, and told, elsewhere
+        _encoder(url, tokenizer_key, engine)
+
+
+@cache
+def _encoder(url: str, tokenizer_key: str, engine: str) -> tuple[TokenizerInfo, Encode]:
+    tokenizer = load_tokenizer(Store(url), tokenizer_key)
+    return tokenizer, ENGINES[engine](tokenizer)
+
+
+def build(recipe: Recipe, shard: ShardWork, advance: Advance) -> ShardRecord:
+    """Build and publish a shard; `advance` is told of the raw bytes that are done."""
+    store = Store(recipe.url)
+    tokenizer, encode = _encoder(recipe.url, recipe.tokenizer_key, recipe.engine)
+    about = shard.raw_bytes // BYTES_PER_TOKEN * token_dtype(tokenizer.max_id).itemsize
+    with store.staging(about, f"{recipe.key}/{record_file(shard.number)}") as folder:
+        documents = partial(shard_documents, recipe, shard, advance)
+        record = build_shard(
+            folder, shard.number, shard.fingerprint, shard.raw_bytes, documents, recipe.corpus.max_bad_records, tokenizer,
+            encode, recipe.validation_fraction,
+        )  # fmt: skip
+        for file in record.files:
+            store.put(folder / file.name, f"{recipe.key}/{file.name}")
+    write_record(store, recipe.key, record)
+    return record
+
+
+def shard_documents(recipe: Recipe, shard: ShardWork, advance: Advance, on_bad: OnBad) -> Iterator[Document]:
+    """The documents of a shard; `advance` is told of the bytes of each."""
+    for piece, decided in zip_longest(shard.pieces, shard.decided):
+        for document in read_curated(piece, recipe.corpus, on_bad, recipe.transform, decided):
+            advance(len(document.text) + 1)
+            yield document
+
+
+def finished_shards(
+    store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool = False
+) -> dict[int, ShardRecord]:
+    """The wanted shards that exist with intact files, by number; those of older sets are taken over into this one.
+
+    The files of a local store are read. Those of a remote one are looked for, with their sizes, unless all are to be read.
+    """
+    found = find_finished(store, key, corpus, work, content=read_all or store.local is not None)
+    return {
+        number: record if folder == key else _take_over(store, folder, key, record, number)
+        for number, (folder, record) in found.items()
+    }
+
+
+def find_finished(
+    store: Store, key: str, corpus: str, work: Sequence[ShardWork], content: bool
+) -> dict[int, tuple[str, ShardRecord]]:
+    """The wanted shards that exist with intact files, by number, each with the folder of the set that it is in.
+
+    Without `content`, files are only looked for, with their sizes.
+    """
+    found: dict[int, tuple[str, ShardRecord]] = {}
+    for shard in work:
+        record = read_record(store, f"{key}/{record_file(shard.number)}")
+        if record and record.fingerprint == shard.fingerprint and _intact(store, key, record, content):
+            found[shard.number] = key, record
+    missing = {shard.fingerprint: shard.number for shard in work if shard.number not in found}
+    for folder in _older_sets(store, key, corpus):
+        if not missing:
+            break
+        for file in store.names(folder):
+            record = read_record(store, f"{folder}/{file}") if re.fullmatch(r"shard-\d+\.json", file) else None
+            if record and record.fingerprint in missing and _intact(store, folder, record, content):
+                found[missing.pop(record.fingerprint)] = folder, record
+    return found
+
+
+def _older_sets(store: Store, key: str, corpus: str) -> list[str]:
+    pattern = re.compile(re.escape(corpus) + r"-[0-9a-f]{16}")
+    folders = [f"shards/{name}" for name in store.names("shards") if pattern.fullmatch(name)]
+    return [folder for folder in folders if folder != key]
+
+
+def _intact(store: Store, folder: str, record: ShardRecord, content: bool) -> bool:
+    manifest = make_manifest(KIND, record.fingerprint, record.files, {})
+    return not find_damage(store, folder, manifest, content=content)
+
+
+def _take_over(store: Store, folder: str, key: str, record: ShardRecord, number: int) -> ShardRecord:
+    """Copy a shard's files into this set, under its number here."""
+    files = []
+    for file in record.files:
+        side, _, ending = file.name.replace(".", "-").split("-")
+        name = f"{side}-{number:05d}.{ending}"
+        store.copy(f"{folder}/{file.name}", f"{key}/{name}")
+        files.append(file.model_copy(update={"name": name}))
+    moved = record.model_copy(update={"number": number, "files": files})
+    write_record(store, key, moved)
+    return moved
+
+
+EARLY_BYTES = 16 * 2**20
+"""Raw text, to be built, for which a worker is started before it is known what there is to build."""
+
+
+class Workers:
+    """A `Carrier`: at most so many processes, each started when there is work for it. They end with the block."""
+
+    most = None
+    _done: Any
+    _broken_off: Any
+
+    def __init__(self, processes: int) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._processes = processes
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+        return self._started().submit(work, *arguments, tell_parent)
+
+    @property
+    def done(self) -> int:
+        return int(self._done.value) if self._pool else 0
+
+    def start_early(self, raw_bytes: int, url: str, tokenizer_key: str, engine: str) -> None:
+        """Have them load what so much raw text needs, which takes as long as building a small shard."""
+        for _ in range(min(self._processes, raw_bytes // EARLY_BYTES)):
+            self._started().submit(load_encoder, url, tokenizer_key, engine)
+
+    def _started(self) -> ProcessPoolExecutor:
+        """The pool, which starts a process for what is submitted if none is idle."""
+        if self._pool is None:
+            context = _Context()
+            self._done, self._broken_off = context.Value("q", 0), context.Value("b", False)
+            given = os.getpid(), self._done, self._broken_off, roots.seen()
+            self._pool = ProcessPoolExecutor(self._processes, mp_context=context, initializer=begin, initargs=given)
+        return self._pool
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Break off what is not finished."""
+        if self._pool is not None:
+            self._broken_off.value = True
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+class _Worker(SpawnProcess):
+    """A process that does not import the program that it is started from.
+
+    Nothing that it is sent is defined there. A program may load libraries that take seconds, which each worker would load as
+    well, and one without `if __name__ == "__main__"` would be run from its beginning by each.
+    """
+
+    def run(self) -> None:
+        end = QuickEnd()
+        super().run()
+        end(0)
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:
+        resource_tracker.ensure_running()  # which is started with the first, and lets the signals through again
+        program = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # without a file and a name that a worker could find it by
+        try:
+            with blocked_stops():  # a worker never heeds them (`begin`)
+                return SpawnProcess._Popen(process_obj)
+        finally:
+            sys.modules["__main__"] = program
+
+
+class _Context(SpawnContext):
+    Process = _Worker

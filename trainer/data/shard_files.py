@@ -1,0 +1,219 @@
+"""Windows over token shards: `context` tokens long, one every `stride` tokens, the tail of each shard kept.
+
+The same windows as the reference loops cut: the last window of a shard is its last `context` tokens, and overlaps the one
+before. A shard shorter than one window gives none.
+
+Sets of shards in which damage was found while they were read: the next preparation reads all of such a set, and mends it.
+
+The token files of one corpus, fetched as training comes to them, and let go behind it.
+
+Where the documents of a shard begin: its .idx file, as `trainer.data.shards` describes it.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from threading import RLock
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import ArtifactError, StorageError
+from trainer.common.outages import patiently
+from trainer.store.checked_files import CheckedFile, DamagedBlock
+from trainer.store.manifest import FileRecord, fetch_made, locate_made, read_made
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+Tokens = NDArray[Any]
+
+
+class Shards(Protocol):
+    """The tokens of each shard of a corpus; `lengths` are known before any is read."""
+
+    @property
+    def lengths(self) -> Sequence[int]: ...
+    def read(self, number: int, start: int, stop: int) -> Tokens: ...
+    def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None: ...
+
+
+def count_windows(tokens: int, context: int, stride: int) -> int:
+    """Number of windows in a shard of this many tokens."""
+    return 0 if tokens < context else -(-(tokens - context) // stride) + 1
+
+
+class Windows:
+    """The windows of one corpus, numbered through all its shards."""
+
+    def __init__(self, shards: Shards, context: int, stride: int) -> None:
+        self.shards, self.context, self._stride = shards, context, stride
+        self.counts = [count_windows(length, context, stride) for length in shards.lengths]
+        """Windows in each shard."""
+        self._ends = np.cumsum(self.counts, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def prepare(self, numbers: NDArray[np.int64], ahead: Sequence[int]) -> None:
+        """Get ready the shards of these windows, and those that are read next; others are let go of."""
+        self.shards.use(np.unique(np.searchsorted(self._ends, numbers, side="right")).tolist(), ahead)
+
+    def read(self, number: int) -> NDArray[np.int64]:
+        """The tokens of a window, of shape [context]."""
+        shard = int(np.searchsorted(self._ends, number, side="right"))
+        place = number - (int(self._ends[shard - 1]) if shard else 0)
+        start = min(place * self._stride, self.shards.lengths[shard] - self.context)
+        return self.shards.read(shard, start, start + self.context).astype(np.int64)
+
+
+SUSPECT = "suspect.json"
+"""In the set's folder; that it is there is all that counts."""
+
+
+def suspect(store: Store, key: str, problem: str) -> None:
+    """Note that an artifact is damaged; a warning tells what to do instead where that cannot be written."""
+    try:
+        store.write_json(f"{key}/{SUSPECT}", {"problem": problem})
+    except StorageError as error:
+        log.warning("%s: prepare the data with --verify, which reads all of %s", error, store.path(key))
+
+
+def is_suspect(store: Store, key: str) -> bool:
+    """Whether damage was found in an artifact since it was last read whole."""
+    return store.exists(f"{key}/{SUSPECT}")
+
+
+def clear(store: Store, key: str) -> None:
+    """Note that an artifact was read whole, and is what its manifest says."""
+    store.delete(f"{key}/{SUSPECT}")
+
+
+AT_A_TIME = 8
+"""Files that are fetched at the same time."""
+
+
+class ShardFiles:
+    """The tokens of each shard, read from a local file: the store's own, or a copy in the machine's cache.
+
+    `lengths` are the shards' tokens, known without fetching any; `sums` are the files of their blocks' checksums. A block is
+    compared when this process first reads from it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        files: Sequence[FileRecord],
+        sums: Sequence[FileRecord],
+        dtype: np.dtype[np.generic],
+    ) -> None:
+        self._store, self._key, self._files, self._sums, self._dtype = store, key, list(files), list(sums), dtype
+        self.lengths = [file.size // dtype.itemsize for file in self._files]
+        self._pool = ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="shards")
+        self._open: dict[int, Future[CheckedFile]] = {}
+        self._turn = RLock()
+        self._ahead: Sequence[int] = ()
+        self._later: Iterator[int] = iter(())
+        self._coming: list[Future[CheckedFile]] = []
+
+    def read(self, number: int, start: int, stop: int) -> Tokens:
+        """A shard's tokens from one offset to another, or to its end; not to be written to.
+
+        A store that is away is waited for. Raises `ArtifactError` for damaged ones, of which the next preparation of the set is
+        told, and what `Store.fetch` raises.
+        """
+        stop = min(stop, self.lengths[number])
+        if start >= stop:
+            return np.empty(0, self._dtype)
+        begin, end = start * self._dtype.itemsize, stop * self._dtype.itemsize
+        try:
+            data = patiently(lambda: self._read(number, begin, end))
+        except OSError:
+            with self._store.reading(f"{self._key}/{self._files[number].name}"):
+                raise
+        except ArtifactError as error:
+            suspect(self._store, self._key, str(error))
+            raise
+        return np.frombuffer(data, self._dtype)
+
+    def largest(self, count: int | None) -> int:
+        """Bytes of the largest files, so many of them, or of all."""
+        return sum(sorted((file.size for file in self._files), reverse=True)[:count])
+
+    def use(self, now: Iterable[int], ahead: Sequence[int] = ()) -> None:
+        """Fetch the first, all at once, and some of the others in their order; let go of what is in neither.
+
+        `ahead` holds the first too, unless it is empty; as long as it is the same object, only what is new is looked at. A file
+        fetched ahead that fails is fetched again when it is read.
+        """
+        if ahead is not self._ahead or not ahead:
+            self._ahead, self._later = ahead, iter(ahead)
+            for number in self._open.keys() - {*now, *ahead}:
+                self._release(number)
+        for number in now:
+            self._start(number)
+        self._coming = [future for future in self._coming if not future.done()]
+        while len(self._coming) < AT_A_TIME and (later := next(self._later, None)) is not None:
+            if not (future := self._start(later)).done():
+                self._coming.append(future)
+
+    def _read(self, number: int, begin: int, end: int) -> memoryview:
+        try:
+            return self._start(number).result().read(begin, end)
+        except DamagedBlock:
+            self._fetch_anew(number)
+        try:
+            return self._start(number).result().read(begin, end)
+        except DamagedBlock as error:  # though the file is, as a whole, what the manifest says
+            path = self._store.path(f"{self._key}/{self._files[number].name}")
+            raise ArtifactError(f"{path} gives other bytes each time: {error}; check this machine's disk and memory") from error
+
+    def _start(self, number: int) -> Future[CheckedFile]:
+        with self._turn:
+            future = self._open.get(number)
+            if future is None or (future.done() and future.exception() is not None):
+                future = self._open[number] = self._pool.submit(self._fetch, number)
+            return future
+
+    def _fetch(self, number: int) -> CheckedFile:
+        file, sums = self._files[number], self._sums[number]
+        path = locate_made(self._store, self._key, file)
+        return CheckedFile(path, file.size, partial(read_made, self._store, self._key, sums))
+
+    def _fetch_anew(self, number: int) -> None:
+        """Replace a damaged copy of a remote file. Raises `ArtifactError` for a damaged file of the store, what repairs it."""
+        file = self._files[number]
+        fetch_made(self._store, self._key, file.name, file.sha256, check=True)
+        with self._turn:
+            if (damaged := self._open.pop(number, None)) is not None:
+                damaged.result().close()
+
+    def _release(self, number: int) -> None:
+        with self._turn:
+            future = self._open.pop(number)
+        future.cancel()
+        future.add_done_callback(partial(self._forget, number))
+
+    def _forget(self, number: int, future: Future[CheckedFile]) -> None:
+        if not future.cancelled() and future.exception() is None:
+            future.result().close()
+        with self._turn:
+            if number not in self._open:  # else it is wanted again, and fetched anew
+                self._store.release(f"{self._key}/{self._files[number].name}")
+
+
+def read_index(store: Store, key: str, file: FileRecord) -> NDArray[np.int64]:
+    """The start of each document of a shard, and the end of the last, in tokens.
+
+    A store that is away is waited for. Raises `ArtifactError` for a damaged file, of which the next preparation is told.
+    """
+    try:
+        raw = patiently(lambda: read_made(store, key, file))
+    except ArtifactError as error:
+        suspect(store, key, str(error))
+        raise
+    return np.frombuffer(raw, dtype="<u8").astype(np.int64)

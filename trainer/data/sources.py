@@ -1,0 +1,294 @@
+"""The raw files of a corpus: finding them, and knowing which of them changed since the last look.
+
+A look at the beginning of a corpus's files before long work: whether they hold text, read as the corpus says.
+
+The names of what records have beside their text.
+"""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import Any
+
+import fsspec
+
+from trainer.common.bad_records import BadRecords
+from trainer.common.errors import ChangedFile, CorpusError, RecordError, brief
+from trainer.common.formats import count, plural
+from trainer.common.stopping import check_stop
+from trainer.config.corpora import CorpusConfig
+from trainer.data.pieces import Piece, Stretch, digest_stretches, pieces_of
+from trainer.data.raw_files import SourceFile, csv_header, open_bytes, open_raw, reading
+from trainer.data.readers import read_head
+from trainer.records.sealed import recall_sealed, write_sealed
+from trainer.store.checked_files import RACY_SECONDS
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+FORMAT = 3
+"""Of what is remembered of the raw files."""
+
+FILES_AT_ONCE = 32
+"""Files that a thread looks at between two hand-overs, which cost as much as looking at a small file."""
+
+PIECE_BYTES = "data.shards.piece_bytes"
+"""The setting that says where files are cut: told beside a recipe, which the pieces themselves are part of."""
+
+CSV_READING = 2
+"""Raised when csv files are read otherwise, so that what was made of them is not taken for what would be made now."""
+
+
+def find_sources(corpus: CorpusConfig) -> list[SourceFile]:
+    """All files of a corpus, sorted by key.
+
+    Raises `CorpusError` for a path that matches nothing and for a corpus without a byte.
+    """
+    found: dict[str, SourceFile] = {}
+    for pattern in corpus.paths:
+        with reading(pattern):
+            matches = list(_match(pattern))
+            if not matches:
+                raise CorpusError(f"corpus {corpus.name!r}: {_no_match(pattern)}")
+        found.update({source.path: source for source in matches})
+    if not sum(source.size for source in found.values()):
+        raise CorpusError(f"corpus {corpus.name!r} is empty: {len(found)} files, 0 bytes")
+    return sorted(found.values(), key=lambda source: (source.key, source.path))
+
+
+def find_pieces(
+    store: Store,
+    corpus: CorpusConfig,
+    piece_bytes: int,
+    advance: Callable[[int], None] = lambda size: None,
+    on_changed: Callable[[int], None] = lambda size: None,
+) -> list[Piece]:
+    """Cut and digest every file of a corpus. Files not changed since the last look (size and time) are not read again.
+
+    `on_changed` is called with the bytes of those that are to be read, and `advance` with those of each that was.
+    """
+    layout = fingerprint([FORMAT, corpus.model_dump(exclude={"paths"}), piece_bytes])
+    memory = f"cache/seen-{corpus.name}-{layout}.json"
+    known = _remembered(store, memory)
+    now = time.time()
+    sources = find_sources(corpus)
+
+    def look(group: Sequence[SourceFile]) -> list[tuple[str, list[Stretch]]]:
+        found = []
+        for source in group:
+            check_stop()
+            with reading(source.path):
+                found.append((source.path, digest_stretches(source, corpus, piece_bytes)))
+            advance(source.size)
+        return found
+
+    seen = {source.path: _recall(known, source) for source in sources}
+    changed = [source for source in sources if seen[source.path] is None]
+    on_changed(sum(source.size for source in changed))
+    groups = [changed[start : start + FILES_AT_ONCE] for start in range(0, len(changed), FILES_AT_ONCE)]
+    with ThreadPoolExecutor() as pool:
+        for found in pool.map(look, groups):
+            seen.update(found)
+    if changed or len(known) > len(sources):
+        fresh = {source.path: [source.size, source.version, seen[source.path]] for source in sources if not _racy(source, now)}
+        write_sealed(store, memory, {"files": fresh}, indent=None)
+    return [piece for source in sources for piece in pieces_of(source, seen[source.path] or [])]
+
+
+def reading_options(corpus: CorpusConfig) -> dict[str, Any]:
+    """How a corpus's files are read, which names what is made of them."""
+    options = corpus.model_dump(exclude={"name", "paths", "max_bad_records"})
+    if corpus.format != "csv":
+        del options["quoting"]  # which says nothing of other formats
+        return options
+    return {**options, "csv": CSV_READING}
+
+
+def named_reading(path: str) -> str:
+    """What of a file's name says how it is read: its endings, which tell the compression, and what divides columns."""
+    return "".join(PurePosixPath(path).suffixes[-2:]).lower()
+
+
+def forget_source(store: Store, path: str) -> None:
+    """Forget what the last looks found in a file, so that the next one reads it again."""
+    for name in store.names("cache"):
+        if name.startswith("seen-") and path in (known := _remembered(store, f"cache/{name}")):
+            rest = {other: entry for other, entry in known.items() if other != path}
+            write_sealed(store, f"cache/{name}", {"files": rest}, indent=None)
+
+
+@contextmanager
+def forgetting_changed(store: Store) -> Iterator[None]:
+    """Forget what is remembered of a file that has changed, so that it is looked at anew when this is done again."""
+    try:
+        yield
+    except ChangedFile as error:
+        forget_source(store, error.path)
+        raise
+
+
+def _match(pattern: str) -> Iterator[SourceFile]:
+    try:
+        fs, full = fsspec.url_to_fs(pattern)
+    except (ImportError, ValueError) as error:  # of a place that fsspec does not know
+        raise CorpusError(f"{pattern!r} cannot be read: {brief(error)}") from error
+    if fs.isfile(full):
+        entries, fixed = {full: fs.info(full)}, full.rsplit("/", 1)[0]
+    else:
+        entries = fs.glob(full, detail=True)
+        fixed = re.split(r"[*?\[]", full, maxsplit=1)[0].rsplit("/", 1)[0]
+    for path, info in entries.items():
+        if info["type"] == "file" or (info.get("islink") and not fs.isdir(path)):
+            version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified") or ""
+            if info.get("islink"):
+                version = ""  # the listing's time is the link's own, not the file's
+            url = path if "://" not in pattern else fs.unstrip_protocol(path)
+            yield SourceFile(path=url, key=path[len(fixed) + 1 :], size=int(info["size"]), version=str(version))
+
+
+def _no_match(pattern: str) -> str:
+    """Why nothing matches, and what to do."""
+    fs, full = fsspec.url_to_fs(pattern)
+    if pattern and fs.isdir(full):
+        folder = pattern.rstrip("/")
+        return f"{pattern!r} is a folder; name its files: {f'{folder}/*'!r}, or {f'{folder}/**'!r} with those in its folders"
+    return f"no file matches {pattern!r}; check the path, relative to this folder"
+
+
+def _racy(source: SourceFile, now: float) -> bool:
+    try:
+        return now - float(source.version) < RACY_SECONDS
+    except ValueError:
+        return not source.version
+
+
+def _recall(known: dict[str, Any], source: SourceFile) -> list[Stretch] | None:
+    """What the last look found in a file, if it has not changed since."""
+    if (entry := known.get(source.path)) and entry[:2] == [source.size, source.version]:
+        return [Stretch(*stretch) for stretch in entry[2]]
+    return None
+
+
+def _remembered(store: Store, key: str) -> dict[str, Any]:
+    """What the last look found, by path."""
+    found: dict[str, Any] = (recall_sealed(store, key, "looking at all raw files again") or {"files": {}})["files"]
+    return found
+
+
+FILES = 16
+"""Files of a corpus that are looked at, evenly spread over all of them."""
+
+RECORDS, HEAD_BYTES = 256, 2**20
+"""How many records of a file are looked at, and about how many bytes of text."""
+
+MOST_NULLS = 0.01
+"""The share of NUL characters from which on a file is taken for binary; other control characters are some text's own."""
+
+FEW_NULLS = 32
+"""NUL characters that a file of any size may hold."""
+
+ALTERNATING = re.compile(r"(?:\0[^\0]|[^\0]\0){2,}")
+"""Latin letters in UTF-16, of which every other byte is NUL."""
+
+
+class _Enough(Exception):
+    """So many bad records of a file were looked at."""
+
+
+def look_at_text(corpus: CorpusConfig, paths: Sequence[str]) -> None:
+    """Read the first records of some of a corpus's files, as tokenization will.
+
+    Raises `CorpusError` for a file that cannot be read, has not the column or is binary, and `RecordError` for more bad
+    records than may be skipped. Where all that were looked at are bad, and may be skipped, it warns.
+    """
+    bad, good = BadRecords(corpus.max_bad_records), 0
+    for path in _spread(paths):
+        check_stop()
+        good += _look_at(path, corpus, bad)
+    if bad.count and not good:
+        log.warning(
+            "corpus %r: none of the first %s can be read: %s; check data.corpora: its paths and format",
+            corpus.name, plural(bad.count, "record"), "; ".join(bad.first),
+        )  # fmt: skip
+
+
+def files_of(pieces: Sequence[Piece]) -> list[str]:
+    """The paths of the files that some pieces are of."""
+    return list(dict.fromkeys(piece.path for piece in pieces))
+
+
+def _spread(paths: Sequence[str]) -> list[str]:
+    chosen = min(FILES, len(paths))
+    return [paths[number * len(paths) // chosen] for number in range(chosen)]
+
+
+def _look_at(path: str, corpus: CorpusConfig, bad: BadRecords) -> int:
+    """How many good records are at the beginning of a file."""
+    documents = characters = nulls = alternating = 0
+    before = bad.count
+
+    def on_bad(error: RecordError) -> None:
+        bad.add(error)
+        if bad.count == before + RECORDS:
+            raise _Enough
+
+    with suppress(_Enough):
+        for document in islice(read_head(path, corpus, on_bad), RECORDS):
+            text = document.text[:HEAD_BYTES].decode(errors="ignore")
+            documents += 1
+            characters += len(text)
+            nulls += text.count("\0")
+            alternating += sum(map(len, ALTERNATING.findall(text))) if "\0" in text else 0
+            if characters >= HEAD_BYTES:
+                break
+    if nulls > max(MOST_NULLS * characters, FEW_NULLS):
+        utf16 = alternating > 0.5 * characters
+        like = "as in UTF-16 without a byte order mark" if utf16 else "as in a binary file, or in UTF-16"
+        convert = f"convert it, such as by `iconv -f {_utf16(path)} -t UTF-8`, or leave" if utf16 else "convert it, or leave"
+        raise CorpusError(
+            f"corpus {corpus.name!r}: {path}: of its first {count(characters)} characters, {nulls / characters:.0%} are "
+            f"NUL, {like}; expected text in UTF-8: {convert} the file out of data.corpora's paths"
+        )
+    return documents
+
+
+def _utf16(path: str) -> str:
+    """Which order of bytes a file in UTF-16 has whose letters are Latin: in big-endian order, the first byte of each is 0."""
+    with open_raw(path) as file:
+        head = file.read(HEAD_BYTES)
+    return "UTF-16BE" if head[::2].count(0) > head[1::2].count(0) else "UTF-16LE"
+
+
+LOOKED_AT = 1000
+"""Records that may each have other fields."""
+
+
+def column_names(piece: Piece, corpus: CorpusConfig) -> list[str]:
+    """The columns of a piece's file; of JSON Lines the fields of its first records. None for a format without any."""
+    with reading(piece.path):
+        if corpus.format == "csv":
+            return list(csv_header(piece.path, corpus)[0])
+        if corpus.format == "parquet":
+            import pyarrow.parquet as pq
+
+            with open_bytes(piece.path) as file:
+                return list(pq.ParquetFile(file).schema_arrow.names)
+        return _first_fields(piece.path) if corpus.format == "jsonl" else []
+
+
+def _first_fields(path: str) -> list[str]:
+    found: dict[str, None] = {}
+    with open_raw(path) as file:
+        for line in islice(file, LOOKED_AT):
+            with suppress(ValueError, RecursionError):
+                if isinstance(record := json.loads(line), dict):
+                    found.update(dict.fromkeys(record))
+    return list(found)

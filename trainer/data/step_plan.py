@@ -1,0 +1,168 @@
+"""The step plan: how many windows, steps and tokens a run has, and how often each corpus is drawn; the trainer asserts it."""
+
+import logging
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainer.common.errors import ConfigError, CorpusError
+from trainer.common.formats import plural
+from trainer.config.training import OptimizationConfig, TrainingConfig
+from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.records.plans import ChatPlan, CorpusPlan, FinetunePlan, Plan, StepPlan
+from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
+
+if TYPE_CHECKING:  # needs numpy, as plans that are only read do not
+    from trainer.data.packing import Packing
+
+log = logging.getLogger(__name__)
+
+
+def plan_run(store: Store, data: PreparedData, training: TrainingConfig, ranks: int) -> StepPlan:
+    """Plan a pretraining run on published shards. Raises as `shard_manifests` and `make_plan` do."""
+    manifests = shard_manifests(store, data)
+    if training.packing == "stream":
+        return make_plan(training, manifests, ranks)
+    from trainer.data.packing import count_packed
+    from trainer.data.shards import open_shards  # need numpy, as plans that are only read do not
+
+    sets = [open_shards(store, ref.key) for ref in data.shards]
+    return make_plan(training, manifests, ranks, {each.corpus: count_packed(store, each, training.context) for each in sets})
+
+
+def make_plan(
+    training: TrainingConfig, shard_sets: list[Manifest], ranks: int, packed: Mapping[str, list[int]] | None = None
+) -> StepPlan:
+    """Plan a pretraining run; of packed documents, given the windows of each shard of each corpus.
+
+    Corpus i is drawn with probability n_i ** alpha / sum_j n_j ** alpha, n in training tokens. Raises `CorpusError` for a
+    corpus smaller than one window, `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    """
+    if packed is None:
+        windows, unused = _cut_stream(training, shard_sets)
+    else:
+        windows, unused = {name: sum(counts) for name, counts in packed.items()}, dict.fromkeys(packed, 0)
+    if empty := [name for name, count in windows.items() if not count]:
+        raise CorpusError(f"corpus {empty[0]!r} has no document to train on; use more text, or hold out less of it")
+    plan = plan_batches(training, sum(windows.values()), ranks)
+    counts = {shards.details["corpus"]: shards.details["totals"] for shards in shard_sets}
+    weights = {name: counts[name]["tokens"] ** training.alpha for name in windows}
+    probability = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+    total = sum(counts[name]["tokens"] for name in windows)
+    per_window = {name: training.context if packed is None else counts[name]["tokens"] / windows[name] for name in windows}
+    return StepPlan(
+        corpora=[
+            CorpusPlan(
+                name=name,
+                documents=counts[name]["documents"],
+                tokens=counts[name]["tokens"],
+                unused_tokens=unused[name],
+                validation_tokens=counts[name]["validation_tokens"],
+                windows=windows[name],
+                probability=probability[name],
+                passes=plan.total_steps * training.global_batch * probability[name] / windows[name],
+            )
+            for name in windows
+        ],
+        windows=sum(windows.values()),
+        tokens_per_step=round(training.global_batch * sum(probability[name] * per_window[name] for name in windows)),
+        fill=None if packed is None else total / (sum(windows.values()) * training.context),
+        **plan.model_dump(),
+    )
+
+
+def _cut_stream(training: TrainingConfig, shard_sets: list[Manifest]) -> tuple[dict[str, int], dict[str, int]]:
+    """The windows of each corpus over its stream of documents, and the tokens that are in none."""
+    from trainer.data.shard_files import count_windows  # needs numpy, as plans that are only read do not
+
+    stride = training.stride or training.context
+    windows, unused = {}, {}
+    for shards in shard_sets:
+        name, sizes = shards.details["corpus"], shards.details["shard_tokens"]
+        windows[name] = sum(count_windows(size, training.context, stride) for size in sizes)
+        unused[name] = sum(size for size in sizes if size < training.context)
+        if not windows[name]:
+            raise CorpusError(
+                f"corpus {name!r} is smaller than one window: its largest shard has {max(sizes)} tokens, training.context is "
+                f"{training.context}; use more text, fewer shards or a smaller context"
+            )
+        if unused[name]:
+            log.warning("corpus %s: %d tokens lie in shards shorter than one window, unused", name, unused[name])
+    return windows, unused
+
+
+def make_finetune_plan(training: OptimizationConfig, splits: dict[str, int], ranks: int) -> FinetunePlan:
+    """Plan a fine-tuning run over splits of so many examples. Raises `ConfigError` as `plan_batches` does."""
+    return FinetunePlan(
+        examples=splits["train"],
+        validation_examples=splits.get("validation", 0),
+        **plan_batches(training, splits["train"], ranks).model_dump(),
+    )
+
+
+def make_chat_plan(training: OptimizationConfig, windows: "Packing", answer_tokens: int, held_out: int, ranks: int) -> ChatPlan:
+    """Plan a run over windows of conversations, in which so many tokens are predicted; so many conversations are held out.
+
+    Raises `ConfigError` as `plan_batches` does.
+    """
+    return ChatPlan(
+        conversations=len(windows.samples),
+        windows=len(windows),
+        fill=windows.fill,
+        answer_tokens=answer_tokens,
+        validation_conversations=held_out,
+        **plan_batches(training, len(windows), ranks).model_dump(),
+    )
+
+
+def plan_batches(training: OptimizationConfig, samples: int, ranks: int) -> Plan:
+    """Plan the steps over so many samples: total = epochs x ceil(samples / global batch), or max_steps.
+
+    Raises `ConfigError` for batches that do not divide and a warm-up beyond the end.
+    """
+    micro_batch, accumulation = divide_batch(training, ranks)
+    steps_per_epoch = -(-samples // training.global_batch)
+    total_steps = training.max_steps or steps_per_epoch * (training.epochs or 1)
+    if training.warmup_steps > total_steps:
+        raise ConfigError(f"training.warmup_steps is {training.warmup_steps}, but the whole run has {total_steps} steps")
+    check_patience(training, steps_per_epoch, total_steps)
+    return Plan(
+        global_batch=training.global_batch,
+        ranks=ranks,
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        steps_per_epoch=steps_per_epoch,
+        total_steps=total_steps,
+        warmup_steps=training.warmup_steps,
+    )
+
+
+def check_patience(training: OptimizationConfig, steps_per_epoch: int, total_steps: int) -> None:
+    """Raise `ConfigError` for an early stop that cannot come before the run's last evaluation."""
+    patience, every = training.early_stopping, training.evaluate_every or steps_per_epoch
+    if patience is None:
+        return
+    evaluations = total_steps // steps_per_epoch + total_steps // every - total_steps // math.lcm(steps_per_epoch, every)
+    evaluations += bool(total_steps % steps_per_epoch and total_steps % every)  # that of the last step
+    if evaluations > patience + 1:
+        return
+    when = "at the end of each epoch and of the run" if training.evaluate_every is None else f"every {every} steps, at most"
+    raise ConfigError(
+        f"training.early_stopping is {patience}, but the run is evaluated {plural(evaluations, 'time')} in all ({when}), so "
+        "that nothing can stop it early; set a smaller training.evaluate_every, or leave early_stopping out"
+    )
+
+
+def divide_batch(training: OptimizationConfig, ranks: int) -> tuple[int, int]:
+    """Micro-batch and accumulation: global batch = micro-batch x ranks x accumulation. Raises `ConfigError`."""
+    if training.global_batch % ranks:
+        raise ConfigError(f"training.global_batch {training.global_batch} does not divide among {ranks} ranks")
+    share = training.global_batch // ranks
+    micro_batch = training.micro_batch or share
+    if share % micro_batch:
+        raise ConfigError(
+            f"training.global_batch {training.global_batch} on {ranks} ranks is {share} samples each, which micro_batch "
+            f"{micro_batch} does not divide"
+        )
+    return micro_batch, share // micro_batch

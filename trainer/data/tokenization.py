@@ -1,0 +1,322 @@
+"""Who carries units of work over raw text, and what is common to waiting for them.
+
+A corpus to its published shard set, doing only the work that is not already in the store.
+
+Pieces are dealt to shards by a hash of their names, so a changed or added file touches one shard only. Finished shards of
+an interrupted or an older set are found by their fingerprint and checked against their checksums before they are used. Those
+of a set that is published already are read only if the job says so (`verify`), or if damage was found in it.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+from trainer.common.bad_records import describe_bad, first_of
+from trainer.common.errors import ArtifactError, CorpusError, StorageError, TokenizerError
+from trainer.common.formats import count, plural, size
+from trainer.common.process import usable_cores
+from trainer.common.progress import Bar, Progress
+from trainer.common.stopping import check_stop
+from trainer.config.corpora import CorpusConfig, DataConfig, ShardConfig
+from trainer.config.engines import RayEngine
+from trainer.config.jobs import PrepareJob
+from trainer.data.decisions import Reader, open_reader, read_curated, transform_options
+from trainer.data.encoders import settle_engine
+from trainer.data.pieces import Piece, dealt
+from trainer.data.raw_files import is_compressed
+from trainer.data.readers import ignore
+from trainer.data.shard_building import Recipe, ShardWork, Workers, build, find_finished, finished_shards, load_encoder
+from trainer.data.shard_files import clear, is_suspect
+from trainer.data.shards import FORMAT, KIND, ShardRecord, record_file, token_dtype
+from trainer.data.sources import PIECE_BYTES, files_of, find_pieces, forgetting_changed, look_at_text, reading_options
+from trainer.data.tokenizer_training import spread
+from trainer.engines.executors import Carrier
+from trainer.models.tokenizer import TokenizerInfo, add_digests, keeps_text, load_tokenizer
+from trainer.records.basis import by_file
+from trainer.records.sealed import read_listed
+from trainer.records.steps import CONTENTS, Explains, Parts, Sources, Step, describe, nothing
+from trainer.store.checked_files import BLOCK_BYTES
+from trainer.store.manifest import (
+    ArtifactRef,
+    Manifest,
+    digest_file,
+    find_damage,
+    fingerprint,
+    name_of,
+    read_manifest,
+    write_manifest,
+)
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+LOOK_SECONDS = 0.5
+"""Between two looks at how far the work is, and whether a stop was asked for."""
+
+
+@contextmanager
+def carrier_of(job: PrepareJob, workers: Workers, load: Callable[[], object] | None = None) -> Iterator[Carrier]:
+    """Who does a job's work: processes of this machine, or tasks of its cluster, which `load` what they need beforehand."""
+    if isinstance(job.engine, RayEngine):
+        from trainer.engines.ray_tasks import ray_tasks
+
+        with ray_tasks(job.engine, Store(job.store), job.data.workers, load) as tasks:
+            yield tasks
+    else:
+        yield workers
+
+
+def carried(carrier: Carrier, bar: Bar, work: Callable[..., Any], calls: Iterable[Sequence[Any]]) -> Iterator[Any]:
+    """What some work gives for each call, as it is finished. The first error, or a stop, is raised."""
+    waiting, before = iter(calls), carrier.done
+    pending = {carrier.submit(work, *arguments) for arguments in islice(waiting, carrier.most)}
+    while pending:
+        check_stop()
+        finished, pending = wait(pending, timeout=LOOK_SECONDS, return_when=FIRST_COMPLETED)
+        bar.reach(carrier.done - before)
+        pending |= {carrier.submit(work, *arguments) for arguments in islice(waiting, len(finished))}
+        for future in finished:
+            yield future.result()
+
+
+SOURCES = "sources.json"
+STARTED = "started.json"
+"""Only there while a set is made: its age says that the set is no leftover, whose shards may be old ones."""
+SAMPLED_DOCUMENTS = 64
+TOLD = frozenset({PIECE_BYTES, "decisions"})
+"""What is recorded and names no set: how files are cut and what stays of them is told by its shards' fingerprints."""
+
+
+class PreparedData(BaseModel):
+    """References to everything that training reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: ArtifactRef
+    shards: list[ArtifactRef]
+
+
+def tokenize(
+    store: Store,
+    job: PrepareJob,
+    progress: Progress,
+    corpus: str,
+    tokenizer: ArtifactRef,
+    decisions: ArtifactRef | None = None,
+    early: bool = False,
+) -> Step:
+    """The step that tokenizes the documents of a corpus that stay; looks at raw files that changed since the last look.
+
+    With `early`, workers are started where there is much to read: it is to be made.
+
+    It raises `CorpusError` and `RecordError` for bad input, `ArtifactError` for decisions that are of other text,
+    `StorageError` if the store refuses.
+    """
+    data, options = job.data, next(each for each in job.data.corpora if each.name == corpus)
+    info = load_tokenizer(store, tokenizer.key)
+    with ExitStack() as begun:
+        workers = begun.enter_context(Workers(data.workers or usable_cores()))
+
+        def start_early(raw_bytes: int) -> None:
+            if early and not isinstance(job.engine, RayEngine):
+                workers.start_early(raw_bytes, job.store, tokenizer.key, data.tokenizer.engine)
+
+        with progress.bar(f"read {corpus}", None, "B") as bar:
+            pieces = find_pieces(store, options, data.shards.piece_bytes, bar.advance, start_early)
+        work = deal(pieces, open_reader(store, data, options, pieces, decisions.key if decisions else None), data, info)
+        recipe = {
+            "format": FORMAT,
+            f"data.corpora.{corpus}": reading_options(options),
+            "data.shards.num_shards": len(work),
+            PIECE_BYTES: data.shards.piece_bytes,
+            "data.validation_fraction": data.validation_fraction,
+            CONTENTS: {"text": fingerprint([shard.fingerprint for shard in work])},
+        }
+        inputs = {"tokenizer": tokenizer.as_input(), **({"decisions": decisions.as_input()} if decisions else {})}
+        key = f"{KIND}/{corpus}-{name_of(recipe, inputs, TOLD)}"
+        read_all = job.verify or is_suspect(store, key)
+
+        def build(step: Step) -> Manifest:
+            return _build(step, job, options, tokenizer.key, info, work, workers, read_all, progress)
+
+        return Step(
+            store, KIND, KIND, corpus, recipe, build, inputs=inputs, told=TOLD, reads_all=read_all, in_place=True,
+            accept=lambda manifest: check_budget(corpus, options.max_bad_records, manifest.details),
+            passed=partial(clear, store, key) if read_all else nothing,
+            explains=Explains(
+                sources=lambda: by_file(vars(piece) for piece in pieces),
+                recall_sources=partial(_recall_sources, store),
+                parts=lambda: tell_parts(store, key, corpus, work, read_all),
+            ),
+            release=begun.pop_all().close,
+        )  # fmt: skip
+
+
+def _recall_sources(store: Store, key: str, manifest: Manifest) -> Sources:
+    return by_file(read_listed(store, f"{key}/{SOURCES}", manifest.digests().get(SOURCES)) or [])
+
+
+def tell_parts(store: Store, key: str, corpus: str, work: Sequence[ShardWork], read_all: bool) -> Parts:
+    """How many of a set's shards are there already, and how much text the others are built from."""
+    found = find_finished(store, key, corpus, work, content=read_all)
+    begun = store.exists(f"{key}/{STARTED}") or any(folder == key for folder, _ in found.values())
+    missing = [shard for shard in work if shard.number not in found]
+    amount = f" from {size(sum(shard.raw_bytes for shard in missing))} of raw text" if missing else ""
+    return Parts(
+        begun, f"{count(len(found))} of {plural(len(work), 'shard')} taken over, {count(len(missing))} to be built{amount}"
+    )
+
+
+def _build(
+    step: Step, job: PrepareJob, corpus: CorpusConfig, tokenizer_key: str, tokenizer: TokenizerInfo, work: list[ShardWork],
+    workers: Workers, read_all: bool, progress: Progress,
+) -> Manifest:  # fmt: skip
+    """Build the shards that are not there yet, and commit the set."""
+    store, data, key = step.store, job.data, step.key
+    store.write_json(f"{key}/{STARTED}", {})
+    records = finished_shards(store, key, corpus.name, work, read_all)
+    if records:
+        log.info("corpus %s: %d of %d shards need not be built", corpus.name, len(records), len(work))
+    missing = [shard for shard in work if shard.number not in records]
+    look_at_text(corpus, files_of([piece for shard in missing for piece in shard.pieces]))
+    known_size = not any(is_compressed(piece.path) for shard in missing for piece in shard.pieces)
+    load = partial(load_encoder, job.store, tokenizer_key, data.tokenizer.engine)
+    with forgetting_changed(store), carrier_of(job, workers, load) if missing else nullcontext(workers) as carrier:
+        transform = data.curation.transform if data.curation else None
+        engine = _checked_engine(store, data, corpus, work, tokenizer)
+        recipe = Recipe(job.store, key, corpus, tokenizer_key, engine, data.validation_fraction, transform)
+        with progress.bar(f"tokenize {corpus.name}", sum(s.raw_bytes for s in missing) if known_size else None, "B") as bar:
+            largest = sorted(missing, key=lambda shard: shard.raw_bytes, reverse=True)
+            for record in carried(carrier, bar, build, ((recipe, shard) for shard in largest)):
+                records[record.number] = record
+    return _commit(step, recipe, tokenizer, work, [records[shard.number] for shard in work])
+
+
+def shard_manifests(store: Store, data: PreparedData) -> list[Manifest]:
+    """The manifests of all shard sets. Raises if one is missing, or was made with another tokenizer."""
+    sha256 = load_tokenizer(store, data.tokenizer.key).sha256
+    manifests = []
+    for ref in data.shards:
+        manifest = read_manifest(store, ref.key, KIND)
+        if manifest is None:
+            raise ArtifactError(f"{store.path(ref.key)} holds no published shards; run prepare-data first")
+        if manifest.details["tokenizer_sha256"] != sha256:
+            raise TokenizerError(
+                f"{store.path(ref.key)} was tokenized with {manifest.inputs['tokenizer'].key}, not with {data.tokenizer.key}; "
+                "prepare the data anew"
+            )
+        manifests.append(manifest)
+    return manifests
+
+
+def shard_count(options: ShardConfig, raw_bytes: int) -> int:
+    """Number of shards: as given, else one for every `shard_bytes` of raw input."""
+    return options.num_shards or max(1, -(-raw_bytes // options.shard_bytes))
+
+
+def deal(pieces: Sequence[Piece], reader: Reader, data: DataConfig, tokenizer: TokenizerInfo) -> list[ShardWork]:
+    """Which pieces go into which shard, and each shard's fingerprint.
+
+    Of decisions it holds what is dropped of the shard's own pieces: other ones leave it as it is.
+    """
+    count = shard_count(data.shards, sum(piece.size for piece in pieces))
+    common = [FORMAT, reading_options(reader.corpus), tokenizer.sha256, tokenizer.eos_id, data.validation_fraction]
+    work = []
+    for number, hand in enumerate(dealt(pieces, count)):
+        decided = tuple(map(reader.of_piece, hand))
+        made_of: list[Any] = [*common, [[p.key, p.index, p.last, p.sha256] for p in hand]]
+        if any(decided) or reader.transform is not None:
+            bits = [each and [each.documents, each.kept.hex(), each.goes_on] for each in decided]
+            made_of += [transform_options(reader.transform), bits]
+        work.append(ShardWork(number, fingerprint(made_of), tuple(hand), decided))
+    return work
+
+
+def _checked_engine(
+    store: Store, data: DataConfig, corpus: CorpusConfig, work: Sequence[ShardWork], tokenizer: TokenizerInfo
+) -> str:
+    """The engine to build with, after its ids were compared with the reference on documents from all over the corpus."""
+    transform = data.curation.transform if data.curation else None
+    decided = {piece: known for shard in work for piece, known in zip(shard.pieces, shard.decided, strict=True)}
+
+    def samples() -> Iterator[bytes]:
+        for piece in spread(list(decided)):
+            for document in islice(read_curated(piece, corpus, ignore, transform, decided[piece]), 8):
+                yield document.text[:65536].decode(errors="ignore").encode()
+
+    documents = list(islice(samples(), SAMPLED_DOCUMENTS))
+    return settle_engine(store, corpus.name, data.tokenizer.engine, tokenizer, documents)
+
+
+def check_budget(corpus: str, most: int, details: dict[str, Any]) -> None:
+    """Raise `CorpusError` if more records of a set are bad than may be skipped."""
+    if (bad := details["totals"]["bad_records"]) > most:
+        told = describe_bad(bad, details.get("skipped", []))
+        raise CorpusError(
+            f"corpus {corpus!r}: at most {most} bad records may be skipped, but {told}; mend its files or raise max_bad_records"
+        )
+
+
+class _Totals(NamedTuple):
+    raw_bytes: int
+    documents: int
+    tokens: int
+    text_bytes: int
+    validation_documents: int
+    validation_tokens: int
+    validation_bytes: int
+    validation_token_bytes: int
+    bad_records: int
+
+
+def _commit(
+    step: Step, recipe: Recipe, tokenizer: TokenizerInfo, work: list[ShardWork], records: list[ShardRecord]
+) -> Manifest:
+    """Check the whole set and write its manifest."""
+    store, corpus = step.store, recipe.corpus
+    totals = _Totals(*(sum(getattr(record, field) for record in records) for field in _Totals._fields))
+    skipped = first_of(record.skipped for record in records)
+    details = {
+        "corpus": corpus.name,
+        "dtype": token_dtype(tokenizer.max_id).str,
+        "block_bytes": BLOCK_BYTES,
+        "eos_id": tokenizer.eos_id,
+        "vocab_size": tokenizer.vocab_size,
+        "tokenizer_sha256": tokenizer.sha256,
+        "engine": recipe.engine,
+        "num_shards": len(records),
+        "shard_tokens": [record.tokens for record in records],
+        "totals": totals._asdict(),
+        "keeps_text": keeps_text(tokenizer.json),
+        "validation_digest": add_digests(record.validation_digest for record in records),
+        "validation_fraction": recipe.validation_fraction,
+        **({"skipped": skipped} if skipped else {}),
+    }
+    check_budget(corpus.name, corpus.max_bad_records, details)
+    if not totals.tokens:
+        raise CorpusError(
+            f"corpus {corpus.name!r} has no training text: {totals.validation_documents} of "
+            f"{totals.documents + totals.validation_documents} documents were held out and none was left; divide it into more "
+            "documents (a separator, format: lines, a smaller shards.piece_bytes) or lower validation_fraction"
+        )
+    sources = [{"shard": shard.number, **vars(piece)} for shard in work for piece in shard.pieces]
+    store.write_json(f"{step.key}/{SOURCES}", sources, indent=None)
+    notes = [SOURCES, *(record_file(record.number) for record in records)]
+    files = [file for record in records for file in record.files]
+    files += [digest_file(store.fetch(f"{step.key}/{name}"), name) for name in notes]
+    manifest = describe(step, files, details, notes)
+    for name, damage in find_damage(store, step.key, manifest, content=False).items():
+        raise StorageError(f"{store.path(step.key)}/{name} {damage}: something else changes this store; run it again")
+    store.delete(f"{step.key}/{STARTED}")
+    clear(store, step.key)
+    write_manifest(store, step.key, manifest)
+    if totals.bad_records:
+        log.warning("corpus %s: skipped %s", corpus.name, describe_bad(totals.bad_records, skipped))
+    return manifest

@@ -1,1 +1,0 @@
-"""Labelled data to encoded sets."""
