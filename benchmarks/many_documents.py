@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.curation.arrays import write_arrays
 from trainer.curation.deciding import Deciding
-from trainer.curation.keys import KEYS, Signature
-from trainer.curation.measuring import Unit
+from trainer.curation.exact import KEYS, Signature, start_pass
+from trainer.curation.measuring import Numbered, Numbering, Unit, write_arrays
 from trainer.curation.near import parts_of, write_ngrams
-from trainer.curation.numbering import Numbered, Numbering
 from trainer.curation.plan import NEAR, Plan
-from trainer.curation.slices import start_pass
 from trainer.curation.texts import starts_of
 from trainer.data.pieces import Piece
 from trainer.data.shard_building import Workers

@@ -25,7 +25,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Counter[tuple[str, str]
     folder = tmp_path_factory.mktemp("curated")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("trainer.curation.curating.Workers", Here)
+        patch.setattr("trainer.curation.curate.Workers", Here)
         assert main(["data/raw"]) == 0
         job = load_job(PipelineJob, str(ROOT / "configs" / "curated.yaml")).preparation()
         store, key = Store(job.store), decide(job).key

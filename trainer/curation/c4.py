@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.curation.characters import OTHER, Points, lower_case
-from trainer.curation.compiled import compiled
+from trainer.curation.loops import compiled
 from trainer.curation.texts import Lines, Texts
 
 C4 = np.dtype([

@@ -1,4 +1,7 @@
-"""Decisions in the making: what is measured of documents, put to the tests, and compared with other documents."""
+"""Scores that the data has in columns beside the text: a column that no document has is an error, not a low score.
+
+Decisions in the making: what is measured of documents, put to the tests, and compared with other documents.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
@@ -7,29 +10,65 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.common.errors import StorageError
+from trainer.common.errors import CorpusError, StorageError
 from trainer.common.progress import Bar, Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
 from trainer.curation.contamination import find_overlap
-from trainer.curation.duplicates import Compared, Duplicates, Sharing, copies, find_sharing, is_found, read_sharing
-from trainer.curation.keys import Digest, Signature
+from trainer.curation.exact import (
+    Compared,
+    Digest,
+    Duplicates,
+    Sharing,
+    Signature,
+    copies,
+    find_sharing,
+    forget_order,
+    groups,
+    is_found,
+    put_in_order,
+    read_sharing,
+    slices,
+    start_pass,
+)
 from trainer.curation.measures import Measure
-from trainer.curation.measuring import divide, measure
-from trainer.curation.numbering import Numbering, number
+from trainer.curation.measuring import Numbering, PlaceError, Unit, divide, measure, number, with_address
 from trainer.curation.overlaps import NOTHING, BorderWords, Overlap
-from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR, Plan, measures_of, reasons_of
-from trainer.curation.rules import columns_of, of_corpus
-from trainer.curation.scores import require_numbers
-from trainer.curation.slices import forget_order, groups, put_in_order, slices, start_pass
-from trainer.curation.text_measures import Size
+from trainer.curation.rules import Test, columns_of, of_corpus
+from trainer.curation.text_measures import Score, Size
 from trainer.data.pieces import Piece, is_cut_within_documents
+from trainer.data.sources import column_names
 from trainer.data.tokenization import carried
 from trainer.engines.executors import Carrier
 from trainer.store.storage import Store
+
+
+def require_numbers(
+    store: Store, corpus: CorpusConfig, pieces: Sequence[Piece], units: Sequence[Unit], tests: Sequence[Test]
+) -> None:
+    """Raise `CorpusError` for a column that a corpus's tests ask for, and in which none of its documents has a number."""
+    for score in dict.fromkeys(test.measure for test in tests if isinstance(test.measure, Score)):
+        found = (unit.read(store, score, "score")[0] for unit in units)
+        documents = 0
+        for values in found:
+            documents += len(values)
+            if not np.isnan(values).all():
+                break
+        else:
+            if documents:
+                raise _no_number(corpus, pieces, score.column)
+
+
+def _no_number(corpus: CorpusConfig, pieces: Sequence[Piece], column: str) -> CorpusError:
+    there = column_names(pieces[0], corpus)
+    has = f"has the columns {', '.join(there)}" if there else f"is of the format {corpus.format}, which has no columns"
+    return CorpusError(
+        f"corpus {corpus.name!r}: no document has a number in the column {column!r}, which a filter of data.curation asks for; "
+        f"{pieces[0].path} {has}; correct the column, or limit the filter to other corpora"
+    )
 
 
 class Deciding:

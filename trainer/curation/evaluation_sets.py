@@ -1,4 +1,6 @@
-"""Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with them.
+"""The questions of lm-eval's tasks as evaluation sets: the files that are asked, and which of their fields hold text.
+
+Evaluation sets that must not be trained on: which files they are of, and their texts, as documents are compared with them.
 
 Those of a job are read as that job reads them: what it passes over is not looked for, and what it refuses is refused here.
 """
@@ -8,7 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from jinja2 import Environment, TemplateError
+from jinja2.meta import find_undeclared_variables
 
 from trainer.common.errors import ChangedFile, ConfigError, CorpusError
 from trainer.config.chat import ChatDataConfig, ChatJob
@@ -16,7 +21,7 @@ from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import DecontaminateConfig, EvaluationText, TransformConfig
 from trainer.config.files import read_values, validate_job
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
-from trainer.curation.task_texts import of_task
+from trainer.config.task_files import FunctionName, LocalTask, data_files, leaves, task_of_file, tasks_below
 from trainer.data.chat.messages import MESSAGES, read_records
 from trainer.data.decisions import transformed
 from trainer.data.labelled.examples import read_texts
@@ -29,6 +34,67 @@ from trainer.data.readers import Document, read_documents, refuse
 from trainer.data.sources import find_pieces
 from trainer.records.kinds import CHAT, task_of
 from trainer.store.storage import Store
+
+FORMATS: dict[str, Literal["jsonl", "csv", "parquet", "lines"]] = {
+    "json": "jsonl", "csv": "csv", "parquet": "parquet", "text": "lines",
+}  # fmt: skip
+"""The `dataset_path` of tasks whose files can be read as those of a corpus."""
+
+QUERIES = ("doc_to_decontamination_query", "doc_to_text")
+"""What a task says of the text to look for: its own word for that, or else its question."""
+
+FILE_OPTIONS = {"data_files", "data_dir"}
+"""The `dataset_kwargs` that say where files are, not how they are read."""
+
+INSTEAD = "name its files and fields in decontaminate.files"
+
+
+def of_task(path: str) -> list[EvaluationText]:
+    """What the tasks of a YAML file ask. Raises `ConfigError` for one whose text is not in fields of local files."""
+    where = f"data.curation.decontaminate.tasks: {path}"
+    task = task_of_file(Path(path), where)
+    tasks = {task.name: task}
+    if task.members:
+        found = leaves(task.name, {**tasks_below(Path(path).parent, where), **tasks})
+        tasks = {name: _there(name, each, where) for name, each in found}
+    return [_text_of(each, where) for each in tasks.values()]
+
+
+def _there(name: str, task: LocalTask | None, where: str) -> LocalTask:
+    if task is None:
+        raise ConfigError(f"{where}: it names the task {name!r}, which no file beside it tells; name the tasks one by one")
+    return task
+
+
+def _text_of(task: LocalTask, where: str) -> EvaluationText:
+    source, how = str(task.settings.get("dataset_path")), task.settings.get("dataset_kwargs") or {}
+    if source not in FORMATS:
+        raise ConfigError(
+            f"{where}: task {task.name!r} reads {source!r}, which is no file of {', '.join(FORMATS)}; write its questions "
+            "to a file, and name that in decontaminate.files"
+        )
+    if further := sorted(how.keys() - FILE_OPTIONS):
+        raise ConfigError(f"{where}: task {task.name!r} reads its files by {', '.join(further)}; {INSTEAD}")
+    paths = [pattern for pattern, asked in data_files(task, where) if asked]
+    if not paths:
+        raise ConfigError(f"{where}: no file of task {task.name!r} is of the split {task.asked!r}, which it asks; {INSTEAD}")
+    return EvaluationText(paths=paths, format=FORMATS[source], fields=question_fields(task, where))
+
+
+def question_fields(task: LocalTask, where: str) -> list[str]:
+    """The fields that the task's text to look for is made of: one that it names, or those of a template.
+
+    Raises `ConfigError` if it makes its questions by a function, or tells none.
+    """
+    said: Any = next((task.settings[query] for query in QUERIES if task.settings.get(query)), None)
+    if not isinstance(said, str) or isinstance(said, FunctionName):
+        raise ConfigError(f"{where}: task {task.name!r} makes its questions by a function, or tells none; {INSTEAD}")
+    try:
+        named = find_undeclared_variables(Environment().parse(said))
+    except (TemplateError, RecursionError) as error:
+        raise ConfigError(f"{where}: the question of task {task.name!r} is no template of jinja2: {error}") from error
+    return sorted(named) or [said]
+
 
 PLACES = {"name", "path", "subset", "train", "validation", "test"}
 """Of a job's data what says where it is, not how it is read."""

@@ -1,17 +1,119 @@
-"""Functions of the user's, as their files are that their verdicts are named after.
+"""The files that a user's function comes from: when one of them changes, its verdicts are computed anew.
+
+Which they are is read from import statements, and nothing is run for it, so that every process finds the same.
+
+Functions of the user's, as their files are that their verdicts are named after.
 
 A process may load one long after the files were looked at, as a worker does, or have loaded it long before.
 """
 
+import ast
 import hashlib
 import importlib
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.machinery import (
+    BYTECODE_SUFFIXES,
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    SourceFileLoader,
+    SourcelessFileLoader,
+)
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
 from typing import Any
 
 from trainer.common.errors import ConfigError
-from trainer.curation.function_sources import source_files
+
+LOADERS = (
+    (ExtensionFileLoader, EXTENSION_SUFFIXES), (SourceFileLoader, SOURCE_SUFFIXES), (SourcelessFileLoader, BYTECODE_SUFFIXES),
+)  # fmt: skip
+
+
+def source_files(module: str) -> list[Path]:
+    """The file of a loaded module, and those that it imports, directly or not, from its top package or from beside that.
+
+    Of what is installed, what lies beside is other libraries, and does not count. A module without a file has none.
+    """
+    modules = _Modules(module.partition(".")[0])
+    files: set[Path] = set()
+    wanted, seen = [module], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if parent := name.rpartition(".")[0]:
+            wanted.append(parent)
+        spec = modules.find(name)
+        if spec is not None and (path := _file(spec)) is not None:
+            files.add(path)
+            if path.suffix in SOURCE_SUFFIXES:
+                wanted += _imports(path, name if spec.submodule_search_locations is not None else parent)
+    return sorted(files)
+
+
+class _Modules:
+    """The modules of a top package or plain module, and of the folder that it lies in, by name."""
+
+    def __init__(self, top: str) -> None:
+        try:
+            spec = find_spec(top)
+        except ValueError:  # one that was made by a program
+            spec = None
+        self._found: dict[str, ModuleSpec | None] = {top: spec}
+        self._beside = _folders_beside(spec) if spec is not None else []
+
+    def find(self, name: str) -> ModuleSpec | None:
+        if name not in self._found:
+            found = (FileFinder(folder, *LOADERS).find_spec(name) for folder in self._folders(name.rpartition(".")[0]))
+            self._found[name] = next((spec for spec in found if spec is not None), None)
+        return self._found[name]
+
+    def _folders(self, package: str) -> list[str]:
+        if not package:
+            return self._beside
+        spec = self.find(package)
+        return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+def _folders_beside(spec: ModuleSpec) -> list[str]:
+    """The folders that a top package or a plain module lies in, unless libraries are installed there."""
+    own = spec.submodule_search_locations
+    if own is None:
+        own = [str(path)] if (path := _file(spec)) is not None else []
+    folders = dict.fromkeys(Path(each).parent for each in own)
+    library = Path(sysconfig.get_path("stdlib"))
+    return [str(each) for each in folders if each != library and each.name not in ("site-packages", "dist-packages")]
+
+
+def _file(spec: ModuleSpec) -> Path | None:
+    path = Path(spec.origin) if spec.has_location and spec.origin else None
+    return path if path is not None and path.is_file() else None
+
+
+def _imports(path: Path, package: str) -> Iterator[str]:
+    """The names of what the import statements of a package's file may load, wherever they stand in it."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError):  # not loaded: it is of another version of Python, for instance
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            try:
+                base = resolve_name("." * node.level + (node.module or ""), package)
+            except ImportError:  # beyond the top package, where nothing is loaded from
+                continue
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
 
 _loaded: dict[str, str] = {}
 """The digest by which this process has loaded each function."""

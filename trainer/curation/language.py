@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
 from trainer.curation.characters import Positions
-from trainer.curation.compiled import compiled
+from trainer.curation.loops import compiled
 from trainer.curation.texts import Texts, starts_of
 
 LANGUAGE = np.dtype([

@@ -1,4 +1,11 @@
-"""Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
+"""Files of arrays in the store, of what can be found out again: NumPy's .npz, with a checksum of the rest at its end.
+
+The checksum stands where zip files have their comment, so that NumPy reads them as any other. It is of the file's key too: a
+file in another one's place is not taken for that.
+
+Which document something is wrong with: `PATH#N`, the Nth of a file, counted from 1, as `headrace curation show` takes it.
+
+Units of work: some pieces of a corpus, and what the measures find in their documents, kept in the store.
 
     measures/CORPUS-READING/MEASURE-OPTIONS/NUMBER-COUNT-PIECES.npz    a unit's: by measure, arrays with a row a document, and
                      pieces      the digest of each piece; counts, its documents
@@ -6,33 +13,141 @@
 
 The names tell all that the content depends on. What such files hold of pieces that have not changed is taken over from an
 older file of the unit, so that a changed file is measured alone.
+
+The numbers of documents: counted over all corpora, in the order of the configuration, of their files and in these.
+
+They do not depend on how the work was divided, and who of several duplicates stays is decided by them alone.
 """
 
 import hashlib
+import io
+import logging
 import re
-from collections.abc import Iterator, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainer.common.bad_records import BadRecords
+from trainer.common.errors import CorpusError, StorageError
 from trainer.common.process import keep_large_buffers
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import TransformConfig
-from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
 from trainer.curation.measures import Batch, DocumentError, Measure, Rows
-from trainer.curation.places import PlaceError
 from trainer.data.decisions import read_curated, transform_options
 from trainer.data.pieces import Piece, dealt
-from trainer.data.readers import Document
+from trainer.data.readers import Document, ignore, read_documents
 from trainer.data.shards import batches, text_bytes
 from trainer.data.sources import named_reading, reading_options
 from trainer.engines.executors import Advance
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+Arrays = dict[str, NDArray[Any]]
+
+CHECKSUM_BYTES = 16
+
+DAMAGED = (ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, zipfile.BadZipFile)
+"""What NumPy and zipfile raise of a file that is not as it was written."""
+
+
+def write_arrays(store: Store, key: str, arrays: Arrays) -> None:
+    """Write a file; the same arrays give the same bytes."""
+    packed = io.BytesIO()
+    np.savez(packed, allow_pickle=False, **arrays)
+    with zipfile.ZipFile(packed, "a") as archive:
+        archive.comment = bytes(CHECKSUM_BYTES)
+    raw = packed.getbuffer()  # of which no copy is made: a unit's arrays may be as large as its text
+    raw[-CHECKSUM_BYTES:] = _checksum(key, raw[:-CHECKSUM_BYTES])
+    store.write_bytes(key, raw)
+
+
+def is_intact(store: Store, key: str) -> bool:
+    """Whether a file is there, and as it was written; a damaged one counts as none."""
+    return _intact(store, key) is not None
+
+
+def read_intact(store: Store, key: str) -> Arrays | None:
+    """All arrays of a file; None if it is gone, or is damaged."""
+    if (raw := _intact(store, key)) is None:
+        return None
+    with np.load(io.BytesIO(raw)) as arrays:
+        return dict(arrays)
+
+
+def _intact(store: Store, key: str) -> bytes | None:
+    try:
+        raw = store.read_bytes(key)
+    except FileNotFoundError:
+        return None
+    if raw[-CHECKSUM_BYTES:] == _checksum(key, memoryview(raw)[:-CHECKSUM_BYTES]):
+        return raw
+    log.warning("%s does not match its checksum: it is made anew", store.path(key))
+    store.delete(key)  # a copy that was fetched of it counts no more either
+    return None
+
+
+def _checksum(key: str, raw: memoryview) -> bytes:
+    place = hashlib.sha256(key.encode()).digest()
+    return hashlib.blake2b(raw, digest_size=CHECKSUM_BYTES, key=place).digest()
+
+
+def read_arrays(store: Store, key: str, *names: str) -> list[NDArray[Any]]:
+    """Some arrays of a file that was there a moment ago. Raises `StorageError` if it is not, or is damaged."""
+    with _opened(store, key) as arrays:
+        return [arrays[name] for name in names]
+
+
+def read_all(store: Store, key: str) -> Arrays:
+    """The same of all arrays, by name."""
+    with _opened(store, key) as arrays:
+        return dict(arrays)
+
+
+@contextmanager
+def _opened(store: Store, key: str) -> Iterator[Any]:
+    try:
+        with np.load(_source(store, key)) as arrays:
+            yield arrays
+    except (FileNotFoundError, *DAMAGED) as error:
+        raise StorageError(
+            f"{store.path(key)} is gone or damaged ({error}); start the command again, which makes it anew"
+        ) from error
+
+
+def _source(store: Store, key: str) -> Path | io.BytesIO:
+    """Of a folder the file, of which only what is asked for is read; of a bucket all its bytes, of which no copy is kept."""
+    return store.fetch(key) if store.local is not None else io.BytesIO(store.read_bytes(key))
+
+
+class PlaceError(CorpusError):
+    """Something is wrong with a document of a corpus's piece; `number` is how many stand before it there."""
+
+    def __init__(self, corpus: str, piece: Piece, number: int, message: str) -> None:
+        super().__init__(message)
+        self.corpus, self.piece, self.number = corpus, piece, number
+
+    def __reduce__(self) -> Any:
+        return PlaceError, (self.corpus, self.piece, self.number, str(self))
+
+
+def with_address(error: PlaceError, corpora: Iterable[tuple[CorpusConfig, Sequence[Piece]]]) -> CorpusError:
+    """The error with the document's address, for which the documents of the file's pieces before this one are counted."""
+    ((corpus, pieces),) = [each for each in corpora if each[0].name == error.corpus]
+    before = [piece for piece in pieces if piece.path == error.piece.path and piece.index < error.piece.index]
+    number = sum(1 for piece in before for _ in read_documents(piece, corpus, ignore)) + error.number + 1
+    return CorpusError(f"corpus {corpus.name!r}: {error.piece.path}#{number}: {error}")
+
 
 FORMAT = 1
 UNIT_BYTES = 16 * 2**20
@@ -180,3 +295,57 @@ def _divided(rows: Rows, ends: NDArray[np.int64]) -> list[Rows]:
     """Rows by piece."""
     starts = np.concatenate([[0], ends])[:-1]
     return [{name: values[start:end] for name, values in rows.items()} for start, end in zip(starts, ends, strict=True)]
+
+
+READERS = 16
+"""Units that are read at the same time: a large corpus has tens of thousands, and a store may answer from afar."""
+
+
+def numbers_of(firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers of the documents of some pieces, one piece after the other, of which each has its first and how many."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(counts.sum())
+
+
+class Numbered(NamedTuple):
+    """A unit, and the number of the first document of each of its pieces."""
+
+    unit: Unit
+    firsts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+    @property
+    def documents(self) -> NDArray[np.int64]:
+        """The numbers of a unit's documents, in the order of its rows."""
+        return numbers_of(self.firsts, self.counts)
+
+
+class Numbering(NamedTuple):
+    """All units with their documents' numbers; by corpus, the first number and the documents of each piece."""
+
+    units: list[Numbered]
+    firsts: dict[str, int]
+    counts: dict[str, NDArray[np.int64]]
+    total: int
+
+
+def number(store: Store, corpora: Sequence[tuple[str, Sequence[Piece], Sequence[Unit]]], measure: Measure) -> Numbering:
+    """Number all documents: of each corpus, its name, its pieces in their order, and its units."""
+    numbered: list[Numbered] = []
+    firsts: dict[str, int] = {}
+    counts: dict[str, NDArray[np.int64]] = {}
+    total = 0
+    for name, pieces, units in corpora:
+        places = {piece: place for place, piece in enumerate(pieces)}
+        own = np.zeros(len(pieces), np.int64)
+        of_units = []
+        with ThreadPoolExecutor(READERS) as pool:
+            for unit, (found,) in zip(units, pool.map(lambda unit: unit.read(store, measure, COUNTS), units), strict=True):
+                at = np.array([places[piece] for piece in unit.pieces], np.int64)
+                own[at] = found
+                of_units.append(at)
+        starts = total + np.cumsum(own) - own
+        numbered += [Numbered(unit, starts[at], own[at]) for unit, at in zip(units, of_units, strict=True)]
+        firsts[name], counts[name] = total, own
+        total += int(own.sum())
+    return Numbering(numbered, firsts, counts, total)

@@ -20,12 +20,19 @@ from numpy.typing import NDArray
 from trainer.common.progress import Bar
 from trainer.common.stopping import check_stop
 from trainer.config.curation import NearConfig
-from trainer.curation.arrays import is_intact, read_arrays, read_intact, write_arrays
-from trainer.curation.compiled import compiled
-from trainer.curation.duplicates import Compared, Duplicates, Sharing
+from trainer.curation.exact import Compared, Duplicates, Sharing
+from trainer.curation.loops import compiled
 from trainer.curation.measures import composed
-from trainer.curation.measuring import BATCH_BYTES, BATCH_DOCUMENTS, Unit
-from trainer.curation.numbering import Numbered
+from trainer.curation.measuring import (
+    BATCH_BYTES,
+    BATCH_DOCUMENTS,
+    Numbered,
+    Unit,
+    is_intact,
+    read_arrays,
+    read_intact,
+    write_arrays,
+)
 from trainer.curation.texts import Texts, shingles, starts_of
 from trainer.data.decisions import read_curated
 from trainer.data.readers import Document, ignore

@@ -1,6 +1,17 @@
-"""What documents have in common with evaluation sets."""
+"""What documents have in common with evaluation sets.
 
-from collections.abc import Mapping
+Which example of an evaluation set each hash is of that is looked for, and how many examples each of its files has.
+
+by words   int64, for each hash, in their order, the first example that has it: its file's number << 32 | its record's
+sha256     of each file; a file is one of these for each of its fields that holds text
+field      that field
+texts      how many there are in it
+too_short  how many of these have fewer than `least_words` words, and are not looked for
+
+What a document shares with evaluation sets, told with the example that it shares it with.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -9,11 +20,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from trainer.curation.arrays import read_all
+from trainer.common.errors import ArtifactError, StorageError
 from trainer.curation.characters import Hashes, Positions
-from trainer.curation.matching import MATCHING, matching_words
+from trainer.curation.matching import MATCHING, matching, matching_words
 from trainer.curation.measures import Batch, Measure, Rows
-from trainer.curation.texts import shingles_of, starts_of
+from trainer.curation.measuring import Arrays, read_all, read_arrays
+from trainer.curation.texts import Texts, shingles_of, starts_of
 from trainer.store.storage import Store
 
 NOTHING = np.uint64(0)
@@ -120,3 +132,125 @@ def overlaps(of: Overlap) -> list[Wanted]:
 def read_hashes(store: Store, key: str) -> dict[int, Hashes]:
     """The hashes of evaluation sets by the length of their n-grams."""
     return {int(name): hashes for name, hashes in read_all(store, key).items()}
+
+
+FILES = ("sha256", "field", "texts", "too_short")
+RECORD_BITS = 32
+
+
+class ExampleFile(NamedTuple):
+    """A field of a file of an evaluation set: how many texts it holds, and how many of them are too short."""
+
+    sha256: str
+    field: str
+    texts: int
+    too_short: int
+
+
+class Origin(NamedTuple):
+    """An example by its file's SHA-256, the field that holds its text, and its record's number in the file, from 1."""
+
+    sha256: str
+    field: str
+    number: int
+
+
+def examples_key(key: str) -> str:
+    """Where it is kept, beside the hashes under `key`."""
+    return f"{key.removesuffix('.npz')}-examples.npz"
+
+
+def example_numbers(files: NDArray[np.int64], records: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What stands for the examples that some records of some files are."""
+    return (files << RECORD_BITS) | records
+
+
+def example_of(numbers: NDArray[np.int64], hashes: Hashes, hashed: np.uint64) -> tuple[int, int]:
+    """The first example, by its file and its record, of an n-gram's hash, which is one of these."""
+    file, record = divmod(int(numbers[np.searchsorted(hashes, hashed)]), 1 << RECORD_BITS)
+    return file, record
+
+
+def pack_examples(examples: dict[int, NDArray[np.int64]], files: list[ExampleFile]) -> Arrays:
+    """The arrays of a file."""
+    columns = {name: np.array([getattr(file, name) for file in files]) for name in FILES}
+    return {**{str(length): numbers for length, numbers in examples.items()}, **columns}
+
+
+def read_files(store: Store, key: str) -> list[ExampleFile]:
+    """The files whose hashes are kept under `key`."""
+    columns = read_arrays(store, examples_key(key), *FILES)
+    return [ExampleFile(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+def read_examples_of(store: Store, key: str, lengths: Iterable[int]) -> dict[int, NDArray[np.int64]]:
+    """What stands for the first example of each hash that is kept under `key`, by the length of the n-grams."""
+    return dict(zip(lengths, read_arrays(store, examples_key(key), *map(str, lengths)), strict=True))
+
+
+class Origins:
+    """Where hashes that are kept under a key come from. Raises `StorageError` if that is not in the store."""
+
+    def __init__(self, store: Store, key: str, hashes: dict[int, Hashes]) -> None:
+        self.arrays: dict[str, NDArray[Any]] = read_all(store, examples_key(key))
+        self.hashes = hashes
+
+    def find(self, length: int, hashed: np.uint64) -> Origin:
+        """The first example that has an n-gram of so many words, by its hash, which is one of those looked for."""
+        file, record = example_of(self.arrays[str(length)], self.hashes[length], hashed)
+        return Origin(str(self.arrays["sha256"][file]), str(self.arrays["field"][file]), record + 1)
+
+
+class Shared(NamedTuple):
+    """Words of a text that an evaluation set has too: as the text has them, and by their length and their hash."""
+
+    words: str
+    length: int
+    hashed: np.uint64
+
+
+def find_words(text: bytes, wanted: Iterable[Wanted]) -> Shared | None:
+    """The first words of a text among the shortest n-grams that are looked for and that it has."""
+    texts = matching(Texts([text]))
+    said = matching_words(texts)
+    for each in wanted:
+        hashes, places, _ = each.places(said.hashes, said.starts)
+        if len(places):
+            first, last = places[0], min(places[0] + each.length, len(said.first)) - 1
+            return Shared(texts.strings[0][said.first[first] : said.end[last]], each.length, hashes[first])
+    return None
+
+
+class Sharing:
+    """What documents share with the evaluation sets that decisions kept out, of which their manifest says `kept_out`."""
+
+    def __init__(self, store: Store, kept_out: Mapping[str, Any]) -> None:
+        self.overlap, self.files = Overlap(store.url, kept_out["key"]), kept_out["files"]
+
+    def find(self, text: bytes) -> Shared | None:
+        """The first words of a text that an evaluation set has too. Raises `StorageError` if what it has is gone."""
+        return find_words(text, overlaps(self.overlap))
+
+    def tell(self, text: bytes) -> str | None:
+        """The same with the first example that has them; None if there are none."""
+        found = self.find(text)
+        return found and f"{found.words!r} with {self._origin(found)}"
+
+    def _origin(self, found: Shared) -> str:
+        try:
+            origin = _origins(self.overlap).find(found.length, found.hashed)
+        except StorageError:  # what was measured is removed when nothing needs it
+            return "an evaluation set"
+        for file in self.files:
+            if (file["sha256"], file["field"]) == (origin.sha256, origin.field):
+                return f"{file['path']}#{origin.number} ({origin.field})"
+        raise ArtifactError(
+            f"the manifest of the decisions names no evaluation file of SHA-256 {origin.sha256}: it is damaged; "
+            "delete the decisions to have them made anew"
+        )
+
+
+@cache
+def _origins(of: Overlap) -> Origins:
+    store = Store(of.url)
+    return Origins(store, of.key, read_hashes(store, of.key))

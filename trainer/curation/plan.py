@@ -8,7 +8,7 @@ from trainer.config.corpora import CorpusConfig, DataConfig
 from trainer.config.curation import CurationConfig
 from trainer.curation.contamination import name_evaluation
 from trainer.curation.evaluation_sets import EvaluationSet, find_evaluation
-from trainer.curation.keys import Digest, Signature
+from trainer.curation.exact import Digest, Signature
 from trainer.curation.measures import Measure, unique
 from trainer.curation.rules import Test, all_tests
 from trainer.curation.text_measures import Function, Size

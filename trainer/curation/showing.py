@@ -13,9 +13,9 @@ from trainer.common.formats import tell_nearest
 from trainer.config.corpora import CorpusConfig
 from trainer.config.curation import CurationConfig
 from trainer.curation.measures import Batch, Measure
+from trainer.curation.overlaps import Sharing
 from trainer.curation.plan import CONTAMINATED, EXACT, NEAR
 from trainer.curation.rules import all_tests, columns_of
-from trainer.curation.sharing import Sharing
 from trainer.curation.telling import decision_warnings
 from trainer.data.decisions import KIND, CorpusDecisions, open_decisions, read_curated, read_decisions
 from trainer.data.readers import ignore

@@ -34,7 +34,7 @@ class Quality(Measure):
     version: ClassVar[int] = 2
 
     def __call__(self, batch: Batch) -> Rows:
-        from trainer.curation.quality import quality
+        from trainer.curation.gopher import quality
 
         return _columns(quality(batch.texts))
 
@@ -47,7 +47,7 @@ class Repetition(Measure):
     version: ClassVar[int] = 2
 
     def __call__(self, batch: Batch) -> Rows:
-        from trainer.curation.repetition import repetition
+        from trainer.curation.gopher import repetition
 
         return _columns(repetition(batch.texts))
 

@@ -10,7 +10,7 @@ from typing import Any
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import LocalTask, data_files, leaves, local_tasks
-from trainer.curation.task_texts import question_fields
+from trainer.curation.evaluation_sets import question_fields
 from trainer.records.basis import TaskData, TaskIdentity
 from trainer.store.manifest import digest_file, fingerprint
 

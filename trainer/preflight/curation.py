@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import DataConfig
-from trainer.curation.contamination import look_for
-from trainer.curation.frequent import name_frequent
+from trainer.curation.contamination import look_for, name_frequent
 from trainer.curation.matching import matching_words
 from trainer.curation.measures import Batch, DocumentError, unique
+from trainer.curation.measuring import PlaceError, with_address
 from trainer.curation.overlaps import NOTHING, Wanted, find_shared, wanted_of
-from trainer.curation.places import PlaceError, with_address
 from trainer.curation.plan import CONTAMINATED, Plan, make_plan, reasons_of
 from trainer.curation.rules import Test, columns_of, of_corpus
 from trainer.curation.telling import tell_frequent

@@ -29,7 +29,7 @@ class Named(NamedTuple):
 
 
 STEPS = {
-    "curate": Named("trainer.curation.curating", "curate", "the decisions"),
+    "curate": Named("trainer.curation.curate", "curate", "the decisions"),
     "tokenizer": Named("trainer.data.tokenizer_training", "make_tokenizer", "the tokenizer"),
     "tokenize": Named("trainer.data.tokenization", "tokenize", "shards of {corpus}", ("decisions", "tokenizer"), early=True),
     "encode": Named("trainer.data.labelled.encoding", "encode", "encoded set {job.data.name}"),

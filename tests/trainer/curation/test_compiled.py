@@ -9,7 +9,9 @@ import numba
 import pytest
 
 from tests.trainer.curation_texts import encoded, texts
-from trainer.curation import c4, language, loops, quality, repetition
+from trainer.curation import c4, language, loops
+from trainer.curation import gopher as quality
+from trainer.curation import gopher as repetition
 from trainer.curation import texts as of_texts
 
 ONE_LINE = """

@@ -24,7 +24,7 @@ from trainer.store.storage import Store
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 EVALUATION = [" ".join(prose(1000 + number, 30)) for number in range(5)]

@@ -25,8 +25,7 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.arrays import is_intact
-from trainer.curation.measuring import UNIT_BYTES, divide
+from trainer.curation.measuring import UNIT_BYTES, divide, is_intact
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.pieces import Piece
 from trainer.data.readers import read_documents
@@ -60,7 +59,7 @@ def changed(seed: int, places: int, words: int = 80) -> str:
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of work are done in this process, which has loaded what they need, but where a test is about workers."""
     if "workers" not in request.keywords:
-        monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+        monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 @pytest.fixture
@@ -109,7 +108,7 @@ def test_decisions_depend_on_neither_workers_nor_units(raw: Path, tmp_path: Path
     jobs = [job_of(raw, tmp_path / "one", workers=1), job_of(raw, tmp_path / "three", workers=3)]
     first = decide(jobs[0])
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.slices.SLICE_KEYS", 90)
+    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90)
     assert decide(jobs[1]).key == first.key
     assert arrays(tmp_path / "one" / first.key) == arrays(tmp_path / "three" / first.key)
     assert len(list((tmp_path / "three" / "measures").rglob("size-*/*.npz"))) > 2
@@ -200,7 +199,7 @@ def test_a_changed_file_is_measured_beside_a_collection_that_removes_what_was_me
     reasons = reasons_of(job, decide(job).key, "two")
     assert old and not any((tmp_path / "store" / key).exists() for key in old)
     monkeypatch.undo()
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     clean = job_of(raw, tmp_path / "new")
     assert reasons == reasons_of(clean, decide(clean).key, "two")
 

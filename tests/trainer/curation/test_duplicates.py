@@ -19,7 +19,7 @@ from tests.trainer.plain_duplicates import sharing, superfluous
 from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.curation import NearConfig
-from trainer.curation.keys import KEYS, Digest, Signature, punctuation
+from trainer.curation.exact import KEYS, Digest, Signature, punctuation
 from trainer.curation.measures import Batch
 from trainer.curation.near import compare
 from trainer.curation.showing import Decided
@@ -33,7 +33,7 @@ from trainer.store.storage import Store
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def batch_of(texts: Sequence[str]) -> Batch:
@@ -177,7 +177,7 @@ def test_what_goes_does_not_depend_on_how_the_work_is_divided(
     monkeypatch.setattr("trainer.curation.near.WORK_AT_ONCE", at_once)
     monkeypatch.setattr("trainer.curation.near.HASHES_AT_ONCE", at_once)
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 200 * at_once)
-    monkeypatch.setattr("trainer.curation.slices.SLICE_KEYS", 90 * at_once)
+    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90 * at_once)
     draw, texts = random.Random(5), []
     for seed in range(40):
         words = prose(seed, 80)

@@ -29,7 +29,7 @@ SHORT = "three words only"
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def write_splits(folder: Path, **records: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from trainer.common.errors import ConfigError
 from trainer.curation import functions
-from trainer.curation.function_sources import source_files
+from trainer.curation.functions import source_files
 from trainer.curation.measures import Batch
 from trainer.curation.text_measures import Function
 from trainer.data.readers import Document

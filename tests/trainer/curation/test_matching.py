@@ -127,7 +127,7 @@ def test_documents_go_whatever_way_they_are_written_in(
     part_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where they are cut in parts, and what they share is told as it is written there."""
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.setattr("trainer.data.readers.PART_BYTES", part_bytes)
     (tmp_path / "raw").mkdir()
     for number, text in enumerate(SAME.values()):
@@ -149,7 +149,7 @@ def test_documents_go_whatever_way_they_are_written_in(
 
 
 def test_a_sentence_of_chinese_is_found_in_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     sentence = "水车小屋在河流狭窄的地方它的轮子日夜不停地转动着没有人知道"
     raw = write_documents(
         tmp_path / "raw.jsonl",

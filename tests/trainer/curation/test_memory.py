@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.curating import prose
-from trainer.curation.arrays import is_intact, read_arrays, write_arrays
 from trainer.curation.measures import Batch
+from trainer.curation.measuring import is_intact, read_arrays, write_arrays
 from trainer.curation.text_measures import C4, Quality
 from trainer.curation.texts import Texts
 from trainer.data.readers import Document

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.trainer.curation_texts import encoded, is_symbol, manual_pages, texts
-from trainer.curation.quality import STOP_WORDS, quality
+from trainer.curation.gopher import STOP_WORDS, quality
 from trainer.curation.texts import Texts
 
 

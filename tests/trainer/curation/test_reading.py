@@ -19,7 +19,7 @@ SHORT = {"exact": None, "filters": [{"kind": "length", "least_bytes": 50}]}
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def text(seed: int) -> str:

@@ -22,8 +22,8 @@ from tests.trainer.plain_duplicates import firsts, jaccard, said, sharing, super
 from tests.trainer.planted_texts import EVALUATION, EXACT, KEPT, NEAR, chains, copies, junk
 from trainer.config.curation import NearConfig
 from trainer.config.jobs import PrepareJob
-from trainer.curation.arrays import read_arrays
-from trainer.curation.keys import KEYS
+from trainer.curation.exact import KEYS
+from trainer.curation.measuring import read_arrays
 from trainer.data.decisions import open_decisions
 from trainer.store.storage import Store
 
@@ -42,7 +42,7 @@ WHOLE = {"num_shards": 1, "piece_bytes": 2**26}
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 @pytest.fixture(scope="module")

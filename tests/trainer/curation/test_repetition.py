@@ -7,7 +7,7 @@ from itertools import compress, groupby
 import pytest
 
 from tests.trainer.curation_texts import encoded, manual_pages, texts
-from trainer.curation.repetition import repetition
+from trainer.curation.gopher import repetition
 from trainer.curation.texts import Texts
 
 

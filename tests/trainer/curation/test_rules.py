@@ -17,7 +17,7 @@ from trainer.store.storage import Store
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 def job_of(tmp_path: Path, *filters: dict[str, Any]) -> PrepareJob:

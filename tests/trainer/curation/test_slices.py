@@ -8,16 +8,16 @@ import pytest
 from tests.trainer.curating import Here, curated_job, decide, prose, write_documents
 from trainer.common.errors import StorageError
 from trainer.config.jobs import PrepareJob
-from trainer.curation.slices import Group, Slice, read_slice
+from trainer.curation.exact import Group, Slice, read_slice
 from trainer.store.storage import Store
 
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PrepareJob:
     """A job whose keys are looked through in several slices, of several groups of units."""
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.setattr("trainer.curation.measuring.UNIT_BYTES", 2000)
-    monkeypatch.setattr("trainer.curation.slices.SLICE_KEYS", 90)
+    monkeypatch.setattr("trainer.curation.exact.SLICE_KEYS", 90)
     texts = [" ".join(prose(seed, 60)) for seed in range(20)]
     for number in range(8):
         write_documents(tmp_path / "raw" / f"{number}.jsonl", [*texts[2 * number : 2 * number + 4], "shared words " * 9])

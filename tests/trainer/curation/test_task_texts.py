@@ -16,7 +16,7 @@ from trainer.store.storage import Store
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 ASKED, SOLVED, PASSAGE = (" ".join(prose(number, 30)) for number in (1000, 1001, 1002))

@@ -24,7 +24,7 @@ FUNCTION = "def is_long(text):\n    return len(text) > 3\n"
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "own_filters", raising=False)  # of another test's folder
 

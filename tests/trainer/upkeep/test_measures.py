@@ -112,7 +112,7 @@ def test_a_file_that_cannot_be_removed_stops_no_other_removal(empty_store: Store
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer.curation.curating.Workers", Here)
+    monkeypatch.setattr("trainer.curation.curate.Workers", Here)
 
 
 @pytest.mark.usefixtures("here")

@@ -1,0 +1,380 @@
+"""Keys: what documents have in common that are duplicates of each other.
+
+Keys of many documents put in order, so that equal ones can be looked for in slices that fit into memory.
+
+    measures/pairs/NAME/looked-at.npz                     what the pass looks through; NAME tells all that it depends on
+    measures/pairs/NAME/keys/FIRST-END.rows               of some units, rows of a key and its document, slice after slice
+    measures/pairs/NAME/keys/FIRST-END.npz                where the rows of each slice begin, and their digests
+
+Each unit's file is read once, however many slices there are, and of the rows each slice reads its own stretch.
+
+Duplicates: the documents that share a key, in groups, and the pairs that are duplicates of each other.
+
+The groups of each slice of keys are kept in the store, so that a pass that is broken off continues from them.
+"""
+
+import hashlib
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trainer.common.errors import StorageError
+from trainer.config.curation import ExactConfig, NearConfig
+from trainer.curation.characters import OTHER, kinds_of_characters
+from trainer.curation.measures import Batch, Measure, Rows
+from trainer.curation.measuring import Numbered, is_intact, numbers_of, read_arrays, write_arrays
+from trainer.curation.texts import Texts, shingles, starts_of
+from trainer.engines.executors import Advance
+from trainer.store.manifest import fingerprint
+from trainer.store.storage import Store
+
+KEYS = "keys"
+"""The name of an array, uint64 of shape [documents, keys, columns]: documents are duplicates that have one key in common."""
+
+MINIMA_AT_ONCE = 2**19
+"""They come as numbers of Python, of 36 bytes each."""
+
+NO_KEY = np.uint64(0)
+"""Of what is no duplicate of anything."""
+
+
+@dataclass(frozen=True)
+class Digest(Measure):
+    """128 bits of BLAKE2b of each document's normalised text."""
+
+    normalise: tuple[str, ...]
+    name: ClassVar[str] = "digest"
+
+    @classmethod
+    def of(cls, options: ExactConfig) -> "Digest":
+        return cls(tuple(sorted(set(options.normalise))))
+
+    def __call__(self, batch: Batch) -> Rows:
+        found = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in self._normalised(batch.texts))
+        return {KEYS: np.frombuffer(found, "<u8").reshape(-1, 1, 2)}
+
+    def _normalised(self, texts: Texts) -> Iterator[bytes | memoryview]:
+        """Texts without what does not count. Of ASCII only white space may be too much, by default, which a loop finds."""
+        if "space" not in self.normalise or {"case", "punctuation"} & set(self.normalise):
+            yield from (self.normalised(text).encode() for text in texts.strings)
+            return
+        from trainer.curation.loops import collapse
+
+        plain = [document for document in texts.documents if document.isascii()]
+        starts = starts_of(np.fromiter(map(len, plain), np.int64, len(plain)))
+        collapsed, ends = collapse(np.frombuffer(b"".join(plain), np.uint8), starts, kinds_of_characters()[:128] < OTHER)
+        known = (collapsed[start:end].data for start, end in zip(starts.tolist(), ends.tolist(), strict=False))
+        for document, text in zip(texts.documents, texts.strings, strict=True):
+            yield next(known) if document.isascii() else self.normalised(text).encode()
+
+    def normalised(self, text: str) -> str:
+        """A text without what does not count."""
+        if "unicode" in self.normalise:
+            text = unicodedata.normalize("NFC", text)
+        if "case" in self.normalise:
+            text = text.casefold()
+        if "punctuation" in self.normalise:
+            text = text.translate(punctuation())
+        return " ".join(text.split()) if "space" in self.normalise else text
+
+
+@cache
+def punctuation() -> dict[int, None]:
+    """What `str.translate` needs to leave punctuation out, which symbols such as + are not."""
+    return {point: None for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point)).startswith("P")}
+
+
+@dataclass(frozen=True)
+class Signature(Measure):
+    """A MinHash signature of each document's n-grams, each band of it as one number (Leskovec et al., 3.4.1)."""
+
+    ngram: int
+    bands: int
+    rows: int
+    seed: int
+    name: ClassVar[str] = "signature"
+    version: ClassVar[int] = 2
+
+    def made_by(self) -> list[Any]:
+        from rensa import RMinHash
+
+        return [RMinHash.ALGORITHM_VERSION]
+
+    @classmethod
+    def of(cls, options: NearConfig) -> "Signature":
+        return cls(options.ngram, options.bands, options.rows, options.seed)
+
+    def __call__(self, batch: Batch) -> Rows:
+        return {KEYS: batch.composed(self._keys)}
+
+    def _keys(self, texts: Texts) -> NDArray[np.uint64]:
+        hashes, starts = shingles(texts, self.ngram)
+        minima = self.minima(hashes, starts).reshape(len(starts) - 1, self.bands, self.rows)
+        some = np.diff(starts) > 0  # a text without a word resembles nothing
+        bands = [np.where(some, _mixed(minima[:, band], band), NO_KEY) for band in range(self.bands)]
+        return np.stack(bands, axis=1)[:, :, None]
+
+    def minima(self, hashes: NDArray[np.uint64], starts: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """The minima, `bands * rows` a text, of the hashes of its n-grams."""
+        from rensa import RMinHash
+
+        width, offsets = self.bands * self.rows, starts.astype(np.uint64)
+        found = np.empty((len(starts) - 1, width), np.uint64)
+        some = max(1, MINIMA_AT_ONCE // width)
+        for first in range(0, len(found), some):
+            own = offsets[first : first + some + 1]
+            part = hashes[int(own[0]) : int(own[-1])]
+            matrix = RMinHash.digest_matrix_from_flat_token_hashes(part, own - own[0], width, self.seed)
+            found[first : first + some] = matrix.to_rows()
+        return found
+
+
+def _mixed(rows: NDArray[np.uint64], band: int) -> NDArray[np.uint64]:
+    """One number for each row of a band, other ones for other rows and bands but for one pair in 2**64, and never 0."""
+    mixed = np.full(len(rows), 0x9E3779B97F4A7C15 + band, np.uint64)
+    for column in rows.T:
+        mixed = (mixed ^ column) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(31)
+        mixed *= np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(29)
+    return np.maximum(mixed, np.uint64(1))
+
+
+FORMAT = 2
+LOOKED_AT = "looked-at.npz"
+ALIVE, FILES, PIECES, FIRSTS, COUNTS = "alive", "files", "pieces", "firsts", "counts"
+ENDS, WIDTH, DIGESTS = "ends", "width", "digests"
+SLICE_KEYS = 2**22
+"""With its document's number a key takes 16 to 24 bytes, and sorting takes some more copies of them."""
+
+DIGEST_BYTES = 16
+
+
+class Slice(NamedTuple):
+    """The keys that lie in one of so many equal stretches of all numbers of 64 bits."""
+
+    number: int
+    of: int
+
+
+class Group(NamedTuple):
+    """The units `[first, end)`, whose keys are put in order together."""
+
+    first: int
+    end: int
+
+
+def slices(keys: int) -> list[Slice]:
+    """All slices of so many keys."""
+    count = max(1, -(-keys // SLICE_KEYS))
+    return [Slice(number, count) for number in range(count)]
+
+
+def groups(units: Sequence[Numbered], keys: int) -> list[Group]:
+    """All units in groups that have about as many keys as a slice, of `keys` a document."""
+    found, first, held = [], 0, 0
+    for number, each in enumerate(units, 1):
+        held += keys * int(each.counts.sum())
+        if held >= SLICE_KEYS or number == len(units):
+            found.append(Group(first, number))
+            first, held = number, 0
+    return found
+
+
+def start_pass(store: Store, units: Sequence[Numbered], by: Measure, alive: NDArray[np.bool_]) -> str:
+    """Leave for workers what is looked through; returns its place."""
+    found = {
+        ALIVE: np.packbits(alive),
+        FILES: np.array([each.unit.key(by) for each in units]),
+        PIECES: np.array([len(each.firsts) for each in units], np.int64),
+        FIRSTS: np.concatenate([each.firsts for each in units]),
+        COUNTS: np.concatenate([each.counts for each in units]),
+    }
+    digests = [hashlib.sha256(array.tobytes()).hexdigest() for array in found.values()]
+    folder = f"measures/pairs/{fingerprint([FORMAT, digests])}"
+    if not is_intact(store, f"{folder}/{LOOKED_AT}"):
+        write_arrays(store, f"{folder}/{LOOKED_AT}", found)
+    return folder
+
+
+def put_in_order(url: str, folder: str, group: Group, count: int, advance: Advance) -> None:
+    """Put the keys of a group of units in the order of `count` slices, unless that is done."""
+    store, name = Store(url), _name(folder, group)
+    if not _is_whole(store, name, count):
+        rows = np.concatenate(list(_rows(store, folder, group)))
+        stretches = (rows[:, 0] >> np.uint64(32)) * np.uint64(count) >> np.uint64(32)
+        order = np.argsort(stretches, kind="stable")
+        rows, ends = rows[order], np.searchsorted(stretches[order], np.arange(count), side="right")
+        parts = np.split(rows, ends[:-1])
+        digests = np.array([_digest(part.tobytes()) for part in parts], f"V{DIGEST_BYTES}")
+        store.write_bytes(f"{name}.rows", rows.tobytes())
+        write_arrays(store, f"{name}.npz", {ENDS: ends, WIDTH: np.array(rows.shape[1]), DIGESTS: digests})
+    advance(1)
+
+
+def read_slice(store: Store, folder: str, groups: Sequence[Group], of: Slice) -> NDArray[np.uint64]:
+    """A slice's rows: a key, of one or more columns, and its document. Raises `StorageError` if they are gone or damaged."""
+    return np.concatenate([_read_part(store, _name(folder, group), of.number) for group in groups])
+
+
+def forget_order(store: Store, folder: str, groups: Sequence[Group]) -> None:
+    """Delete what was put in order, when all pairs are found. File by file: another curation may be writing beside them."""
+    for group in groups:
+        for ending in ("npz", "rows"):
+            store.delete(f"{_name(folder, group)}.{ending}")
+
+
+def _name(folder: str, group: Group) -> str:
+    return f"{folder}/keys/{group.first:05d}-{group.end:05d}"
+
+
+def _rows(store: Store, folder: str, group: Group) -> Iterator[NDArray[np.uint64]]:
+    """The keys of a group, by unit, each with its document in the last column."""
+    alive, files, pieces, firsts, counts = read_arrays(store, f"{folder}/{LOOKED_AT}", ALIVE, FILES, PIECES, FIRSTS, COUNTS)
+    ends = np.cumsum(pieces)
+    for unit in range(*group):
+        (keys,) = read_arrays(store, str(files[unit]), KEYS)  # of shape [documents, keys, columns]
+        own = slice(ends[unit] - pieces[unit], ends[unit])
+        documents = numbers_of(firsts[own], counts[own])
+        looked_at = (alive[documents >> 3] >> (7 - (documents & 7)).astype(np.uint8)) & 1 == 1
+        row, column = np.nonzero(looked_at[:, None] & (keys[:, :, 0] != NO_KEY))
+        yield np.column_stack([keys[row, column], documents[row].astype(np.uint64)])
+
+
+def _is_whole(store: Store, name: str, count: int) -> bool:
+    """Whether a group's rows are there and as they were written."""
+    if not is_intact(store, f"{name}.npz"):
+        return False
+    try:
+        for number in range(count):
+            _read_part(store, name, number)
+    except StorageError:
+        return False
+    return True
+
+
+def _read_part(store: Store, name: str, number: int) -> NDArray[np.uint64]:
+    ends, width, digests = read_arrays(store, f"{name}.npz", ENDS, WIDTH, DIGESTS)
+    row = 8 * int(width)
+    start, end = (row * int(ends[at]) if at >= 0 else 0 for at in (number - 1, number))
+    try:
+        raw = store.read_bytes(f"{name}.rows", start, end) if start < end else b""
+    except FileNotFoundError as error:
+        raise StorageError(f"{store.path(name)}.rows is gone; start the command again, which makes it anew") from error
+    if _digest(raw) != digests[number].tobytes():
+        raise StorageError(f"{store.path(name)}.rows is damaged; start the command again, which makes it anew")
+    return np.frombuffer(raw, np.uint64).reshape(-1, int(width))
+
+
+def _digest(raw: bytes) -> bytes:
+    return hashlib.blake2b(raw, digest_size=DIGEST_BYTES).digest()
+
+
+DOCUMENTS, SIZES = "documents", "sizes"
+
+
+class Sharing(NamedTuple):
+    """Groups of at least two documents that share a key: the documents of each group, ascending, and the groups' sizes."""
+
+    documents: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+
+class Duplicates(NamedTuple):
+    """Documents, ascending, and the one that each is a duplicate of.
+
+    `similarity` is the Jaccard similarity of the two sets of n-grams, `contained` the share of the document's n-grams that the
+    original has too.
+    """
+
+    documents: NDArray[np.int64]
+    originals: NDArray[np.int64]
+    similarity: NDArray[np.float32]
+    contained: NDArray[np.float32]
+
+
+class Compared(NamedTuple):
+    """Near duplicates, how many pairs were compared for them, and of how many documents that stay not all pairs were."""
+
+    duplicates: Duplicates
+    pairs: int
+    incomplete: int
+
+
+def find_sharing(url: str, folder: str, groups: Sequence[Group], of: Slice, advance: Advance) -> None:
+    """Find the documents that share a key of one slice, unless they are in the store.
+
+    Raises `StorageError` if the keys that were put in order are gone or damaged.
+    """
+    store = Store(url)
+    if not is_found(store, folder, of):
+        try:
+            rows = read_slice(store, folder, groups, of)
+        except StorageError:
+            if not is_found(store, folder, of):  # else another curation of the same text was faster, and cleared away
+                raise
+        else:
+            write_arrays(store, _file(folder, of), _sharing(rows)._asdict())
+    advance(1)
+
+
+def is_found(store: Store, folder: str, of: Slice) -> bool:
+    """Whether the groups of a slice are in the store."""
+    return is_intact(store, _file(folder, of))
+
+
+def read_sharing(store: Store, folder: str, slices: Sequence[Slice]) -> Sharing:
+    """The groups of some slices. Groups of the same documents count once: similar documents share many keys.
+
+    All slices are read twice, so that only groups that count are held.
+    """
+    marks = [_marks(each) for each in _read_all(store, folder, slices)]
+    counts = np.zeros(sum(map(len, marks)), bool)
+    counts[np.unique(np.concatenate(marks), return_index=True)[1]] = True
+    counting = np.split(counts, np.cumsum([len(each) for each in marks])[:-1])
+    chosen = [_chosen(*each) for each in zip(_read_all(store, folder, slices), counting, strict=True)]
+    return Sharing(*map(np.concatenate, zip(*chosen, strict=True)))
+
+
+def _read_all(store: Store, folder: str, slices: Sequence[Slice]) -> Iterator[Sharing]:
+    return (Sharing(*read_arrays(store, _file(folder, each), DOCUMENTS, SIZES)) for each in slices)
+
+
+def _marks(of: Sharing) -> NDArray[np.uint64]:
+    """A number for each group that tells which documents it holds."""
+    mixed = (of.documents.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(32)
+    return np.add.reduceat(mixed, starts_of(of.sizes)[:-1]) if len(of.sizes) else mixed
+
+
+def _chosen(of: Sharing, groups: NDArray[np.bool_]) -> Sharing:
+    return Sharing(of.documents[np.repeat(groups, of.sizes)], of.sizes[groups])
+
+
+def copies(sharing: Sharing) -> Duplicates:
+    """Of groups that share no document, and whose documents are the same: all but the first of each."""
+    firsts = np.repeat(sharing.documents[starts_of(sharing.sizes)[:-1]], sharing.sizes)
+    others = np.flatnonzero(sharing.documents != firsts)
+    order = others[np.argsort(sharing.documents[others])]
+    ones = np.ones(len(order), np.float32)
+    return Duplicates(sharing.documents[order], firsts[order], ones, ones)
+
+
+def _file(folder: str, of: Slice) -> str:
+    return f"{folder}/sharing-{of.number:05d}-{of.of:05d}.npz"
+
+
+def _sharing(rows: NDArray[np.uint64]) -> Sharing:
+    """Of rows that are keys and, last, a document: the documents of equal keys."""
+    rows = rows[np.lexsort(tuple(reversed(rows.T)))]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = (rows[1:, :-1] != rows[:-1, :-1]).any(axis=1)
+    sizes = np.diff(np.flatnonzero(np.append(begins, True)))
+    return Sharing(rows[np.repeat(sizes > 1, sizes), -1].astype(np.int64), sizes[sizes > 1])
