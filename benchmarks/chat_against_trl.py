@@ -16,8 +16,8 @@ from tests.trainer.chats import MARKED, chat_job, chat_model, write_chats
 from trainer.common.progress import silent
 from trainer.kinds.training import train
 from trainer.records.named_steps import here
-from trainer.runs.records import read_records
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 from trainer.workloads.chat import Chat
 
 STEPS, BATCH, RATE = 20, 4, 1e-3

@@ -16,8 +16,7 @@ from trainer.pipelines.preparing import prepare
 from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
-from trainer.training.saver import Saver
-from trainer.training.snapshot import take_snapshot
+from trainer.training.saver import Saver, take_snapshot
 from trainer.training.step import make_optimizer, make_schedule
 from trainer.workloads.pretraining import Pretraining
 

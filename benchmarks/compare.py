@@ -15,10 +15,10 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.table import identify_run
 from trainer.records.sealed import require_sealed
-from trainer.runs.run import TrainingData, claim_run
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, FINAL, METRICS
 from trainer.store.storage import Store
+from trainer.training.identity import TrainingData, claim_run
 
 RUNS, ROUNDS, BOUND_SECONDS = 1000, 5, 2.0
 RECORDS = 2000

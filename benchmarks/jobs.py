@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.jobs import PipelineJob
-from trainer.runs.records import read_records
 from trainer.sample_corpora import main as write_corpora
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 
 GPT2 = {"model_type": "gpt2", "n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 256, "vocab_size": 8192}
 """5.3 million parameters, with GPT-2's default dropout."""

@@ -24,8 +24,8 @@ from benchmarks.measure import say, spread
 from benchmarks.tokenization import write_raw
 from tasks.stage import run_stage
 from trainer.config.engines import Engine
-from trainer.runs.records import read_records
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 
 PAIRS = 3
 CORES = 2

@@ -10,9 +10,9 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.predicted import describe
 from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation, RunEvaluation, Sample
 from trainer.records.results import Outcome, PredictedTexts
-from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 from trainer.upkeep.garbage import Garbage, tell
 from trainer.upkeep.gate import Move
 from trainer.upkeep.promotion import key_of

@@ -20,8 +20,8 @@ from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Verdict
 from trainer.report.making import Report
-from trainer.runs.run import TrainingData
 from trainer.store.manifest import ArtifactRef
+from trainer.training.identity import TrainingData
 
 STEPS: dict[str, Any] = {
     "curate": curate,

@@ -9,9 +9,9 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.kinds.table import identify_run
 from trainer.records.plans import Plan
-from trainer.runs.run import TrainingData, TrainingJob, finished_run, is_whole
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.identity import TrainingData, TrainingJob, finished_run, is_whole
 
 
 @task(name="train", cache_policy=NO_CACHE, retries=3, retry_delay_seconds=10, retry_condition_fn=worth_retrying)

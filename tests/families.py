@@ -30,8 +30,7 @@ from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
-from trainer.training.saver import Saver
-from trainer.training.snapshot import take_snapshot
+from trainer.training.saver import Saver, take_snapshot
 from trainer.training.step import make_optimizer, make_schedule, train_step
 
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)

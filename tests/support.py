@@ -15,9 +15,9 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.records.holds import HOLDS
 from trainer.records.sealed import read_sealed, seal_line, write_sealed
-from trainer.runs.records import read_records
 from trainer.store.names import BEST, CONFIG, ENVIRONMENT, EPOCHS, EVALUATION, FINAL, LAST, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 from trainer.training.runtime import Runtime
 
 ROOT = Path(__file__).parents[1]

@@ -37,8 +37,8 @@ def main(parent: int | None = None) -> int:
     than the one that waits."""
     heed_stops()  # before the libraries are loaded, which takes seconds
     from trainer.common.process import die_with_parent, name_process
-    from trainer.runs.logs import AsEvents, start_logging
     from trainer.store import roots
+    from trainer.training.records import AsEvents, start_logging
 
     stdin = sys.stdin.fileno()
     request = json.loads(os.pread(stdin, os.fstat(stdin).st_size, 0))  # a file, which several ranks read, each from its start
@@ -126,7 +126,7 @@ def _status_of(statuses: list[int]) -> int:
 def run_rank(name: str, arguments: dict[str, Any], launched: bool) -> int:
     """Run a stage as one of the ranks that were `launched`, or alone, and report what came of it. Returns the exit status."""
     from trainer.common.progress import as_events, emit, silent
-    from trainer.runs.logs import AsEvents, start_logging
+    from trainer.training.records import AsEvents, start_logging
 
     rank = int(os.environ.get("RANK", "0"))
     start_logging(logging.INFO if rank == 0 else logging.WARNING, AsEvents(rank if launched else None))

@@ -17,7 +17,7 @@ from trainer.config.files import add_config
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.foresight import foresee
 from trainer.kinds.table import load_training_job
-from trainer.runs.run import TrainingJob
+from trainer.training.identity import TrainingJob
 
 
 def describe(stage: Foreseen) -> str:

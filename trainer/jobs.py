@@ -25,10 +25,10 @@ from trainer.records.evaluations import RunEvaluation
 from trainer.records.named_steps import here
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
-from trainer.runs.logs import for_terminals, start_logging
-from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.records import for_terminals, start_logging
 
 if TYPE_CHECKING:  # what follows loads the libraries that train
     from trainer.report.making import Report
@@ -43,7 +43,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
     `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
     wrong, `Preempted` if training was asked to stop and saved its state.
     """
-    from trainer.training.peers import explaining_lost_ranks
+    from trainer.training.rank_watchdog import explaining_lost_ranks
 
     rank = int(os.environ.get("RANK", "0"))
     if not logging.root.handlers:
@@ -54,7 +54,7 @@ def train(config: str | TrainingJob, *overrides: str) -> str:
 
 
 def _train(job: TrainingJob) -> str:
-    from trainer.training.alike import require_alike
+    from trainer.training.consistency import require_alike
     from trainer.training.runtime import leave_group, require_shared, start_runtime
 
     runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)

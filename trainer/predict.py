@@ -11,8 +11,8 @@ from trainer.config.files import add_config, explain, load_job
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.predicted import describe
 from trainer.evaluation.text_predictions import predict_texts
-from trainer.runs.logs import for_terminals, start_logging
 from trainer.store.storage import Store
+from trainer.training.records import for_terminals, start_logging
 from trainer.training.runtime import leave_group
 
 

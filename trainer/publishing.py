@@ -15,10 +15,10 @@ from trainer.common.formats import plural, show, show_json, size
 from trainer.common.outages import tell_failure
 from trainer.models.weights import BASE, Base
 from trainer.provenance.ancestry import find_run
-from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, fetch_artifact, require_intact
 from trainer.store.names import CARD, FINAL, FINAL_KIND
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
 
 OF_A_MODEL = (
     "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json", "config.json",

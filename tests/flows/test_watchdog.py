@@ -21,10 +21,10 @@ from trainer.config.files import override
 from trainer.config.jobs import PipelineJob
 from trainer.records.lease import Lease
 from trainer.records.sealed import write_pointer, write_sealed
-from trainer.runs.run import recorded
-from trainer.runs.standing import Standing, find_standing
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
+from trainer.training.identity import recorded
+from trainer.training.records import Standing, find_standing
 
 
 @pytest.mark.parametrize(

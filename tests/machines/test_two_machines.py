@@ -20,7 +20,7 @@ from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.records.sealed import read_sealed
 from trainer.store.names import FINAL, LAST
 from trainer.store.storage import Store
-from trainer.training.peers import OWN_END_SECONDS, SILENT_SECONDS
+from trainer.training.rank_watchdog import OWN_END_SECONDS, SILENT_SECONDS
 
 pytestmark = pytest.mark.machines
 

@@ -16,12 +16,12 @@ from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.report.account import Block
 from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import count_parameters, require_job
-from trainer.runs.records import read_records
 from trainer.runs.references import artifact_kind, artifacts_of
-from trainer.runs.run import final_manifest
 from trainer.store.manifest import Manifest, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, LAST, PLAN
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
+from trainer.training.records import read_records
 
 Measured = dict[str, tuple[float, Any]]
 """Figures by name, each with what it was measured on: figures are compared if that is equal."""

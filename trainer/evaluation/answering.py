@@ -33,8 +33,8 @@ from trainer.runs.clean import clean_of_splits
 from trainer.runs.evaluation import check_asked
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
-from trainer.training.peers import explaining_lost_ranks
-from trainer.training.placing import place_measured
+from trainer.training.parallelize import place_measured
+from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, start_runtime
 from trainer.training.sharding import is_sharded, sharding_group
 

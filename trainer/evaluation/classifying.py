@@ -58,8 +58,8 @@ from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import digest_file
 from trainer.store.names import EVALUATION, FINAL
 from trainer.store.storage import Store
-from trainer.training.peers import explaining_lost_ranks
-from trainer.training.placing import place_measured
+from trainer.training.parallelize import place_measured
+from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, start_runtime
 from trainer.training.sharding import sharding_group
 

@@ -25,8 +25,8 @@ from trainer.records.names import run_at
 from trainer.records.sealed import write_sealed
 from trainer.runs.clean import clean_of
 from trainer.store.storage import Store
-from trainer.training.peers import explaining_lost_ranks
-from trainer.training.placing import place_measured
+from trainer.training.parallelize import place_measured
+from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import start_runtime
 from trainer.training.sharding import sharding_group
 

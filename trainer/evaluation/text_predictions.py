@@ -31,7 +31,7 @@ from trainer.models.weights import check_weights
 from trainer.records.results import PredictedTexts
 from trainer.records.steps import publish
 from trainer.store.storage import Store
-from trainer.training.peers import explaining_lost_ranks
+from trainer.training.rank_watchdog import explaining_lost_ranks
 from trainer.training.runtime import Runtime, check_devices, start_runtime
 
 BLOCK_TEXTS, BLOCK_CHARACTERS = 4096, 2**22

@@ -17,10 +17,10 @@ from trainer.records.fields import tell_changes
 from trainer.records.plans import StepPlan
 from trainer.records.sealed import read_sealed, require_sealed
 from trainer.runs.evaluation import encoded_of, read_evaluation
-from trainer.runs.run import TrainingJob
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
+from trainer.training.identity import TrainingJob
 
 
 def foresee_scores(store: Store, job: PipelineJob, run: str) -> Foreseen:

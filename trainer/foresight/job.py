@@ -11,8 +11,8 @@ from trainer.config.jobs import EvaluateJob
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.looking import Looking
 from trainer.records.named_steps import Do
-from trainer.runs.run import Run, TrainingData, TrainingJob
 from trainer.store.storage import Store
+from trainer.training.identity import Run, TrainingData, TrainingJob
 
 
 class LookedAt(Store):

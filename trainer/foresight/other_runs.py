@@ -10,10 +10,10 @@ from trainer.foresight.status import NONE_YET
 from trainer.records.fields import tell_changes
 from trainer.records.lease import is_held
 from trainer.records.sealed import read_sealed, require_sealed
-from trainer.runs.run import Run, final_manifest
 from trainer.store.names import CONFIG, PLAN
 from trainer.store.storage import Store
-from trainer.training.mending import committed_steps
+from trainer.training.identity import Run, final_manifest
+from trainer.training.pointer_repair import committed_steps
 
 log = logging.getLogger(__name__)
 

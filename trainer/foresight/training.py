@@ -12,12 +12,12 @@ from trainer.records.lease import is_held
 from trainer.records.sealed import read_sealed
 from trainer.report.making import find_fault
 from trainer.runs.facts import read_facts
-from trainer.runs.run import Run, TrainingData, TrainingJob, final_form, final_manifest, finished_run
 from trainer.store.manifest import read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, PLAN
 from trainer.store.storage import Store
 from trainer.training.checkpoint import look_for_checkpoint
-from trainer.training.config_repair import find_config_fault
+from trainer.training.identity import Run, TrainingData, TrainingJob, final_form, final_manifest, finished_run
+from trainer.training.pointer_repair import find_config_fault
 
 
 def foresee_run(

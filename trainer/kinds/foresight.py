@@ -3,7 +3,7 @@
 from trainer.foresight import job as stages
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.table import kind_of
-from trainer.runs.run import TrainingJob
+from trainer.training.identity import TrainingJob
 
 
 def foresee(job: TrainingJob) -> list[Foreseen]:

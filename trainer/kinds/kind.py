@@ -14,8 +14,8 @@ from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
 from trainer.runs.facts import RunFacts
-from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
+from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
     from trainer.comparison.runs import ComparedKind

@@ -9,8 +9,8 @@ from trainer.records.evaluations import BesideHarness, RunEvaluation
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
-from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.manifest import ArtifactRef
+from trainer.training.identity import TrainingData, TrainingJob
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
     from trainer.report.making import Report

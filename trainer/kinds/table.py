@@ -11,7 +11,7 @@ from trainer.kinds.kind import Kind
 from trainer.kinds.pretraining import PRETRAINING
 from trainer.kinds.tuning import Tuning
 from trainer.records.kinds import run_kind, task_of
-from trainer.runs.run import Run, TrainingData, TrainingJob
+from trainer.training.identity import Run, TrainingData, TrainingJob
 
 KINDS = (CHAT, FINETUNING, PRETRAINING)
 """A file is of the first kind whose mark it has, and whose task if that has one."""

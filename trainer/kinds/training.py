@@ -3,9 +3,9 @@
 from trainer.common.progress import Progress
 from trainer.kinds.table import kind_of
 from trainer.records.plans import RunPlan
-from trainer.runs.run import TrainingData, TrainingJob
 from trainer.store.manifest import ArtifactRef
 from trainer.training import run
+from trainer.training.identity import TrainingData, TrainingJob
 
 
 def train(

@@ -7,7 +7,7 @@ import torch
 
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import OptimizationConfig
-from trainer.runs.run import TrainingJob
+from trainer.training.identity import TrainingJob
 from trainer.training.runtime import count_gpus
 
 log = logging.getLogger(__name__)

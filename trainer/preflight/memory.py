@@ -13,8 +13,8 @@ from trainer.config.engines import RayEngine
 from trainer.config.training import OptimizationConfig, TrainingConfig
 from trainer.data.step_plan import divide_batch
 from trainer.models.causal import Units
-from trainer.runs.run import TrainingJob
-from trainer.training.consolidating import FILE_BYTES
+from trainer.training.identity import TrainingJob
+from trainer.training.part_saver import FILE_BYTES
 from trainer.training.runtime import count_gpus
 
 ADAM_BYTES = 16

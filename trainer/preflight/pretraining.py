@@ -40,9 +40,9 @@ from trainer.preflight.memory import estimate_memory, guess_activations, library
 from trainer.records.named_steps import look_for
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.runs.pretraining import identify
-from trainer.runs.run import TrainingJob, check_origin
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
+from trainer.training.identity import TrainingJob, check_origin
 from trainer.training.runtime import check_devices, planned_ranks
 from trainer.training.step import make_schedule
 from trainer.training.tracking import check_trackers

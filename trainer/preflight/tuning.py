@@ -11,8 +11,8 @@ from trainer.preflight.memory import Memory, require_memory
 from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.records.results import FinetunePreflight, Lengths
-from trainer.runs.run import check_origin
 from trainer.store.storage import Store
+from trainer.training.identity import check_origin
 
 
 class Start(NamedTuple):

@@ -15,9 +15,9 @@ from trainer.records.basis import by_file, describe_file, labelled_digests
 from trainer.records.names import find_run_name, run_at
 from trainer.records.sealed import read_listed, read_sealed
 from trainer.runs.facts import read_facts, require_job
-from trainer.runs.records import read_records
 from trainer.store.names import CHAMPION, CONFIG, FINAL, LINEAGE, PLAN, TENSORBOARD
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 from trainer.upkeep.gate import Move, figures
 from trainer.upkeep.promotion import find_champion, find_measured, key_of, moves
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trainer.runs.records import SCHEDULE
+from trainer.training.records import SCHEDULE
 
 Records = Sequence[dict[str, Any]]
 

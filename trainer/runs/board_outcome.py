@@ -21,7 +21,7 @@ NO_FIGURES = {"tokens", "windows", "text_bytes"}
 
 def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, str]]) -> None:
     """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier report."""
-    from trainer.runs.board_messages import event_file, scalar, session_end, session_start, text  # half a second to load
+    from trainer.training.tracking import event_file, scalar, session_end, session_start, text  # half a second to load
 
     made = datetime.fromisoformat(facts.final.created).timestamp()
     evaluation = facts.evaluation or {}

@@ -2,9 +2,9 @@
 
 from trainer.config.chat import ChatJob
 from trainer.data.packing import FORMAT as PACKING
-from trainer.runs.run import Run
 from trainer.runs.tuning import identify_tuning
 from trainer.store.manifest import ArtifactRef
+from trainer.training.identity import Run
 
 
 def identify(job: ChatJob, data: ArtifactRef) -> Run:

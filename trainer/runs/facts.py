@@ -21,12 +21,12 @@ from trainer.records.plans import RunPlan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, remedy_of
 from trainer.runs.clean import clean_of
 from trainer.runs.evaluation import read_evaluation
-from trainer.runs.records import read_records
 from trainer.runs.references import artifact_kind, artifacts_of
-from trainer.runs.run import final_manifest
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.names import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
+from trainer.training.records import read_records
 
 
 class Source(NamedTuple):

@@ -9,8 +9,8 @@ from trainer.data.tokenization import PreparedData
 from trainer.models.pretrained import digest_files
 from trainer.runs.base_model import describe_base
 from trainer.runs.references import SHARDS_OF
-from trainer.runs.run import Run, lora_identity, make_run, one_spelling
 from trainer.store.manifest import digest_file
+from trainer.training.identity import Run, lora_identity, make_run, one_spelling
 
 
 def identify(job: PipelineJob, data: PreparedData) -> Run:

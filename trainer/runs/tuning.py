@@ -8,9 +8,9 @@ from trainer.config.labelled import TuningJob
 from trainer.data.order import FORMAT as EPOCH_ORDER
 from trainer.models.pretrained import find_model
 from trainer.runs.base_model import describe_base
-from trainer.runs.run import Run, lora_identity, make_run
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.identity import Run, lora_identity, make_run
 
 
 def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], selection: Mapping[str, Any]) -> Run:

@@ -1,4 +1,8 @@
-"""Checkpoints: what they hold, which of a run's is whole, and what is set aside; found without the libraries that train.
+"""What a checkpoint may hold of optimizer, schedule and scaler: looked at before any of it is loaded.
+
+A checksum says that a file is the one that was written, not that what was written can be.
+
+Checkpoints: what they hold, which of a run's is whole, and what is set aside; found without the libraries that train.
 
     checkpoints/step-00000100/   model files as `save_pretrained` writes them, tokenizer, optimizer.safetensors, state.json
     checkpoint-last              names the newest committed one; moves only after the commit
@@ -7,6 +11,8 @@
                                  names the one kept for an epoch
 
 The generator state of dropout is not in it: it follows from seed, attempt and rank. Nothing in it is unpickled.
+
+When gradients are not finite: skip the step, then go back to the last commit past that stretch of data, then give up.
 """
 
 import json
@@ -14,19 +20,86 @@ import logging
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, JsonValue, ValidationError
 
-from trainer.common.errors import ArtifactError, StorageError, in_one_line
+from trainer.common.errors import ArtifactError, RunError, StorageError, in_one_line
+from trainer.models.tensor_files import Tensor, find_gap, of_optimizer, read_tensors
+from trainer.models.weights import PREFIX, tensor_of
 from trainer.records.sealed import folder_name, read_listed, read_pointer, write_pointer
 from trainer.store.manifest import MANIFEST, Manifest, find_damage, fingerprint, listed_names, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, CHECKPOINTS, LAST, Count
 from trainer.store.storage import Store
-from trainer.training.saved_settings import Computed, Settings, find_misfit
 
 log = logging.getLogger(__name__)
+
+
+OPTIMIZER = "optimizer.safetensors"
+
+
+class Group(BaseModel):
+    """Parameters with settings of their own, by their names in the objective; torch decides which other settings there are."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+    __pydantic_extra__: dict[str, JsonValue]
+
+    params: list[str]
+    lr: FiniteFloat = Field(ge=0, strict=True)
+
+
+class Computed(BaseModel):
+    """With how many threads, None on a GPU, and on how many ranks a checkpoint was computed."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    threads: int | None = Field(ge=1)
+    ranks: int = Field(ge=1)
+
+
+class Settings(BaseModel):
+    """What state.json holds beside the position."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    optimizer: list[Group] = Field(min_length=1)
+    schedule: dict[str, JsonValue]
+    scaler: dict[str, JsonValue] | None
+    computed: Computed | None = None
+
+
+def find_misfit(store: Store, key: str, manifest: Manifest, settings: Settings) -> str | None:
+    """Why the moments in a checkpoint's optimizer cannot be those of its model, or None. Raises `ArtifactError` if damaged."""
+    sizes = {record.name: record.size for record in manifest.files}
+    weights: list[tuple[str, Tensor]] = []
+    moments: list[tuple[str, Tensor]] = []
+    for name in sizes:
+        if name.endswith(".safetensors"):
+            (moments if of_optimizer(name) else weights).extend(read_tensors(store, f"{key}/{name}", sizes[name]).items())
+    if not any(map(of_optimizer, sizes)):
+        return f"{store.path(key)}/{OPTIMIZER} is not listed in its manifest"
+    if gap := find_gap(weights) or find_gap(moments):
+        return f"the files of {store.path(key)} {gap}"
+    known = {name for group in settings.optimizer for name in group.params}
+    shapes = {name.removeprefix(PREFIX): weight for name, weight in weights}
+    for full, moment in moments:
+        parameter = full.rpartition("/")[0]
+        if parameter not in known:
+            return f"{store.path(key)}/{OPTIMIZER} holds {full!r}, which is of no parameter that state.json names"
+        weight = shapes.get(tensor_of(parameter.removeprefix("model.")))  # some families save weights under other names
+        if weight is not None and not _fits(moment.whole, weight.whole):
+            return f"{store.path(key)}/{OPTIMIZER} holds {full!r} of shape {moment.whole} for a weight of shape {weight.whole}"
+    return None
+
+
+def _fits(moment: tuple[int, ...], weight: tuple[int, ...]) -> bool:
+    """Whether a moment is a number, of a weight's shape, or, as Adafactor's, of its rows or columns."""
+    return moment in ((), (1,)) or (
+        len(moment) == len(weight) and all(m in (1, w) for m, w in zip(moment, weight, strict=True))
+    )
+
 
 STATE = "state.json"
 STATE_NAME = re.compile(r"state(-[0-9a-f]{16})?\.json")
@@ -201,3 +274,51 @@ def _point_back(store: Store, run: str, key: str) -> None:
     assert manifest is not None
     details = manifest.details
     write_pointer(store, f"{run}/{LAST}", details["step"], details["scores"])
+
+
+MAX_SKIPS = 25
+"""Steps in a row that may be skipped. In fp16 the loss scale halves at each, from 2**16: a sound run needs far fewer."""
+
+MAX_ROLLBACKS = 3
+
+
+class Stretch(NamedTuple):
+    """Global batches `[first, last]` whose gradients were not finite, after a step."""
+
+    step: int
+    first: int
+    last: int
+
+
+@dataclass
+class Divergence:
+    """Watches for steps that were skipped, in a row."""
+
+    global_batch: int
+    skips: int = 0
+    stretches: list[Stretch] = field(default_factory=list)
+
+    def note(self, skipped: bool, state: TrainState) -> bool:
+        """Take in a step that was tried; returns whether to go back to the last commit.
+
+        Raises `RunError` once going back has not helped.
+        """
+        if not skipped:
+            self.skips = 0
+            return False
+        self.skips += 1
+        if self.skips < MAX_SKIPS:
+            return False
+        self.stretches.append(Stretch(state.step, state.attempts - self.skips, state.attempts - 1))
+        self.skips = 0
+        if len(self.stretches) > MAX_ROLLBACKS:
+            raise RunError(f"training has diverged: {self.describe()}. Lower training.learning_rate, or look at those samples")
+        return True
+
+    def describe(self) -> str:
+        """The stretches of data whose gradients were not finite."""
+        return "; ".join(
+            f"after step {s.step} the gradients of {s.last - s.first + 1} batches in a row were not finite "
+            f"(samples {s.first * self.global_batch} to {(s.last + 1) * self.global_batch - 1})"
+            for s in self.stretches
+        )

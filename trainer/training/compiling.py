@@ -17,6 +17,7 @@ from trainer.training.sharding import is_sharded, norms_of
 
 log = logging.getLogger(__name__)
 
+
 LOST = 0.01
 """Share of the plain gradient's norm below which a compiled one is lost: no other mask of dropout gives so little."""
 

@@ -13,8 +13,7 @@ from trainer.common.errors import ArtifactError, in_one_line
 from trainer.models import tensor_files as parts
 from trainer.models.opened import Tensors
 from trainer.models.tensor_files import find_parts
-from trainer.training.checkpoint import STATE, Saved, TrainState, read_state
-from trainer.training.saved_settings import OPTIMIZER, Group
+from trainer.training.checkpoint import OPTIMIZER, STATE, Group, Saved, TrainState, read_state
 from trainer.training.sharding import divided_as, local_rows, rows_held, sharded_model
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, strict=False)

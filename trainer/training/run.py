@@ -1,4 +1,7 @@
-"""Training a run, from its data or from its newest checkpoint to its published final model."""
+"""Going back to a commit while training goes on, and starting a new run from another run's weights.
+
+Training a run, from its data or from its newest checkpoint to its published final model.
+"""
 
 import logging
 from contextlib import ExitStack, closing, suppress
@@ -20,9 +23,14 @@ from trainer.records.fields import tell_changes
 from trainer.records.lease import Lease, clear_dead_lease, is_held
 from trainer.records.named_steps import here
 from trainer.records.plans import Plan, RunPlan
-from trainer.records.sealed import folder_name, write_sealed
-from trainer.runs.logs import kept_log
-from trainer.runs.run import (
+from trainer.records.sealed import folder_name, require_sealed, write_sealed
+from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
+from trainer.store.names import CHECKPOINT_KIND, CONFIG, ENVIRONMENT, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.checkpoint import TrainState, find_checkpoint, look_for_checkpoint, read_computed
+from trainer.training.compiling import compile_objective
+from trainer.training.consistency import require_same_model
+from trainer.training.identity import (
     Run,
     TrainingData,
     TrainingJob,
@@ -33,33 +41,80 @@ from trainer.runs.run import (
     finished_run,
     note_untrained,
 )
-from trainer.store.manifest import ArtifactRef, fetch_artifact, publish_folder
-from trainer.store.names import CHECKPOINT_KIND, ENVIRONMENT, FINAL, FINAL_KIND
-from trainer.store.storage import Store
-from trainer.training.alike import require_same_model
-from trainer.training.checkpoint import TrainState, find_checkpoint, read_computed
-from trainer.training.compiling import compile_objective
-from trainer.training.config_repair import mend_config
-from trainer.training.consolidating import publish_parts
-from trainer.training.environment import describe_environment
-from trainer.training.loop import Measured, Session, ended_epoch, run_loop
-from trainer.training.mending import find_best, mend_finished, mend_plan
-from trainer.training.part_saver import PartSaver
-from trainer.training.peers import explaining_lost_ranks
-from trainer.training.placing import place_model
-from trainer.training.recovery import find_fork, fork_weights, roll_back
+from trainer.training.loop import Measured, Meter, Session, ended_epoch, finish_saving, peak_flops, run_loop
+from trainer.training.parallelize import place_model, reload_rows
+from trainer.training.part_saver import PartSaver, publish_parts
+from trainer.training.pointer_repair import find_best, mend_config, mend_finished, mend_plan
+from trainer.training.rank_watchdog import explaining_lost_ranks
+from trainer.training.records import kept_log
 from trainer.training.restoring import restore
-from trainer.training.runlog import RunLog
-from trainer.training.runtime import Runtime, explained_algorithms, require_shared, start_runtime
+from trainer.training.run_log import RunLog
+from trainer.training.runtime import (
+    Runtime,
+    describe_environment,
+    explained_algorithms,
+    keep_threads,
+    require_shared,
+    start_runtime,
+)
 from trainer.training.saver import Saver
 from trainer.training.sharding import is_sharded, let_go, sharding_group
 from trainer.training.step import make_optimizer, make_schedule, planned_rates
-from trainer.training.threads import keep_threads
-from trainer.training.throughput import Meter, peak_flops
 from trainer.training.tracking import Trackers
 from trainer.training.workload import TrainingKind, Workload
 
 log = logging.getLogger(__name__)
+
+
+def roll_back(session: Session, store: Store, run: str, workload: Workload) -> None:
+    """Take weights, optimizer and step from the last commit; the data goes on from where it is.
+
+    Raises `RunError` if there is no commit yet.
+    """
+    state, runtime = session.state, session.runtime
+    finish_saving(session)
+    checkpoint = runtime.on_first(lambda: find_checkpoint(store, run, total_steps=session.plan.total_steps))
+    if checkpoint is None:
+        raise RunError(
+            f"training has diverged before its first checkpoint: the gradients of {state.attempts - state.step} batches were "
+            "not finite; lower training.learning_rate"
+        )
+    folder = fetch_artifact(store, f"{run}/{checkpoint}", CHECKPOINT_KIND)
+    if is_sharded(session.model):
+        reload_rows(session.model, workload, runtime, folder)
+    else:
+        session.model.load_state_dict(workload.load_model(folder).state_dict())
+    saved = restore(folder, session.objective, session.bare_optimizer, session.schedule, runtime.accelerator.scaler)
+    store.release(f"{run}/{checkpoint}")
+    for name, value in saved.model_dump(exclude={"attempts"}).items():
+        setattr(state, name, value)
+    if session.log is not None:
+        session.log.rewind(state.step)
+        session.log.write("rollback", state.step, attempts=state.attempts)
+
+
+def find_fork(store: Store, run: Run) -> dict[str, str] | None:
+    """The checkpoint that a fork starts from; None if the run is none. Raises `RunError` if the other run has none."""
+    if run.origin is None:
+        return None
+    fingerprint = require_sealed(store, f"{run.origin}/{CONFIG}")["fingerprint"]
+    # Nothing is mended in a run that another process may hold.
+    checkpoint, damaged = look_for_checkpoint(store, run.origin, fingerprint)
+    if checkpoint is None:
+        problems = "; ".join(damaged.values()) or "train it first, or leave `resume` out"
+        raise RunError(f"{store.path(run.origin)} has no checkpoint to fork from: {problems}")
+    if damaged:
+        log.warning("%s: starting from %s instead", "; ".join(damaged.values()), store.path(f"{run.origin}/{checkpoint}"))
+    return {"run": run.origin, "checkpoint": checkpoint}
+
+
+def fork_weights(store: Store, run: str) -> Path | None:
+    """The folder of the weights that a forked run starts with, or None if it is no fork."""
+    fork = require_sealed(store, f"{run}/{CONFIG}")["fork"]
+    if fork is None:
+        return None
+    log.info("starting from the weights of %s/%s", fork["run"], fork["checkpoint"])
+    return Path(find_model(store, f"{fork['run']}/{fork['checkpoint']}").folder)
 
 
 @explaining_lost_ranks()

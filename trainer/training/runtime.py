@@ -1,7 +1,15 @@
-"""Devices, ranks and precision, from `accelerate`; the checks that this machine has what was asked for."""
+"""Devices, ranks and precision, from `accelerate`; the checks that this machine has what was asked for.
+
+How many threads a process computes with on a CPU.
+
+Sums are divided among them, so another number gives other last bits: a run keeps the one that it began with.
+
+What a run ran on: versions and the machine.
+"""
 
 import logging
 import os
+import platform
 import random
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -18,14 +26,16 @@ from accelerate.utils import DistributedDataParallelKwargs, DistributedType
 
 from trainer.common.errors import EXIT_PREEMPTED, ConfigError, DeviceError, FirstRankFailed, RankLost, StorageError
 from trainer.common.outages import AT_THE_START, exit_status, patiently
-from trainer.common.process import cores_per_rank, threads_asked_for, usable_cores
+from trainer.common.process import THREADS, cores_per_rank, threads_asked_for, usable_cores, versions
 from trainer.common.stopping import StopRequested, stop_requested
 from trainer.data.order import stable_key
 from trainer.store.probe import write_probe
 from trainer.store.storage import Store
-from trainer.training.peers import leave_peers, watch_peers
+from trainer.training.checkpoint import Computed
+from trainer.training.rank_watchdog import leave_peers, watch_peers
 
 log = logging.getLogger(__name__)
+
 
 MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 LONG_WAIT = timedelta(days=7)
@@ -288,3 +298,42 @@ def leave_group() -> None:
     leave_peers()
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def describe_threads(device: torch.device, ranks: int) -> dict[str, Any]:
+    """What a checkpoint records of how it was computed; no threads where a GPU computes."""
+    return {"threads": torch.get_num_threads() if device.type == "cpu" else None, "ranks": ranks}
+
+
+def keep_threads(recorded: Computed, runtime: Runtime) -> None:
+    """Go on with as many threads as a checkpoint was computed with; a warning, on rank 0, where that cannot be.
+
+    On another number of ranks, or from a GPU to a CPU or back, results are equal to rounding only in any case.
+    """
+    before, now = recorded.threads, torch.get_num_threads()
+    if runtime.device.type != "cpu" or recorded.ranks != runtime.ranks or before in (None, now):
+        return
+    asked, cores = threads_asked_for(), cores_per_rank()
+    if asked is None and before <= cores:
+        torch.set_num_threads(before)
+        return
+    if runtime.rank == 0:
+        reason = f"{THREADS} says so" if asked else f"a rank has no more cores; {THREADS}={before} keeps them, slowly"
+        log.warning(
+            "until this checkpoint the run was computed with %d threads, from now on with %d (%s): what comes out equals "
+            "that of an uninterrupted run to rounding, not to the last bit",
+            before, now, reason,
+        )  # fmt: skip
+
+
+def describe_environment(device: torch.device, ranks: int, precision: str) -> dict[str, Any]:
+    """Versions of the packages that decide a run's outcome, and the devices that it used."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(terse=True),
+        "packages": versions(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {os.cpu_count()} cores",
+        "threads": torch.get_num_threads(),
+        "ranks": ranks,
+        "precision": precision,
+    }

@@ -1,36 +1,170 @@
-"""The background writer of checkpoints: their commit, what points to them, and which are kept."""
+"""Copies of tensors in host memory that is kept from one snapshot to the next.
+
+Filling memory that is new takes several times as long (the system hands it out page by page), and a GPU copies fastest to
+memory that is page-locked. PyTorch's own page-locked memory comes in powers of two, up to twice what is asked for; here it is
+taken from the system as a whole, and locked as it is.
+
+Snapshots of the training state at a step boundary, for the background writer.
+
+The background writer of checkpoints: their commit, what points to them, and which are kept.
+"""
 
 import json
 import logging
+import mmap
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import nn
 from transformers import PreTrainedModel
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.outages import passes, patiently
 from trainer.common.stopping import finishing
-from trainer.models.adapters import save_model
+from trainer.models.adapters import save_model, trained_tensors
+from trainer.models.opened import Stretch
+from trainer.models.outline import own_tensors
 from trainer.models.weights import Base
 from trainer.records.sealed import folder_name, write_pointer
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import BEST, CHECKPOINT_KIND, CHECKPOINTS, LAST
 from trainer.store.storage import Store
-from trainer.training.checkpoint import STATE, TrainState
-from trainer.training.host_copies import HostCopies
-from trainer.training.mending import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
-from trainer.training.saved_settings import OPTIMIZER
-from trainer.training.snapshot import Snapshot
+from trainer.training.checkpoint import OPTIMIZER, STATE, TrainState
+from trainer.training.pointer_repair import EndedEpoch, committed_steps, drop_epochs, epoch_pointer, mend_pointers
+from trainer.training.restoring import parameter_names
+from trainer.training.sharding import LocalPart
 
 log = logging.getLogger(__name__)
+
+
+ALIGNMENT = 64
+"""Bytes between which tensors begin: what vector instructions and safetensors want at most."""
+
+
+class HostCopies:
+    """Copies on the CPU, by kind and name."""
+
+    def __init__(self) -> None:
+        self._rooms: dict[str, _Room] = {}
+
+    def take(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Copies of tensors, over those of the same kind that were taken before; tied weights go on sharing their memory."""
+        places = {name: (tensor.data_ptr(), tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
+        distinct = {place: tensors[name] for name, place in places.items()}
+        layout = [(tensor.shape, tensor.dtype) for tensor in distinct.values()]
+        lock = any(tensor.is_cuda for tensor in distinct.values())
+        room = self._rooms.get(kind)
+        if room is None or room.layout != layout:
+            self._rooms.pop(kind, None)
+            room = None  # and its memory is let go of, before more is taken
+            room = self._rooms[kind] = _Room(layout, lock)
+        copies = dict(zip(distinct, room.tensors, strict=True))
+        for place, tensor in distinct.items():
+            copies[place].copy_(tensor.detach(), non_blocking=True)
+        if lock:
+            torch.cuda.synchronize()
+        return {name: copies[place] for name, place in places.items()}
+
+
+class _Room:
+    """Memory for tensors of some shapes and types, one after the other."""
+
+    def __init__(self, layout: list[tuple[torch.Size, torch.dtype]], lock: bool) -> None:
+        self.layout = layout
+        sizes = [shape.numel() * dtype.itemsize for shape, dtype in layout]
+        starts = [0, *accumulate(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)]
+        memory = mmap.mmap(-1, max(1, starts.pop()), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.tensors = []
+        for (shape, dtype), size, start in zip(layout, sizes, starts, strict=True):
+            # Each has a storage of its own, as what saves them takes those that share one for tied.
+            raw = torch.frombuffer(memory, dtype=torch.uint8, count=size, offset=start) if size else torch.empty(0)
+            self.tensors.append(raw.view(dtype).view(shape) if size else torch.empty(shape, dtype=dtype))
+        if lock and (address := _lock(memory)) is not None:
+            # What stays locked after it is unmapped is copied wrongly once other memory has that address.
+            weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, address)
+
+
+def _lock(memory: mmap.mmap) -> int | None:
+    """Lock memory for copies by a GPU; returns its address, or None if that cannot be."""
+    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
+    status = torch.cuda.cudart().cudaHostRegister(address, len(memory), 0)
+    if status.value:
+        log.info("checkpoints: %d bytes cannot be page-locked (CUDA error %d): saves stall longer", len(memory), status.value)
+        with suppress(RuntimeError):  # the error is told to whoever computes next
+            torch.zeros(1, device="cuda").add_(1)
+        return None
+    return address
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of everything that a checkpoint holds, which training no longer touches."""
+
+    state: TrainState
+    weights: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor]
+    settings: dict[str, Any]
+    epoch: int | None
+    stretches: dict[str, Stretch] = field(default_factory=dict)
+    """The rows that this rank has of what is divided among the ranks, by name: of weights, and of the optimizer's tensors."""
+
+    def size(self) -> int:
+        """Bytes of its tensors, which are nearly all that it takes on disk; tied weights count once."""
+        tensors = {tensor.data_ptr(): tensor.nbytes for tensor in [*self.weights.values(), *self.optimizer.values()]}
+        return sum(tensors.values())
+
+
+def take_snapshot(
+    copies: HostCopies,
+    state: TrainState,
+    model: PreTrainedModel,
+    objective: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: Any,
+    scaler: Any,
+    epoch: int | None,
+    computed: dict[str, Any] | None = None,
+    own_part: Callable[[Mapping[str, torch.Tensor]], LocalPart] | None = None,
+) -> Snapshot:
+    """Copy the training state off the device, over the snapshot that was taken into these copies before.
+
+    `computed` says with how many threads and ranks. Every rank has the whole state, so one of them is enough;
+    of a model that is divided among them, each takes its `own_part`. Of a model with an adapter the adapter is all.
+    `optimizer.safetensors` names a tensor by its parameter's name in the objective and its own
+    ("transformer.wte.weight/exp_avg"), as `torch.distributed.checkpoint.state_dict` does.
+    """
+    names = parameter_names(objective)
+    moments = {
+        f"{names[parameter]}/{name}": value
+        for parameter, values in optimizer.state.items()
+        for name, value in values.items()
+        if isinstance(value, torch.Tensor)  # SGD without momentum has None
+    }
+    settings = {
+        "optimizer": [{**group, "params": [names[p] for p in group["params"]]} for group in optimizer.param_groups],
+        "schedule": schedule.state_dict(),
+        "scaler": scaler.state_dict() if scaler is not None else None,
+        "computed": computed,
+    }
+    if own_part is None:
+        weights = copies.take("weights", trained_tensors(model))
+        return Snapshot(state.model_copy(), weights, copies.take("optimizer", moments), settings, epoch)
+    model_part, optimizer_part = own_part(own_tensors(model)), own_part(moments)
+    weights, moments = copies.take("weights", model_part.tensors), copies.take("optimizer", optimizer_part.tensors)
+    return Snapshot(state.model_copy(), weights, moments, settings, epoch, model_part.stretches | optimizer_part.stretches)
+
 
 MAX_FAILED_SAVES = 3
 

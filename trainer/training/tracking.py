@@ -1,23 +1,195 @@
-"""Trackers that are shown what a run records: Trackio, Weights & Biases, MLflow, by accelerate's classes for them.
+"""TensorBoard's messages for what is no curve: hyperparameters, texts and single figures. Nothing here needs torch.
+
+What a run shows in TensorBoard while it trains: the curves of its records, and its hyperparameters.
+
+A second record, for which training does not end: what cannot be written is warned of.
+
+Trackers that are shown what a run records: Trackio, Weights & Biases, MLflow, by accelerate's classes for them.
 
 Each keeps what it is told on this machine, unless its own environment variables say otherwise. A run that continues goes on
 under the same name there. For a tracker that fails training does not end: it is warned of, and told nothing more.
 """
 
 import importlib.util
+import io
+import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
+
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
+from tensorboard.plugins.hparams import metadata
+from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData, SessionEndInfo, SessionStartInfo
+from tensorboard.plugins.text.plugin_data_pb2 import TextPluginData
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 from trainer.common.errors import ConfigError, brief
 from trainer.common.stopping import StopRequested
 from trainer.config.training import Tracker
 from trainer.records.fields import flatten
-from trainer.runs.board import curves_of
-from trainer.runs.board_messages import HYPERPARAMETERS
 
 log = logging.getLogger(__name__)
+
+
+HYPERPARAMETERS = ("model", "training")
+"""The parts of a job that hold its hyperparameters."""
+
+
+def session_start(job: Mapping[str, Any]) -> Summary:
+    """A job's hyperparameters by the paths of their fields; what is not set is left out.
+
+    TensorBoard finds the columns of its table, and the figures to compare, from all runs that it shows.
+    """
+    started = SessionStartInfo()
+    for name, value in flatten({part: job[part] for part in HYPERPARAMETERS}).items():
+        if isinstance(value, bool):
+            started.hparams[name].bool_value = value
+        elif isinstance(value, int | float):
+            started.hparams[name].number_value = value
+        elif value is not None:
+            started.hparams[name].string_value = value if isinstance(value, str) else json.dumps(value)
+    return _of_session(metadata.SESSION_START_INFO_TAG, HParamsPluginData(session_start_info=started))
+
+
+def session_end(time: float) -> Summary:
+    """That a run is finished, since a time in seconds."""
+    ended = SessionEndInfo(status=STATUS_SUCCESS, end_time_secs=time)
+    return _of_session(metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=ended))
+
+
+def scalar(tag: str, value: float) -> Summary:
+    """A figure."""
+    return Summary(value=[Summary.Value(tag=tag, simple_value=value)])
+
+
+def text(tag: str, markdown: str) -> Summary:
+    """A text."""
+    kind = SummaryMetadata.PluginData(plugin_name="text", content=TextPluginData(version=0).SerializeToString())
+    shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
+    tensor = TensorProto(dtype="DT_STRING", string_val=[markdown.encode(errors="replace")], tensor_shape=shape)
+    return Summary(value=[Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=kind), tensor=tensor)])
+
+
+def event_file(summaries: Iterable[Summary], step: int, time: float) -> bytes:
+    """A file of TensorBoard's with messages of one step and time; the same bytes for the same."""
+    file = io.BytesIO()
+    records = RecordWriter(file)
+    records.write(Event(wall_time=time, file_version="brain.Event:2").SerializeToString())
+    for summary in summaries:
+        records.write(Event(wall_time=time, step=step, summary=summary).SerializeToString(deterministic=True))
+    return file.getvalue()
+
+
+def _of_session(tag: str, data: HParamsPluginData) -> Summary:
+    """As `metadata.create_summary_metadata` has it, but the same bytes each time."""
+    data.version = metadata.PLUGIN_DATA_VERSION
+    content = data.SerializeToString(deterministic=True)
+    kind = SummaryMetadata.PluginData(plugin_name=metadata.PLUGIN_NAME, content=content)
+    value = Summary.Value(tag=tag, metadata=SummaryMetadata(plugin_data=kind), tensor=metadata.NULL_TENSOR)
+    return Summary(value=[value])
+
+
+NOT_WRITTEN = "TensorBoard's files can no longer be written: %s"
+
+NO_CURVES = {"attempts", "checkpoint", "epoch", "examples", "rates", "text_bytes", "tokens"}
+"""Fields of records that count, or stay the same throughout a run."""
+
+BY_CORPUS = {"corpora": "loss", "corpora_bits_per_byte": "bits_per_byte"}
+"""Fields that hold a figure of each corpus, and the name of that."""
+
+
+class Board:
+    """Writes a file of a run's folder for TensorBoard, for the length of a block.
+
+    What other files there show of steps after the one that the run resumes at is taken back. `constant` are the curves, such as
+    `train/learning_rate`, that never change in this run, and are left out.
+    """
+
+    def __init__(self, folder: Path, step: int, job: Mapping[str, Any] | None = None, constant: Collection[str] = ()) -> None:
+        self._folder, self._step, self._job, self._constant = folder, step, job, constant
+        self._file: EventFileWriter | None = None
+        self._told, self._turn = False, threading.Lock()
+
+    def show(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Show a record's figures."""
+        for tag, value in curves_of(kind, values).items():
+            if tag not in self._constant:
+                self._add(Event(step=step, summary=scalar(tag, value)))
+
+    def rewind(self, step: int) -> None:
+        """Take back what is shown of steps after one that training goes on from."""
+        self._add(Event(step=step + 1, session_log=SessionLog(status=SessionLog.START)))
+
+    def _add(self, event: Event) -> None:
+        event.wall_time = time.time()
+        with self._only_warned():
+            if self._file is None:
+                self._folder.mkdir(exist_ok=True)  # not those above it, as those of a store that is away
+                self._file = EventFileWriter(str(self._folder))
+            self._file.add_event(event)
+
+    def flush(self) -> None:
+        """See to it that the file holds everything."""
+        with self._only_warned():
+            if self._file is not None:
+                self._file.flush()
+
+    def __enter__(self) -> Self:
+        self._hook, threading.excepthook = threading.excepthook, self._report
+        self.rewind(self._step)
+        if self._job is not None:
+            self._add(Event(summary=session_start(self._job)))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._only_warned():
+            if self._file is not None:
+                self._file.close()
+        threading.excepthook = self._hook
+
+    @contextmanager
+    def _only_warned(self) -> Iterator[None]:
+        """Say once that the file cannot be written; what is shown later goes to another one, once there is room again."""
+        try:
+            yield
+        except OSError as error:
+            self._file = None
+            self._warn(error)
+
+    def _report(self, failure: threading.ExceptHookArgs) -> None:
+        """Say in one line that TensorBoard's own thread has failed."""
+        if not type(failure.thread).__module__.startswith("tensorboard."):
+            self._hook(failure)
+            return
+        self._warn(failure.exc_value)
+
+    def _warn(self, error: BaseException | None) -> None:
+        with self._turn:  # its own thread and this one meet the same at once
+            told, self._told = self._told, True
+        if not told:
+            log.warning(NOT_WRITTEN, error)
+
+
+def curves_of(kind: str, values: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a record that make curves, by TensorBoard's names: `evaluation/loss`, `evaluation/loss/code`."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if name in BY_CORPUS:
+            found |= {f"{kind}/{BY_CORPUS[name]}/{corpus}": each for corpus, each in value.items() if each is not None}
+        elif name not in NO_CURVES and isinstance(value, int | float):
+            found[f"{kind}/{name}"] = value
+    return found
+
 
 OFFLINE = "offline"
 PACKAGES: dict[Tracker, str] = {"trackio": "trackio", "wandb": "wandb", "mlflow": "mlflow"}

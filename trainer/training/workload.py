@@ -12,9 +12,9 @@ from trainer.models.outline import Outline, Rows
 from trainer.models.weights import Base
 from trainer.records.named_steps import Do
 from trainer.records.plans import Plan
-from trainer.runs.run import Run, TrainingData
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
+from trainer.training.identity import Run, TrainingData
 from trainer.training.loop import Measured
 from trainer.training.runtime import Runtime
 

@@ -17,9 +17,9 @@ from trainer.records.kinds import evaluation_type
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_sealed, remedy_of, sealed_bytes
 from trainer.runs.evaluation import read_evaluation
-from trainer.runs.run import final_manifest
 from trainer.store.names import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
 from trainer.upkeep.gate import ALREADY, Basis, Move, comparable_scores, judge, standing_champions
 from trainer.upkeep.uses import other_use
 

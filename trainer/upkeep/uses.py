@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from trainer.common.errors import ArtifactError
 from trainer.records.kinds import run_kind, task_of
 from trainer.records.sealed import read_listed, read_sealed
-from trainer.runs.run import final_manifest
 from trainer.store.names import CONFIG, FINAL
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
 
 log = logging.getLogger(__name__)
 

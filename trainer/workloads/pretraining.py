@@ -24,9 +24,8 @@ from trainer.models.trial import tried_objective
 from trainer.models.weights import Base
 from trainer.store.storage import Store
 from trainer.training.checkpoint import Criterion
-from trainer.training.loop import Measured
+from trainer.training.loop import Measured, flops_per_token
 from trainer.training.runtime import Runtime
-from trainer.training.throughput import flops_per_token
 
 log = logging.getLogger(__name__)
 

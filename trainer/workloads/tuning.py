@@ -16,7 +16,7 @@ from trainer.models.pretrained import find_model, identify_base
 from trainer.models.weights import Base
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.store.storage import Store
-from trainer.training.throughput import flops_per_token
+from trainer.training.loop import flops_per_token
 
 Share = tuple[NDArray[np.int64], float]
 """The samples of a micro-batch, and whether they count: 1 or 0."""

@@ -27,8 +27,8 @@ from trainer.evaluation.requests import measurement
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.records.lease import Lease
-from trainer.runs.run import claim_run
 from trainer.store.storage import Store
+from trainer.training.identity import claim_run
 from trainer.upkeep.promotion import promote
 
 CHANGES = {

@@ -22,9 +22,9 @@ from trainer.kinds.table import identify_run
 from trainer.preflight.pretraining import preflight
 from trainer.records.lease import STALE_SECONDS, Lease
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.runs.run import recorded
 from trainer.store.names import CONFIG
 from trainer.store.storage import Store
+from trainer.training.identity import recorded
 
 RUN = "runs/on-a-cluster"
 

@@ -21,11 +21,11 @@ from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.models.causal import load_model
 from trainer.records.evaluations import Evaluation
 from trainer.records.sealed import require_sealed
-from trainer.runs.run import final_manifest
 from trainer.store import checked_files as verified
 from trainer.store.manifest import make_manifest, write_manifest
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
 
 
 @pytest.fixture

@@ -25,9 +25,9 @@ from trainer.provenance.ancestry import trace
 from trainer.provenance.checking import check
 from trainer.report.curves import draw_curves
 from trainer.runs.facts import read_facts
-from trainer.runs.records import read_records
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 from trainer.upkeep.garbage import collect
 from trainer.upkeep.gate import figures
 from trainer.upkeep.leftovers import find_leftovers

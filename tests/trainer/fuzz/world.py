@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import trainer.runs.board
 import trainer.store.checked_files
 import trainer.training.loop
+import trainer.training.tracking
 from tests.trainer.made import encode, prepare
 from trainer.common.errors import Preempted
 from trainer.common.progress import silent
@@ -187,7 +187,7 @@ def in_process() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shard_workers, "ProcessPoolExecutor", threads)
-        patch.setattr(trainer.runs.board, "EventFileWriter", _EventFileWriter)
+        patch.setattr(trainer.training.tracking, "EventFileWriter", _EventFileWriter)
         patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(
             trainer.store.checked_files, "RACY_SECONDS", -1.0

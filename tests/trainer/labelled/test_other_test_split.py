@@ -38,10 +38,10 @@ from trainer.provenance.checking import check
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed
-from trainer.runs.run import is_whole
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
+from trainer.training.identity import is_whole
 from trainer.upkeep.promotion import find_measured, find_rival, pass_through
 
 TESTS = ("first", "second", "none")

@@ -21,10 +21,10 @@ from trainer.kinds.training import train
 from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.runs.run import claim_run
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.training import run as training
+from trainer.training.identity import claim_run
 from trainer.training.runtime import Runtime
 from trainer.upkeep.pins import pin
 

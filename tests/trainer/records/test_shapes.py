@@ -13,9 +13,9 @@ from trainer.records.plans import FinetunePlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape
 from trainer.runs.evaluation import read_evaluation
-from trainer.runs.records import read_records
 from trainer.store.manifest import fingerprint
 from trainer.store.storage import Store
+from trainer.training.records import read_records
 
 DIGEST, PRINT = "0" * 64, "0" * 16
 REF = {"key": f"shards/code-{PRINT}", "fingerprint": PRINT, "size": 1}

@@ -31,9 +31,9 @@ from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.report.finetuning_tables import confusion_table
-from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
+from trainer.training.identity import claim_run, final_manifest
 
 STEPS = 20
 FIGURES = {"classification": ["accuracy", "f1"], "regression": ["pearsonr"]}

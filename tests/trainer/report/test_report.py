@@ -29,9 +29,9 @@ from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.runs.run import claim_run, final_manifest
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store
+from trainer.training.identity import claim_run, final_manifest
 
 FILES = ("report.html", "lineage.json", "final/README.md", "final/manifest.json")
 

@@ -19,11 +19,11 @@ from trainer.data.tokenization import PreparedData
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.sealed import require_sealed, write_sealed
-from trainer.runs.board import Board
 from trainer.runs.board_outcome import OUTCOME
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
-from trainer.training.runlog import RunLog
+from trainer.training.run_log import RunLog
+from trainer.training.tracking import Board
 
 RUN = "runs/tiny"
 

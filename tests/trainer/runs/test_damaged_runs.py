@@ -21,11 +21,10 @@ from trainer.explain import main as explain
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
-from trainer.runs.records import read_records
-from trainer.runs.run import recorded
-from trainer.runs.standing import Standing, find_standing, is_alive
 from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
+from trainer.training.identity import recorded
+from trainer.training.records import Standing, find_standing, is_alive, read_records
 from trainer.upkeep.promotion import find_measured, promote
 
 OTHER = "runs/other"

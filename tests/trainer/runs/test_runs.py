@@ -20,10 +20,10 @@ from trainer.pipelines.preparing import find_prepared
 from trainer.records.fields import tell_changes
 from trainer.records.sealed import read_sealed
 from trainer.runs.references import References
-from trainer.runs.run import claim_run, final_manifest, finished_run
 from trainer.store.manifest import find_damage
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
+from trainer.training.identity import claim_run, final_manifest, finished_run
 
 
 def name_of(raw: Path, data: PreparedData, **changes: Any) -> str:

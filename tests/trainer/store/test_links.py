@@ -8,11 +8,11 @@ import pytest
 
 from tests.trainer.report_runs import publish
 from trainer.common.errors import StorageError
-from trainer.runs.logs import kept_log
 from trainer.store.manifest import fetch_artifact, find_damage, read_manifest
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
-from trainer.training.runlog import RunLog
+from trainer.training.records import kept_log
+from trainer.training.run_log import RunLog
 
 KEY = "runs/a/checkpoints/step-00000001"
 REFUSED = r"is a symbolic link to .*: links inside a store are not followed"

@@ -24,11 +24,9 @@ from trainer.store.manifest import fetch_artifact
 from trainer.store.names import CHECKPOINT_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState, find_checkpoint
-from trainer.training.host_copies import HostCopies
 from trainer.training.restoring import restore
 from trainer.training.runtime import Runtime
-from trainer.training.saver import Saver
-from trainer.training.snapshot import Snapshot, take_snapshot
+from trainer.training.saver import HostCopies, Saver, Snapshot, take_snapshot
 from trainer.training.step import make_optimizer, make_schedule, train_step
 
 RUN = "runs/tiny"

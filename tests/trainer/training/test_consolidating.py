@@ -12,7 +12,7 @@ from trainer.models.causal import load_model, model_from
 from trainer.models.opened import Stretch, Tensors, write_part
 from trainer.models.outline import own_tensors
 from trainer.models.tensor_files import MODEL, find_parts, part_name
-from trainer.training.consolidating import consolidate, publish_parts, saved_form
+from trainer.training.part_saver import consolidate, publish_parts, saved_form
 
 FAMILIES = [
     "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss", "jamba", "granitemoe", "ernie4_5_moe", "olmoe",

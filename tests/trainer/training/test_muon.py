@@ -27,8 +27,7 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.models.tokenizer import TokenizerInfo, load_tokenizer
 from trainer.runs.pretraining import identify
 from trainer.store.storage import Store
-from trainer.training.muon import block_matrices
-from trainer.training.step import make_optimizer
+from trainer.training.step import block_matrices, make_optimizer
 
 STEPS = 20
 VOCABULARY = TokenizerInfo(json="", sha256="", eos_id=0, max_id=299)

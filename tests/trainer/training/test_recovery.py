@@ -27,7 +27,8 @@ from trainer.kinds.training import train
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.preflight.pretraining import preflight
 from trainer.store.storage import Store
-from trainer.training import divergence, loop, saver
+from trainer.training import checkpoint as divergence
+from trainer.training import loop, saver
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 

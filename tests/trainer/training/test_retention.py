@@ -17,9 +17,8 @@ from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
 from trainer.training import saver
 from trainer.training.checkpoint import Criterion, TrainState, find_checkpoint, look_for_checkpoint
-from trainer.training.mending import EndedEpoch, find_best
-from trainer.training.saver import Saver
-from trainer.training.snapshot import Snapshot
+from trainer.training.pointer_repair import EndedEpoch, find_best
+from trainer.training.saver import Saver, Snapshot
 
 RUN = "runs/tiny"
 

@@ -26,7 +26,8 @@ from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.evaluation.requests import measurement
 from trainer.kinds.training import train
 from trainer.store.names import EVALUATION, FINAL
-from trainer.training import divergence, loop
+from trainer.training import checkpoint as divergence
+from trainer.training import loop
 from trainer.training.runtime import Runtime
 from trainer.training.step import Outcome
 

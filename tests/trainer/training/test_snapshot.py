@@ -13,8 +13,7 @@ from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import TokenizerInfo
 from trainer.training.checkpoint import TrainState
-from trainer.training.host_copies import HostCopies
-from trainer.training.snapshot import Snapshot, take_snapshot
+from trainer.training.saver import HostCopies, Snapshot, take_snapshot
 from trainer.training.step import make_optimizer, make_schedule
 
 

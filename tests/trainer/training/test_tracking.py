@@ -18,9 +18,9 @@ from trainer.config.training import Tracker
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining import preflight
 from trainer.kinds.training import train
-from trainer.runs.logs import AsEvents
 from trainer.runs.pretraining import identify
 from trainer.training import tracking
+from trainer.training.records import AsEvents
 from trainer.training.tracking import MAKERS, Trackers
 
 STEPS = 60

@@ -41,10 +41,10 @@ from trainer.models.tokenizer import load_tokenizer
 from trainer.report.curves import with_planned_rates
 from trainer.report.making import render_page
 from trainer.runs.facts import read_facts
-from trainer.runs.run import recorded
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint
+from trainer.training.identity import recorded
 
 PLAIN: dict[str, Any] = {"model__config": {**SMALL_MODEL, **NO_DROPOUT}}
 

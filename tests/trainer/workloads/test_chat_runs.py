@@ -38,9 +38,9 @@ from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed
-from trainer.runs.records import read_records
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
+from trainer.training.records import read_records
 from trainer.upkeep.promotion import find_measured, promote
 from trainer.workloads.chat import Chat
 

@@ -28,6 +28,7 @@ from trainer.common.stopping import end_at_once
 
 log = logging.getLogger(__name__)
 
+
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 90.0
 CALL_SECONDS = 3 * BEAT_SECONDS

@@ -10,11 +10,10 @@ from typing import Any, Self
 from trainer.common.errors import StorageError
 from trainer.common.outages import patiently
 from trainer.records.sealed import seal_line
-from trainer.runs.board import Board
-from trainer.runs.records import ENDED, intact_lines, open_line
 from trainer.store.names import LOGS, METRICS, TENSORBOARD
 from trainer.store.storage import Store
-from trainer.training.tracking import Trackers
+from trainer.training.records import ENDED, intact_lines, open_line
+from trainer.training.tracking import Board, Trackers
 
 log = logging.getLogger(__name__)
 

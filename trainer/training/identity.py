@@ -25,6 +25,7 @@ from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
 
+
 FORMAT = 6
 
 TrainingJob = PipelineJob | FinetuneJob | ChatJob

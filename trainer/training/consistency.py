@@ -14,7 +14,7 @@ from trainer.common.errors import ConfigError
 from trainer.common.process import versions
 from trainer.models.pretrained import digest_files
 from trainer.records.fields import tell_changes
-from trainer.runs.run import TrainingJob
+from trainer.training.identity import TrainingJob
 from trainer.training.runtime import Runtime
 
 
