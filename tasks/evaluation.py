@@ -12,8 +12,8 @@ from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.cache import find_evaluation, find_scoring, identify_evaluation
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
-from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation
 from trainer.kinds.table import kind_of, tuning_of
 from trainer.kinds.tuning import TunedEvaluation
 from trainer.records.evaluations import RunEvaluation

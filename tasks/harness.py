@@ -9,7 +9,7 @@ from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.jobs import EvaluateJob
-from trainer.harness.measured import find_harness, identify_harness
+from trainer.evaluation.harness_cache import find_harness, identify_harness
 from trainer.records.basis import HarnessResult
 from trainer.store.storage import Store
 

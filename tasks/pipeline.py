@@ -13,7 +13,7 @@ from tasks.reporting import report
 from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob, PipelineJob
-from trainer.evaluation.requests import gates_on_harness, measurement, measurement_alike
+from trainer.evaluation.cache import gates_on_harness, measurement, measurement_alike
 from trainer.kinds.table import kind_of
 from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import Evaluation, RunEvaluation

@@ -17,7 +17,7 @@ from trainer.common.progress import Progress, for_people, silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
-from trainer.evaluation.requests import gates_on_harness
+from trainer.evaluation.cache import gates_on_harness
 from trainer.kinds.pipeline import run_pipeline
 from trainer.kinds.table import kind_of, load_training_job
 from trainer.records.basis import HarnessResult

@@ -16,7 +16,7 @@ STAGES: dict[str, tuple[str, str]] = {
     "train": ("trainer.kinds.training", "train"),
     "evaluate": ("trainer.evaluation.measuring", "evaluate_any"),
     "evaluate-run": ("trainer.evaluation.classifying", "evaluate_run"),
-    "harness": ("trainer.harness.measuring", "measure_harness"),
+    "harness": ("trainer.evaluation.harness", "measure_harness"),
     "evaluate-answers": ("trainer.evaluation.answering", "evaluate_answers"),
     "predict": ("trainer.evaluation.text_predictions", "predict_texts"),
 }

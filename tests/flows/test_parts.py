@@ -22,7 +22,7 @@ from tests.support import curve, digests, final_bytes, steps_recorded
 from trainer.common.errors import ArtifactError, CorpusError, PipelineError, RecordError
 from trainer.config.files import override
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.requests import measurement
+from trainer.evaluation.cache import measurement
 
 pytestmark = pytest.mark.slow
 

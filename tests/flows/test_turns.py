@@ -15,7 +15,7 @@ from flows.evaluate_model import evaluate_model
 from tasks.turns import DEVICES, TOKENIZATION, limit_of, turn
 from tests.flows.conftest import Done
 from tests.processes import free_port
-from trainer.evaluation.requests import measurement
+from trainer.evaluation.cache import measurement
 
 
 @contextmanager

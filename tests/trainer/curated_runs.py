@@ -9,8 +9,8 @@ from tests.support import cpu_runtime, small_job
 from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.store.storage import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trainer.config.evaluation import HarnessConfig
-from trainer.harness.tasks import identify
+from trainer.evaluation.harness_cache import identify
 from trainer.sample_tasks import main
 
 

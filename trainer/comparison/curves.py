@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from trainer.common.formats import count, duration, score
 from trainer.comparison.runs import ComparedRun
-from trainer.metrics.measures import greater_is_better
+from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.report.curves import SERIES, Curve, Line, draw_curves, standard_curves, with_planned_rates
 from trainer.report.summary import measure_speed
 from trainer.report.tables import Table

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import count, plural, score
+from trainer.evaluation.cache import read_evaluation
 from trainer.records.kinds import run_kind
 from trainer.records.lease import LEASE, is_held
 from trainer.records.sealed import read_sealed, remedy_of, sealed_number, unseal_line
 from trainer.report.tables import Table, text_table
-from trainer.runs.evaluation import read_evaluation
 from trainer.store.manifest import read_manifest
 from trainer.store.names import BEST, CHAMPION, CHECKPOINTS, CONFIG, FINAL, FINAL_KIND, LAST, METRICS, PLAN
 from trainer.store.storage import Store

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from trainer.common.formats import score
 from trainer.comparison.curves import best_of, criterion_of
 from trainer.comparison.runs import ComparedRun, Measured
-from trainer.metrics.measures import greater_is_better
+from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.records.fields import all_same
 from trainer.report.account import Block
 from trainer.report.tables import Table

@@ -10,11 +10,11 @@ from typing import Any
 from trainer.common.errors import ArtifactError, RunError
 from trainer.comparison.listing import state_of
 from trainer.data.decisions import decisions_behind
+from trainer.evaluation.cache import read_evaluation
 from trainer.records.kinds import RunKind, run_kind
 from trainer.records.names import find_run_name, tell_runs_like
 from trainer.records.sealed import read_listed, read_pointer, read_sealed
 from trainer.report.account import Block
-from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import count_parameters, require_job
 from trainer.runs.references import artifact_kind, artifacts_of
 from trainer.store.manifest import Manifest, read_manifest

@@ -1,5 +1,4 @@
-"""Figures of models on data that they were not trained on, samples, and predictions.
+"""Figures of models on data that they were not trained on, and samples: what was measured already, metrics, lm-eval's tasks.
 
-A new figure of language models, beside their loss, perplexity and bits a byte, goes into `held_out_loss.py`; what it needs
-elsewhere, docs/how-to/metrics.md lists. Metrics of classification and regression have a room of their own, `trainer/metrics`.
+Metrics of classification and regression are in `metrics/`; how a kind of job measures its models is in that kind's folder.
 """

@@ -21,16 +21,23 @@ from trainer.data.chat.messages import MESSAGES
 from trainer.data.labelled.encoded import tokenizer_paths
 from trainer.data.labelled.sources import VALIDATION
 from trainer.evaluation.answer_loss import AnswerLoss, answer_losses
-from trainer.evaluation.answers_measured import FORMAT, as_measured, find_answers, identify_answers
-from trainer.evaluation.measured import PREDICTED, Scoring, tell_replaced
+from trainer.evaluation.cache import (
+    ANSWERS_FORMAT,
+    PREDICTED,
+    Scoring,
+    as_measured,
+    check_asked,
+    find_answers,
+    identify_answers,
+    tell_replaced,
+)
+from trainer.evaluation.clean import clean_of_splits
 from trainer.models.answering import load_answering, outline_answering
 from trainer.models.loading import load_tokenizer
 from trainer.models.tokenizer import TOKENIZER_FILE
 from trainer.records.basis import answers_basis
 from trainer.records.evaluations import Answer, ChatEvaluation
 from trainer.records.sealed import write_sealed
-from trainer.runs.clean import clean_of_splits
-from trainer.runs.evaluation import check_asked
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
@@ -75,7 +82,7 @@ def evaluate_answers(
             measured[split] = answer_losses(model, data.splits[split], job, data, runtime, bar.advance)
         samples = answer(model, store, wanted.encoded, data, job, runtime)
     result = ChatEvaluation(
-        format=FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=f"{other or run_key}/{FINAL}",
+        format=ANSWERS_FORMAT, fingerprint=wanted.fingerprint, key=wanted.key, checkpoint=f"{other or run_key}/{FINAL}",
         encoded=wanted.encoded, scores={split: each.figures() for split, each in measured.items()},
         answer_tokens={split: each.tokens for split, each in measured.items()},
         answer_bytes={split: each.text_bytes for split, each in measured.items()}, samples=samples,

@@ -12,7 +12,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.data.csv_files import FORMATS, format_by_name
 from trainer.data.labelled.sources import TRAIN, LabelledSource, find_labelled
-from trainer.evaluation.measured import Scoring, identify_scoring, scoring_fingerprint
+from trainer.evaluation.cache import Scoring, identify_scoring, scoring_fingerprint
 from trainer.models.pretrained import Checkpoint, classifies, find_model, read_object
 from trainer.records.kinds import FINE_TUNING, run_kind
 from trainer.records.sealed import read_sealed

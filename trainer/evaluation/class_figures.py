@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from trainer.data.labelled.encoded import EncodedSplit, EncodedWords
-from trainer.metrics.tags import marks_entities, score_entities
+from trainer.evaluation.metrics.measures import marks_entities, score_entities
 from trainer.records.evaluations import Classification, ClassScore
 
 

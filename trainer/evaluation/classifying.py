@@ -22,17 +22,20 @@ from trainer.data.labelled.blocks import encode_files
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, open_encoded
 from trainer.data.labelled.sources import TEST, TRAIN, VALIDATION
 from trainer.data.labelled.text_encoder import load_text_encoder
-from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
-from trainer.evaluation.class_figures import classify_split
-from trainer.evaluation.measured import (
+from trainer.evaluation.cache import (
     FORMAT,
     PREDICTED,
     Scoring,
+    check_asked,
     find_scoring,
     identify_scoring,
     predictions_key,
     tell_replaced,
 )
+from trainer.evaluation.checkpoint_scoring import CheckpointScoring, tell_unused
+from trainer.evaluation.class_figures import classify_split
+from trainer.evaluation.clean import clean_of_splits
+from trainer.evaluation.metrics.measures import metric_identity
 from trainer.evaluation.predicting import (
     Predictions,
     decide,
@@ -43,7 +46,6 @@ from trainer.evaluation.predicting import (
     predict,
 )
 from trainer.evaluation.word_labels import split_lines
-from trainer.metrics.measures import metric_identity
 from trainer.models.causal import check_positions
 from trainer.models.classifiers import load_classifier, outline_classifier, task_of
 from trainer.models.loading import load_config
@@ -53,8 +55,6 @@ from trainer.records.basis import ExamplesBasis, examples_basis
 from trainer.records.evaluations import Classification, CleanOf, FinetuneEvaluation
 from trainer.records.names import run_at
 from trainer.records.sealed import write_sealed
-from trainer.runs.clean import clean_of_splits
-from trainer.runs.evaluation import check_asked
 from trainer.store.manifest import digest_file
 from trainer.store.names import EVALUATION, FINAL
 from trainer.store.storage import Store

@@ -10,11 +10,12 @@ from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
 from trainer.data.held_out import open_held_out
 from trainer.data.shards import ShardSet, open_shards
+from trainer.evaluation.cache import FORMAT, find_evaluation, identify_evaluation
 from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+from trainer.evaluation.clean import clean_of
 from trainer.evaluation.generation import continue_prompts
 from trainer.evaluation.held_out_loss import evaluate
 from trainer.evaluation.masked_loss import evaluate_masked
-from trainer.evaluation.measured import FORMAT, find_evaluation, identify_evaluation
 from trainer.models.causal import check_positions, load_masked, load_model
 from trainer.models.outline import outline_files
 from trainer.models.pretrained import Checkpoint
@@ -23,7 +24,6 @@ from trainer.records.basis import text_basis
 from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.names import run_at
 from trainer.records.sealed import write_sealed
-from trainer.runs.clean import clean_of
 from trainer.store.storage import Store
 from trainer.training.parallelize import place_measured
 from trainer.training.rank_watchdog import explaining_lost_ranks

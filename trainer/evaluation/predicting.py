@@ -12,17 +12,19 @@ from transformers import PreTrainedModel
 from trainer.common.errors import ConfigError
 from trainer.config.labelled import FinetuneJob, MeasurementConfig
 from trainer.data.labelled.encoded import EncodedSet, EncodedSplit, EncodedWords
-from trainer.metrics.measures import (
+from trainer.evaluation.metrics.measures import (
     METRICS,
+    SEQEVAL,
+    WORD_ACCURACY,
     Metrics,
     default_metrics,
     default_of_words,
     greater_is_better,
     load_metrics,
+    marks_entities,
     of_one_class,
     positive_class,
 )
-from trainer.metrics.tags import SEQEVAL, WORD_ACCURACY, marks_entities
 from trainer.training.checkpoint import Criterion
 from trainer.training.runtime import Runtime
 from trainer.training.sharding import is_sharded

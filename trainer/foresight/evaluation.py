@@ -6,17 +6,24 @@ from trainer.common.errors import ConfigError
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
-from trainer.evaluation.answers_measured import find_answers, identify_answers
-from trainer.evaluation.measured import find_evaluation, find_scoring, identify_evaluation, identify_scoring
-from trainer.evaluation.requests import measurement
+from trainer.evaluation.cache import (
+    encoded_of,
+    find_answers,
+    find_evaluation,
+    find_scoring,
+    identify_answers,
+    identify_evaluation,
+    identify_scoring,
+    measurement,
+    read_evaluation,
+)
+from trainer.evaluation.metrics.measures import metric_identity
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.other_runs import intact
 from trainer.foresight.status import NONE_YET, UNRECORDED
-from trainer.metrics.measures import metric_identity
 from trainer.records.fields import tell_changes
 from trainer.records.plans import StepPlan
 from trainer.records.sealed import read_sealed, require_sealed
-from trainer.runs.evaluation import encoded_of, read_evaluation
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store

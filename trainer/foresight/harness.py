@@ -1,11 +1,10 @@
 """What would become of lm-eval's figures of a finished run, and why."""
 
 from trainer.config.jobs import EvaluateJob
+from trainer.evaluation.harness_cache import find_harness, identify_harness, name_of
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.other_runs import intact
 from trainer.foresight.status import NONE_YET, UNRECORDED
-from trainer.harness.measured import find_harness, identify_harness
-from trainer.harness.tasks import name_of
 from trainer.records.basis import HarnessResult
 from trainer.records.sealed import read_sealed
 from trainer.store.storage import Store

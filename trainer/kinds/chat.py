@@ -6,7 +6,7 @@ from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.chat import ChatJob
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.requests import harness_measurement
+from trainer.evaluation.cache import check_asked, harness_measurement
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
@@ -15,7 +15,6 @@ from trainer.records.evaluations import ChatEvaluation
 from trainer.records.plans import ChatPlan
 from trainer.records.results import FinetunePreflight
 from trainer.runs.chat import identify
-from trainer.runs.evaluation import check_asked
 from trainer.runs.facts import RunFacts
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -69,7 +68,7 @@ def plan(job: ChatJob, data: ArtifactRef, ranks: int) -> tuple[ChatPlan, str]:
 
 
 def find(store: Store, job: ChatJob, run: str, other: str | None, encoded: str) -> ChatEvaluation | None:
-    from trainer.evaluation.answers_measured import find_answers, identify_answers
+    from trainer.evaluation.cache import find_answers, identify_answers
 
     check_asked(store, run, encoded)
     return find_answers(store, identify_answers(store, job, run, other, encoded))

@@ -6,6 +6,7 @@ from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoding import describe_columns
+from trainer.evaluation.cache import check_asked
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.kinds.tuning import Tuning
@@ -13,7 +14,6 @@ from trainer.records import kinds
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.plans import FinetunePlan
 from trainer.records.results import FinetunePreflight
-from trainer.runs.evaluation import check_asked
 from trainer.runs.facts import RunFacts
 from trainer.runs.finetuning import identify
 from trainer.store.manifest import ArtifactRef
@@ -67,7 +67,7 @@ def plan(job: FinetuneJob, data: ArtifactRef, ranks: int) -> tuple[FinetunePlan,
 
 
 def find(store: Store, job: FinetuneJob, run: str, other: str | None, encoded: str) -> FinetuneEvaluation | None:
-    from trainer.evaluation.measured import find_scoring, identify_scoring
+    from trainer.evaluation.cache import find_scoring, identify_scoring
 
     check_asked(store, run, encoded)
     return find_scoring(store, identify_scoring(store, job, run, other, encoded))

@@ -9,7 +9,7 @@ from trainer.records.basis import HarnessResult
 def ask_harness(measuring: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
     """What lm-eval measures of a checkpoint; the first rank asks, and the others wait."""
     with loading():
-        from trainer.harness.measuring import measure_harness
+        from trainer.evaluation.harness import measure_harness
         from trainer.training.runtime import start_runtime
 
     runtime = start_runtime(measuring.precision, measuring.device)

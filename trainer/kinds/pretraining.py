@@ -6,7 +6,7 @@ from trainer.common.process import loading
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.requests import measurement, measurement_alike
+from trainer.evaluation.cache import measurement, measurement_alike
 from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.kind import Kind
 from trainer.pipelines.preparing import prepare

@@ -7,7 +7,7 @@ from transformers import PretrainedConfig
 from trainer.common.stopping import check_stop
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.runs import PromotionConfig
-from trainer.harness.measured import installed_version
+from trainer.evaluation.harness_cache import installed_version
 
 
 def try_harness(
@@ -17,7 +17,7 @@ def try_harness(
     if options is None:
         return
     installed_version()  # else that is told
-    from trainer.harness.trial import try_tasks
+    from trainer.evaluation.harness_trial import try_tasks
 
     try_tasks(options, config, gate.metric if gate else None, tokenizer)
     check_stop()

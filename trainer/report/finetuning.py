@@ -7,8 +7,7 @@ from trainer.config.labelled import BALANCED
 from trainer.data.labelled.encoded import KIND as ENCODED
 from trainer.data.labelled.labels import find_class_weights
 from trainer.data.labelled.sources import TEST
-from trainer.metrics.measures import OF_ONE_CLASS, positive_class
-from trainer.metrics.tags import marks_entities
+from trainer.evaluation.metrics.measures import OF_ONE_CLASS, marks_entities, positive_class
 from trainer.records.evaluations import FinetuneEvaluation, label_figure
 from trainer.records.plans import FinetunePlan
 from trainer.report.account import Account, Block, Section, Tile

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 
 from trainer.common.errors import ArtifactError, RunError, in_one_line
 from trainer.data.decisions import decisions_behind
+from trainer.evaluation.cache import read_evaluation
+from trainer.evaluation.clean import clean_of
 from trainer.models.tensor_files import read_tensors
 from trainer.models.weights import ADAPTER_WEIGHTS
 from trainer.records.evaluations import CleanOf
 from trainer.records.kinds import run_kind
 from trainer.records.plans import RunPlan
 from trainer.records.sealed import read_listed, read_pointer, read_sealed, remedy_of
-from trainer.runs.clean import clean_of
-from trainer.runs.evaluation import read_evaluation
 from trainer.runs.references import artifact_kind, artifacts_of
 from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
 from trainer.store.names import BEST, CARD, CHECKPOINT_KIND, CHECKPOINTS, CONFIG, ENVIRONMENT, EPOCHS, FINAL, LAST, PLAN

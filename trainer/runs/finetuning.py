@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainer.config.labelled import FinetuneJob
-from trainer.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
+from trainer.evaluation.metrics.measures import OF_ONE_CLASS, greater_is_better, metric_identity, of_one_class
 from trainer.runs.tuning import identify_tuning
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import Run

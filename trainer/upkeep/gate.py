@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from trainer.common.errors import ArtifactError, ConfigError, RunError, TokenizerError
 from trainer.config.runs import PromotionConfig
-from trainer.metrics.measures import greater_is_better
+from trainer.evaluation.metrics.measures import greater_is_better
 from trainer.records.basis import (
     BITS_PER_BYTE,
     AnyBasis,

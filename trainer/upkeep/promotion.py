@@ -11,12 +11,12 @@ from datetime import UTC, datetime
 
 from trainer.common.errors import ArtifactError, RunError
 from trainer.config.runs import PromotionConfig
+from trainer.evaluation.cache import read_evaluation
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.kinds import evaluation_type
 from trainer.records.results import Remeasured, Verdict
 from trainer.records.sealed import open_sealed, read_sealed, remedy_of, sealed_bytes
-from trainer.runs.evaluation import read_evaluation
 from trainer.store.names import CHAMPION, CONFIG, FINAL
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest

@@ -21,9 +21,9 @@ from trainer.comparison.data import find_changes
 from trainer.comparison.listing import find_runs, list_runs
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.kinds.table import identify_run
 from trainer.kinds.training import train
 from trainer.records.lease import Lease

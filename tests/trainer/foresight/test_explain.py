@@ -20,8 +20,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.explain import main
 from trainer.foresight.foreseen import Foreseen
 from trainer.foresight.job import LookedAt

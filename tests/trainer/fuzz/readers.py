@@ -14,9 +14,9 @@ from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import Decided
 from trainer.data.tokenization import STARTED, PreparedData
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_account, make_report
 from trainer.kinds.training import train

@@ -24,9 +24,9 @@ from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
 from trainer.data import shard_building as shard_workers
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
 from trainer.records.holds import SHORT, _hold

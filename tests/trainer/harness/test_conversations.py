@@ -24,8 +24,8 @@ from trainer.comparison.chat import CHAT
 from trainer.comparison.runs import read_runs
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
-from trainer.evaluation.requests import harness_measurement
-from trainer.harness.measuring import measure_harness
+from trainer.evaluation.cache import harness_measurement
+from trainer.evaluation.harness import measure_harness
 from trainer.kinds.foresight import foresee
 from trainer.kinds.reporting import make_report
 from trainer.preflight.chat import chat_preflight

@@ -15,8 +15,8 @@ from tests.trainer.harness.making import asking, write_task, write_yaml
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.evaluation import HarnessConfig
-from trainer.harness.loading import load_tasks
-from trainer.harness.trial import try_tasks
+from trainer.evaluation.harness_tasks import load_tasks
+from trainer.evaluation.harness_trial import try_tasks
 from trainer.kinds.pretraining import preflight
 
 
@@ -55,7 +55,7 @@ def test_without_lm_eval_one_line_says_what_to_install(raw: Path, tmp_path: Path
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("trainer.harness.measured.version", missing)
+    monkeypatch.setattr("trainer.evaluation.harness_cache.version", missing)
     told: dict[str, Any] = write_task(tmp_path / "tasks").model_dump()
     with pytest.raises(ConfigError, match=r"not installed: pip install 'headrace\[harness\]'"):
         preflight(small_job(raw, tmp_path / "store", evaluation__harness=told), silent())

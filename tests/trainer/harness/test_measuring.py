@@ -22,10 +22,10 @@ from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import PreparedData
-from trainer.harness.measuring import measure_harness
+from trainer.evaluation.cache import read_evaluation
+from trainer.evaluation.harness import measure_harness
 from trainer.kinds.reporting import make_report
 from trainer.records.basis import HarnessResult
-from trainer.runs.evaluation import read_evaluation
 from trainer.runs.facts import read_facts
 from trainer.store.storage import Store
 from trainer.upkeep.promotion import find_measured, look
@@ -151,7 +151,7 @@ def test_it_stops_where_it_is_asked_to(run: Finished, tmp_path: Path, monkeypatc
     def stop() -> None:
         raise stopping.StopRequested
 
-    monkeypatch.setattr("trainer.harness.measuring.check_stop", stop)
+    monkeypatch.setattr("trainer.evaluation.harness.check_stop", stop)
     with pytest.raises(stopping.StopRequested):
         measure(run, write_task(tmp_path / "tasks"))
     assert not (run.store / run.run / "harness.json").exists()

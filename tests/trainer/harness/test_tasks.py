@@ -9,7 +9,7 @@ from tests.trainer.harness.making import QUESTIONS, asking, write_questions, wri
 from trainer.common.errors import ConfigError
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.task_files import leaves, local_tasks
-from trainer.harness.tasks import identify, name_of, questions_of
+from trainer.evaluation.harness_cache import identify, name_of, questions_of
 from trainer.store.manifest import digest_file
 
 

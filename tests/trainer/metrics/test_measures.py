@@ -22,20 +22,22 @@ from sklearn import metrics as sk
 from tests.processes import wait_until
 from tests.support import ROOT
 from trainer.common.errors import ConfigError
-from trainer.metrics.measures import (
+from trainer.evaluation.metrics.measures import (
     AVERAGED,
     FOLDER,
     METRICS,
+    SEVERAL,
+    TAGS,
     Metrics,
     Task,
     default_metrics,
     greater_is_better,
     load_metrics,
+    marks_entities,
     of_one_class,
     positive_class,
+    score_entities,
 )
-from trainer.metrics.several_labels import SEVERAL
-from trainer.metrics.tags import TAGS, marks_entities, score_entities
 
 CLASSIFICATION: dict[str, Callable[..., float]] = {
     "accuracy": sk.accuracy_score, "f1": sk.f1_score, "precision": sk.precision_score, "recall": sk.recall_score,
@@ -480,7 +482,7 @@ def test_processes_that_load_at_once_do_not_disturb_each_other(tmp_path: Path) -
 import sys, time
 from pathlib import Path
 import evaluate, numpy as np
-from trainer.metrics.measures import load_metrics
+from trainer.evaluation.metrics.measures import load_metrics
 Path(sys.argv[1]).touch()
 while not Path(sys.argv[2]).exists():
     time.sleep(0.0005)
@@ -535,7 +537,7 @@ def test_a_hub_that_cannot_be_reached_is_said_to_be_so(name: str, monkeypatch: p
 
 
 def test_evaluate_is_not_imported_before_a_metric_is_loaded() -> None:
-    program = "import sys, trainer.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
+    program = "import sys, trainer.evaluation.metrics.measures; sys.exit('evaluate' in sys.modules or 'sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False).returncode == 0
 
 

@@ -15,8 +15,8 @@ from trainer.common.progress import silent
 from trainer.compare import main as compare
 from trainer.comparison.listing import find_runs
 from trainer.data.tokenization import PreparedData
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.explain import main as explain
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train

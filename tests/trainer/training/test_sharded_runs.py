@@ -21,9 +21,9 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation import measuring
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.kinds.training import train
 from trainer.store.names import EVALUATION, FINAL
 from trainer.training import checkpoint as divergence

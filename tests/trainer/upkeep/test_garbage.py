@@ -31,8 +31,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.shards import KIND
 from trainer.data.tokenization import STARTED
+from trainer.evaluation.cache import measurement
 from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.requests import measurement
 from trainer.garbage import main
 from trainer.kinds.training import train
 from trainer.records.lease import Lease

@@ -21,11 +21,11 @@ from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
 from trainer.evaluation.classifying import evaluate_run
+from trainer.evaluation.metrics.measures import SEVERAL
 from trainer.evaluation.predicting import prediction_lines
 from trainer.evaluation.text_predictions import predict_texts
 from trainer.kinds.reporting import make_report
 from trainer.kinds.training import train
-from trainer.metrics.several_labels import SEVERAL
 from trainer.models.classifiers import classes_of
 from trainer.preflight.finetuning import finetune_preflight
 from trainer.store.storage import Store

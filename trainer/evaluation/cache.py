@@ -1,4 +1,11 @@
-"""What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports."""
+"""A run's own evaluation, and the encoded set that it is of: a fine-tuned run's test split may be another one than before.
+
+What was measured already: the identity of an evaluation, and finding one made of the same; free of heavy imports.
+
+What was measured already of a model that answers; free of heavy imports.
+
+How the final model of a job, or another one like it, is measured.
+"""
 
 import logging
 from collections.abc import Callable
@@ -9,22 +16,75 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from trainer.common.errors import ArtifactError, ConfigError, in_one_line
-from trainer.config.evaluation import without_harness
-from trainer.config.jobs import EvaluateJob
+from trainer.common.errors import ArtifactError, ConfigError, RunError, in_one_line
+from trainer.config.chat import ChatJob
+from trainer.config.evaluation import PREFIX, EvaluationConfig, without_harness
+from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.config.labelled import FinetuneJob
+from trainer.config.runs import PromotionConfig
 from trainer.config.training import MaskingConfig, masks_documents
-from trainer.metrics.measures import metric_identity
+from trainer.evaluation.metrics.measures import metric_identity
 from trainer.models.pretrained import MASKED, Checkpoint, find_model, read_object
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import ChatEvaluation, Evaluation, FinetuneEvaluation
 from trainer.records.kinds import CHAT, run_kind
-from trainer.records.sealed import read_sealed, require_sealed
-from trainer.runs.evaluation import encoded_of
+from trainer.records.sealed import read_sealed, remedy_of, require_sealed
+from trainer.records.shapes import require_evaluation
 from trainer.store.manifest import digest_file, fingerprint, read_manifest
-from trainer.store.names import CONFIG, EVALUATION, FINAL
+from trainer.store.names import CONFIG, EVALUATION, FINAL, HARNESS
 from trainer.store.storage import Store
 
 log = logging.getLogger(__name__)
+
+
+def encoded_in(config: dict[str, Any]) -> str | None:
+    """The key of the encoded set that a run's config.json names; None of a run on shards."""
+    key: str | None = config.get("data", {}).get("key")
+    return key
+
+
+def encoded_of(store: Store, run: str) -> str:
+    """The key of a fine-tuned run's encoded set, with the test split that the run was last asked for with.
+
+    Raises `ArtifactError` if its config.json does not say it.
+    """
+    place = f"{run}/{CONFIG}"
+    key = encoded_in(require_sealed(store, place))
+    if key is None:
+        raise ArtifactError(f"{store.path(place)} is damaged: it names no encoded data set; {remedy_of(place)}")
+    return key
+
+
+def check_asked(store: Store, run: str, encoded: str | None) -> None:
+    """Raise `RunError` if a run was asked for with another test split since a job prepared the set `encoded`, if any."""
+    if encoded is not None and (now := encoded_of(store, run)) != encoded:
+        raise RunError(
+            f"{store.path(run)} was asked for with another test split ({now}) while this job measures it on {encoded}; start "
+            "the command again to have this one's figures in its place"
+        )
+
+
+def read_evaluation(store: Store, run: str, config: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of the evaluation of a run's final model, with all its figures, also those of lm-eval; None if there is none.
+
+    One of another encoded set than that in `config`, the run's config.json as the caller knows it, does not count either: the
+    run was asked for with another test split since, or a process that measured it on a former one ended late. Raises
+    `ArtifactError` if the record is damaged.
+    """
+    key = f"{run}/{EVALUATION}"
+    found = read_sealed(store, key)
+    if found is None or found.get("encoded") != encoded_in(config):
+        return None
+    if (harness := read_sealed(store, f"{run}/{HARNESS}")) is not None:
+        found["harness"] = harness
+        if found.get("measured_on"):
+            found["measured_on"]["harness"] = HarnessResult(**harness).identities()
+    try:
+        require_evaluation(found)
+    except ValueError as error:
+        raise ArtifactError(f"{store.path(key)} is damaged: {error}; {remedy_of(key)}") from error
+    return found
+
 
 FORMAT = 3
 ENCODED = "encoded"
@@ -209,3 +269,68 @@ def _result_key(store: Store, job: EvaluateJob, found: Checkpoint, digest: str) 
         if evaluated == without_harness(job.evaluation) and settings["training"]["precision"] == job.precision:
             return f"{run}/{EVALUATION}"
     return f"evaluations/{Path(job.checkpoint).name}-{digest}.json"
+
+
+ANSWERS_FORMAT = 2
+
+
+def identify_answers(store: Store, job: ChatJob, run: str, other: str | None = None, encoded: str | None = None) -> Scoring:
+    """The measurement of a run's final model, made already or not, or of that of an `other` run on this one's data.
+
+    Raises as `identify_scoring` does.
+    """
+    return locate_scoring(store, run, other, encoded, partial(_fingerprint, as_measured(job, other)))
+
+
+def as_measured(job: ChatJob, other: str | None) -> ChatJob:
+    """How a job measures a model: one of an `other` run, which it did not try, with each conversation in a window of its own.
+
+    Families that carry a state on, or know no positions, would read those that share a window otherwise.
+    """
+    return job if other is None else job.model_copy(update={"data": job.data.model_copy(update={"packing": False})})
+
+
+def find_answers(store: Store, wanted: Scoring) -> ChatEvaluation | None:
+    """The measurement already made of the same."""
+    return find_alike(store, wanted, ChatEvaluation)
+
+
+def _fingerprint(job: ChatJob, found: Checkpoint, encoded: str) -> str:
+    """What names the figures and the answers of a model on an encoded set."""
+    asked = job.evaluation.model_dump(exclude={"batch", "harness"})
+    return fingerprint([ANSWERS_FORMAT, found.files, encoded, job.training.precision, job.data.packing, asked])
+
+
+def measurement(job: PipelineJob, run_key: str) -> EvaluateJob:
+    """How a pipeline's own final model is measured."""
+    return _of_run(job, run_key, job.evaluation)
+
+
+def harness_measurement(job: ChatJob, run_key: str) -> EvaluateJob:
+    """How lm-eval measures the final model of a run on conversations, or of one that is compared with it."""
+    return _of_run(job, run_key, EvaluationConfig(batch=job.evaluation.batch, harness=job.evaluation.harness))
+
+
+def _of_run(job: PipelineJob | ChatJob, run_key: str, evaluation: EvaluationConfig) -> EvaluateJob:
+    return EvaluateJob(
+        store=job.store,
+        checkpoint=f"{run_key}/{FINAL}",
+        precision=job.training.precision,
+        device=job.training.device,
+        sharding=job.training.sharding,
+        cpu_offload=job.training.cpu_offload,
+        evaluation=evaluation,
+        engine=job.engine,
+    )
+
+
+def measurement_alike(measuring: EvaluateJob, run_key: str, evaluation: Evaluation) -> EvaluateJob:
+    """How the final model of another run is measured on the same text, in the same way."""
+    evaluated = measuring.evaluation.model_copy(update={"prompts": []})
+    changes = {"shards": evaluation.shards, "context": evaluation.context, "evaluation": evaluated}
+    return measuring.model_copy(update={"checkpoint": f"{run_key}/{FINAL}", **changes})
+
+
+def gates_on_harness(gate: PromotionConfig | None) -> bool:
+    """Whether a gate's figure is one of lm-eval, so that a champion must be measured by it too."""
+    return gate is not None and gate.metric.startswith(PREFIX)

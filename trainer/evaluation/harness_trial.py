@@ -15,14 +15,14 @@ from transformers import PretrainedConfig
 from trainer.common.errors import ConfigError, brief
 from trainer.config.evaluation import PREFIX, HarnessConfig
 from trainer.data.chat.template import bound_template
-from trainer.harness.loading import NAMED, load_tasks
-from trainer.harness.measuring import figures_of
-from trainer.harness.warned import hearing
+from trainer.evaluation.harness import figures_of
+from trainer.evaluation.harness_tasks import NAMED, hearing, load_tasks
+
+log = logging.getLogger(__name__)
+
 
 EXAMPLES = 4
 """How many of each task are asked."""
-
-log = logging.getLogger(__name__)
 
 
 def try_tasks(options: HarnessConfig, config: PretrainedConfig, gate: str | None, tokenizer: Any = None) -> None:

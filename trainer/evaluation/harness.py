@@ -19,26 +19,35 @@ from trainer.common.stopping import check_stop
 from trainer.config.jobs import EvaluateJob
 from trainer.config.task_files import local_tasks
 from trainer.data.chat.template import bound_template
-from trainer.harness.loading import load_tasks
-from trainer.harness.measured import FORMAT, HarnessMeasurement, asked_for, find_harness, identify_harness, installed_version
-from trainer.harness.tasks import identify, name_of, questions_of
-from trainer.harness.warned import hearing
+from trainer.evaluation.clean import find_kept_out
+from trainer.evaluation.harness_cache import (
+    FORMAT,
+    HarnessMeasurement,
+    asked_for,
+    find_harness,
+    identify,
+    identify_harness,
+    installed_version,
+    name_of,
+    questions_of,
+)
+from trainer.evaluation.harness_tasks import hearing, load_tasks
 from trainer.models.causal import load_model, load_pretrained
 from trainer.models.loading import load_tokenizer
 from trainer.models.pretrained import continues_text, read_object
 from trainer.records.basis import HarnessFigure, HarnessResult, HarnessScores
 from trainer.records.names import run_at
 from trainer.records.sealed import write_sealed
-from trainer.runs.clean import find_kept_out
 from trainer.store.storage import Store
 from trainer.training.runtime import count_gpus
+
+log = logging.getLogger(__name__)
+
 
 UNFILTERED = "none"
 """How lm-eval calls answers that go through no filter."""
 
 Results = Mapping[str, Any]
-
-log = logging.getLogger(__name__)
 
 
 def measure_harness(job: EvaluateJob, own: bool, progress: Progress) -> HarnessResult:
