@@ -80,7 +80,7 @@ class InRanks:
 
     def preflight(self, job: Any) -> Preflight | FinetunePreflight:
         from trainer.preflight.disks import require_checkpoint_room
-        from trainer.preflight.pretraining import checkpoint_bytes
+        from trainer.preflight.needs import checkpoint_bytes
 
         checked = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
         self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))

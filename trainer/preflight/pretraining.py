@@ -1,9 +1,7 @@
 """The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
 
-import os
 from contextlib import suppress
 
-import torch
 from transformers import AutoModelForCausalLM as CAUSAL
 from transformers import AutoModelForMaskedLM as MASKED
 
@@ -12,13 +10,12 @@ from trainer.common.process import return_freed_memory
 from trainer.common.progress import Progress
 from trainer.common.stopping import check_stop
 from trainer.config.corpora import CorpusConfig
-from trainer.config.engines import RayEngine
 from trainer.config.jobs import PipelineJob
-from trainer.config.training import OptimizationConfig, TrainingConfig
+from trainer.config.training import TrainingConfig
 from trainer.data.raw_files import SourceFile, unpacked_bytes
 from trainer.data.shards import BYTES_PER_TOKEN
 from trainer.data.sources import find_sources, look_at_text
-from trainer.data.step_plan import check_patience, divide_batch, plan_run
+from trainer.data.step_plan import plan_run
 from trainer.data.tokenization import STARTED, PreparedData, shard_manifests
 from trainer.data.tokenizer_training import preview_tokenizer
 from trainer.models.causal import (
@@ -33,19 +30,16 @@ from trainer.models.causal import (
 from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
 from trainer.models.trial import tried_objective
 from trainer.pipelines.preparing import find_prepared
-from trainer.preflight.cautions import tell_cautions
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.harness import try_harness
 from trainer.preflight.memory import estimate_memory, guess_activations, library_bytes, measure_activations, require_memory
+from trainer.preflight.needs import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.records.named_steps import look_for
 from trainer.records.results import CorpusPreview, CurationPreview, Preflight
 from trainer.runs.pretraining import identify
 from trainer.store.manifest import Manifest
 from trainer.store.storage import Store
-from trainer.training.identity import TrainingJob, check_origin
-from trainer.training.runtime import check_devices, planned_ranks
-from trainer.training.step import make_schedule
-from trainer.training.tracking import check_trackers
+from trainer.training.identity import check_origin
 
 NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
 """What is counted of a corpus without shards."""
@@ -148,37 +142,6 @@ def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
     return preview_curation(store, job.data)
 
 
-def check_optimization(job: TrainingJob) -> int:
-    """Check trackers, devices, batches and schedule, without the data, and warn of what is unusual.
-
-    Returns the number of ranks, of a cluster the most.
-    """
-    training = job.training
-    check_trackers(job.tracking)
-    fewest, most = _plan_ranks(job)
-    for ranks in range(fewest, most + 1):
-        divide_batch(training, ranks)
-    if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
-        check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
-    make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
-    tell_cautions(job, most)
-    return most
-
-
-def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
-    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
-    training = job.training
-    if isinstance(job.engine, RayEngine):
-        from trainer.engines.consistency import nodes_alike
-        from trainer.engines.ray_cluster import joined, plan_ranks
-
-        with joined(job.engine) as cluster, nodes_alike(cluster, Store(job.store)):
-            return plan_ranks(cluster, training.processes, training.device, training.precision)
-    check_devices(training.precision, training.processes, training.device)
-    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
-    return ranks, ranks
-
-
 def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
     left_out = NOTHING if manifests else None  # once the data is prepared, a corpus without shards is all duplicates
     counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), left_out)
@@ -197,24 +160,6 @@ def _tokens(previews: list[CorpusPreview]) -> int:
 
 def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:
     return max(1, _tokens(previews) // (training.stride or training.context))
-
-
-def checkpoint_bytes(trained: int) -> int:
-    """A checkpoint: weights that are trained, and Adam's two means, in float32."""
-    return 12 * trained
-
-
-def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
-    """The parameters that the final model's folder holds."""
-    return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
-
-
-def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
-    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
-    model's parameters in float32.
-    """
-    of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
-    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final
 
 
 def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:

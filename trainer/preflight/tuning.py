@@ -8,7 +8,7 @@ from trainer.models.pretrained import find_model
 from trainer.models.weights import check_weights
 from trainer.preflight.disks import require_checkpoint_room, require_room
 from trainer.preflight.memory import Memory, require_memory
-from trainer.preflight.pretraining import check_optimization, checkpoint_bytes, final_parameters, run_bytes
+from trainer.preflight.needs import check_optimization, checkpoint_bytes, final_parameters, run_bytes
 from trainer.records.plans import ChatPlan, FinetunePlan
 from trainer.records.results import FinetunePreflight, Lengths
 from trainer.store.storage import Store

@@ -8,7 +8,7 @@ from trainer.common.formats import size
 from trainer.config.training import TrainingConfig
 from trainer.models.causal import count_units
 from trainer.preflight.memory import activation_bytes, divide, guess_activations
-from trainer.preflight.pretraining import checkpoint_bytes, run_bytes
+from trainer.preflight.needs import checkpoint_bytes, run_bytes
 
 FAMILY = {
     "7B": LlamaConfig(
