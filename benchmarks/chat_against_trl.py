@@ -14,11 +14,11 @@ from typing import Any
 
 from tests.trainer.chats import MARKED, chat_job, chat_model, write_chats
 from trainer.common.progress import silent
-from trainer.kinds.training import train
+from trainer.kinds.chat.workload import Chat
+from trainer.pipelines.any_kind import train
 from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.records import read_records
-from trainer.workloads.chat import Chat
 
 STEPS, BATCH, RATE = 20, 4, 1e-3
 TOLERANCE = 1e-4

@@ -12,13 +12,13 @@ from benchmarks.jobs import job, raw_corpora, run_job
 from benchmarks.measure import say, spread
 from trainer.common.progress import silent
 from trainer.config.files import read_values
-from trainer.pipelines.preparing import prepare
+from trainer.kinds.pretraining.steps import prepare
+from trainer.kinds.pretraining.workload import Pretraining
 from trainer.records.named_steps import here
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.saver import Saver, take_snapshot
 from trainer.training.step import make_optimizer, make_schedule
-from trainer.workloads.pretraining import Pretraining
 
 MODEL = read_values("configs/quickstart.yaml", [])["model"]["config"]
 

@@ -16,7 +16,7 @@ from benchmarks.jobs import job, raw_corpora
 from benchmarks.measure import say
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
-from trainer.pipelines.preparing import prepare
+from trainer.kinds.pretraining.steps import prepare
 from trainer.records.named_steps import here
 
 SHAPES = {"5M": (4, 256), "91M": (12, 768), "120M": (16, 768)}
@@ -26,7 +26,7 @@ STEPS, SAVED = 6, 3
 FIGURE = """
 import sys
 from trainer.kinds.table import load_training_job
-from trainer.preflight.pretraining import preflight
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.common.progress import silent
 print(preflight(load_training_job(sys.argv[1]), silent()).about_memory_bytes)
 """

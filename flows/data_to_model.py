@@ -10,7 +10,7 @@ from tasks.opening import open_flow
 from tasks.pipeline import AsTasks
 from trainer.config.files import Overrides
 from trainer.config.jobs import PipelineJob
-from trainer.kinds.pipeline import run_pipeline
+from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.results import Outcome
 
 

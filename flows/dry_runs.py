@@ -54,7 +54,7 @@ def _foretell_preparation(job: PrepareJob) -> Foretold:
 
 def _foretell_evaluation(job: EvaluateJob) -> Foretold:
     """What would be measured: a checkpoint that is looked at, on new labelled files that are read, if it names any."""
-    from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+    from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
 
     store = Store(job.store)
     store.require_there()
@@ -63,7 +63,7 @@ def _foretell_evaluation(job: EvaluateJob) -> Foretold:
     scoring = identify_checkpoint(store, job)
     if scoring is not None and scoring.files is not None:
         with loading():
-            from trainer.evaluation.classifying import names_of_files, open_files
+            from trainer.kinds.labelled.evaluate import names_of_files, open_files
         with open_files(scoring, for_people()) as data:
             (figures,) = data.details["splits"].values()
         labelled, files = figures["labelled"], names_of_files(scoring)
@@ -74,7 +74,7 @@ def _foretell_evaluation(job: EvaluateJob) -> Foretold:
 
 def _foretell_predictions(job: PredictJob) -> Foretold:
     """What would be predicted, of texts and a model that are looked at, or that it is predicted already."""
-    from trainer.evaluation.predicted import describe, find_predictions, identify_predictions, predictions_step
+    from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 
     store = Store(job.store)
     wanted = identify_predictions(store, job)
@@ -85,7 +85,7 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
     if made is not None:
         return Foretold([describe(store, made)], record)
     with loading():
-        from trainer.preflight.predicting import look_at_texts
+        from trainer.kinds.labelled.predict_preflight import look_at_texts
     found = look_at_texts(job, wanted, for_people())
     told = f"would predict {plural(files, 'file')} with {job.model}, as {store.path(step.key)}"
     return Foretold([*found.lines(), told], {**record, "found": found})
@@ -93,7 +93,7 @@ def _foretell_predictions(job: PredictJob) -> Foretold:
 
 def _foretell_promotion(job: PromoteJob) -> Foretold:
     from trainer.records.names import find_run_name
-    from trainer.upkeep.promotion import check_promotion
+    from trainer.registry.promotion import check_promotion
 
     store = Store(job.store)
     store.require_there()
@@ -112,7 +112,7 @@ def _foretell_rollback(job: RollbackJob) -> Foretold:
 def _show_garbage(job: GarbageJob) -> None:
     """Print what would be removed, as it is found."""
     from tasks.upkeep import REMOVE
-    from trainer.upkeep.garbage import collect, tell
+    from trainer.registry.garbage import collect, tell
 
     tell(collect(job.model_copy(update={"remove": False})), False, REMOVE)
 

@@ -11,7 +11,7 @@ from tasks.pipeline import AsTasks
 from trainer.config.chat import TunedJob
 from trainer.config.files import Overrides
 from trainer.config.labelled import FinetuneJob
-from trainer.kinds.pipeline import run_pipeline
+from trainer.pipelines.pipeline import run_pipeline
 from trainer.records.results import Outcome
 
 

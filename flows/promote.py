@@ -10,9 +10,9 @@ from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import PromoteJob
 from trainer.records.names import find_run_name
+from trainer.registry.gate import Move, figures
+from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
-from trainer.upkeep.gate import Move, figures
-from trainer.upkeep.promotion import find_measured, promote
 
 
 @flow(name="promote", flow_run_name="{job.name}", log_prints=True)

@@ -9,9 +9,9 @@ from flows.forms import FIRST, SettingsOf
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import RollbackJob
+from trainer.registry.gate import Move
+from trainer.registry.promotion import roll_back
 from trainer.store.storage import Store
-from trainer.upkeep.gate import Move
-from trainer.upkeep.promotion import roll_back
 
 
 @flow(name="rollback", flow_run_name="{job.name}", log_prints=True)

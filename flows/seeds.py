@@ -8,10 +8,10 @@ from trainer.common.formats import score
 from trainer.config.files import Job, override
 from trainer.records.evaluations import SplitEvaluation
 from trainer.records.results import Outcome
-from trainer.report.tables import Table, text_table
+from trainer.registry.tables import Table, text_table
 
 if TYPE_CHECKING:
-    from trainer.comparison.spread import Spread
+    from trainer.registry.comparison import Spread
 
 
 def with_seeds(job: Job, said: str) -> list[Job]:
@@ -46,7 +46,7 @@ def run_seeds(run: Callable[[Any], Outcome], jobs: Sequence[Any], show: Callable
 
 def by_split(outcomes: Sequence[Outcome]) -> "dict[str, dict[str, Spread]]":
     """The spread of each figure of each split that all of the runs were measured on, and of lm-eval's tasks."""
-    from trainer.comparison.spread import spreads_of  # what reads runs takes a moment to load
+    from trainer.registry.comparison import spreads_of  # what reads runs takes a moment to load
 
     scores = [measured_of(outcome).all_figures() for outcome in outcomes]
     splits = [split for split in scores[0] if all(split in each for each in scores)]

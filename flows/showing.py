@@ -7,15 +7,15 @@ from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob, GarbageJob, PipelineJob, PrepareJob, PromoteJob, RollbackJob
 from trainer.config.predicting import PredictJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.predicted import describe
+from trainer.kinds.labelled.predictions import describe
 from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation, RunEvaluation, Sample
 from trainer.records.results import Outcome, PredictedTexts
+from trainer.registry.garbage import Garbage, tell
+from trainer.registry.gate import Move
+from trainer.registry.promotion import key_of
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.records import read_records
-from trainer.upkeep.garbage import Garbage, tell
-from trainer.upkeep.gate import Move
-from trainer.upkeep.promotion import key_of
 
 
 def show_prepared(job: PrepareJob, data: PreparedData) -> None:

@@ -25,7 +25,7 @@ from trainer.common.outages import AT_THE_START
 from trainer.config.chat import TunedJob
 from trainer.config.files import override
 from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.training.records import Standing, find_standing, is_alive
+from trainer.training.standing import Standing, find_standing, is_alive
 
 DEATHS, SHARD_FILES, STEP, START = "headrace.deaths", "headrace.shard-files", "headrace.step", "headrace.start"
 """Labels of a flow run: how often it died without getting further, where that was, and the start that its last death ended."""

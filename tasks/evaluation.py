@@ -13,7 +13,7 @@ from tasks.turns import DEVICES, turn
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob
 from trainer.evaluation.cache import find_evaluation, find_scoring, identify_evaluation
-from trainer.evaluation.checkpoint_scoring import identify_checkpoint
+from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
 from trainer.kinds.table import kind_of, tuning_of
 from trainer.kinds.tuning import TunedEvaluation
 from trainer.records.evaluations import RunEvaluation

@@ -1,4 +1,4 @@
-"""Stages in forks of a process that has loaded their libraries (trainer/fork_server.py): this end of it."""
+"""Stages in forks of a process that has loaded their libraries (trainer/pipelines/fork_server.py): this end of it."""
 
 import atexit
 import json
@@ -103,7 +103,7 @@ class ForkServer:
         added = {name: value for name, value in WITHOUT_THREADS.items() if name not in self._given.environment}
         with theirs, blocked_stops():  # which are not meant for it
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trainer.fork_server", str(theirs.fileno()), *added],
+                [sys.executable, "-m", "trainer.pipelines.fork_server", str(theirs.fileno()), *added],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
                 env={**self._given.environment, **added},
             )  # fmt: skip

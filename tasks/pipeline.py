@@ -19,7 +19,7 @@ from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import Evaluation, RunEvaluation
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight, Verdict
-from trainer.report.making import Report
+from trainer.registry.report import Report
 from trainer.store.manifest import ArtifactRef
 from trainer.training.identity import TrainingData
 

@@ -10,7 +10,7 @@ from tasks.stage import run_stage
 from tasks.tokenization import show_skipped
 from tasks.turns import DEVICES, turn
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.predicted import describe, find_predictions, identify_predictions, predictions_step
+from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 from trainer.records.results import PredictedTexts
 from trainer.store.storage import Store
 

@@ -16,9 +16,9 @@ from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.holds import holding
 from trainer.records.results import Remeasured, Verdict
+from trainer.registry.gate import ALREADY, Basis, figures, remeasure
+from trainer.registry.promotion import find_rival, key_of, look, pass_through
 from trainer.store.storage import Store
-from trainer.upkeep.gate import ALREADY, Basis, figures, remeasure
-from trainer.upkeep.promotion import find_rival, key_of, look, pass_through
 
 GATE_NOT_MET = "headrace.gate-not-met"
 """The event that automations can react to; its resource is headrace.model.NAME."""

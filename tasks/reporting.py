@@ -7,8 +7,8 @@ from prefect.cache_policies import NO_CACHE
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, worth_retrying
 from trainer.common.stopping import check_stop, stoppable
-from trainer.kinds.reporting import make_report
-from trainer.report.making import Report
+from trainer.pipelines.reporting import make_report
+from trainer.registry.report import Report
 from trainer.store.storage import Store
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import IO, Any
 
 from tasks.stage_processes import start_stage
-from trainer.child import BY_SIGNAL
 from trainer.common import errors
 from trainer.common.errors import EXIT_PREEMPTED, PipelineError, Preempted, RankLost, StorageError
 from trainer.common.progress import Update
 from trainer.common.stopping import KEPT, finishing, on_stop, stop_requested
 from trainer.config.engines import Engine, LocalEngine
+from trainer.pipelines.child import BY_SIGNAL
 from trainer.store import roots
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]

@@ -14,7 +14,7 @@ from typing import IO
 from tasks.forked_stages import CannotFork, ForkedStage, fitting_server
 from trainer.common.errors import ConfigError
 from trainer.common.stopping import blocked_stops
-from trainer.stages import MODULES
+from trainer.pipelines.stages import MODULES
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +34,14 @@ def start_stage(name: str, request: IO[str], ranks: int, engine: str) -> "subpro
     Raises `ConfigError` for a choice that there is not, and `Preempted` if this process is asked to stop meanwhile.
     """
     if forks():
-        module = MODULES[name] if ranks == 1 and engine == "local" else "trainer.child"
+        module = MODULES[name] if ranks == 1 and engine == "local" else "trainer.pipelines.child"
         try:
             return ForkedStage(fitting_server(), module, request)
         except CannotFork as reason:
             log.warning("stage %s loads its libraries itself: %s", name, reason)
     with blocked_stops():
         return subprocess.Popen(
-            [sys.executable, "-m", "trainer.child"], stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [sys.executable, "-m", "trainer.pipelines.child"], stdin=request, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace",
         )  # fmt: skip
 

@@ -8,8 +8,8 @@ from tasks.patience import patient
 from tasks.showing import TaskLogger
 from trainer.common.formats import size
 from trainer.config.jobs import GarbageJob
-from trainer.upkeep.garbage import NOUN, Garbage, collect
-from trainer.upkeep.telling import describe, sum_up
+from trainer.registry.garbage import NOUN, Garbage, collect
+from trainer.registry.leftovers import describe, sum_up
 
 REMOVE = "remove=true"
 

@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> int:
     parsed = parser.parse_intermixed_args(arguments)
 
     def work() -> None:
-        from trainer.jobs import train
+        from trainer.pipelines.jobs import train
 
         train(parsed.config, *parsed.overrides, *parsed.verify)
 

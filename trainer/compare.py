@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from trainer.common.errors import PipelineError, StorageError
 from trainer.common.formats import show, show_json
 from trainer.common.outages import tell_failure
-from trainer.comparison.listing import find_runs, list_runs
+from trainer.registry.listing import find_runs, list_runs
 from trainer.store.storage import Store
 
 if TYPE_CHECKING:
-    from trainer.comparison.account import Comparison
+    from trainer.registry.comparison import Comparison
 
 MOST = 26
 """Runs have letters, so that columns stay narrow and a chart's legend readable."""
@@ -62,7 +62,7 @@ def compare(store: Store, names: list[str], page: Path | None = None) -> str:
 
     Raises `RunError` for a run that does not exist, `StorageError` if the page cannot be written.
     """
-    from trainer.comparison.terminal import describe
+    from trainer.registry.comparison import describe
 
     comparison = _compared(store, names, page)
     return describe(comparison) + (f"\npage  {page}\n" if page else "")
@@ -81,9 +81,9 @@ def compare_for_programs(store: Store, names: list[str], page: Path | None = Non
 
 
 def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison":
-    from trainer.comparison.account import compare_runs  # not needed for the list, and takes half a second
-    from trainer.comparison.runs import read_runs
     from trainer.kinds.table import KINDS
+    from trainer.registry.compared_runs import read_runs
+    from trainer.registry.comparison import compare_runs  # not needed for the list, and takes half a second
 
     comparison = compare_runs(store, read_runs(store, names, [kind.compared() for kind in KINDS]))
     if page is not None:
@@ -92,7 +92,7 @@ def _compared(store: Store, names: list[str], page: Path | None) -> "Comparison"
 
 
 def _write(page: Path, comparison: "Comparison") -> None:
-    from trainer.comparison.page import render
+    from trainer.registry.compare_page import render
 
     try:
         page.write_bytes(render(comparison).encode(errors="replace"))

@@ -14,9 +14,9 @@ from trainer.common.errors import PipelineError
 from trainer.common.formats import show, show_json
 from trainer.common.outages import tell_failure
 from trainer.config.files import add_config
-from trainer.foresight.foreseen import Foreseen
-from trainer.kinds.foresight import foresee
 from trainer.kinds.table import load_training_job
+from trainer.pipelines.explain import foresee
+from trainer.preflight.explain import Foreseen
 from trainer.training.identity import TrainingJob
 
 

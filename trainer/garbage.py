@@ -23,9 +23,9 @@ from trainer.common.formats import show_json
 from trainer.common.outages import tell_failure
 from trainer.config.files import validate_job
 from trainer.config.jobs import GarbageJob
+from trainer.registry.garbage import Garbage, collect, tell
+from trainer.registry.pins import pin, pinned, unpin
 from trainer.store.storage import Store
-from trainer.upkeep.garbage import Garbage, collect, tell
-from trainer.upkeep.pins import pin, pinned, unpin
 
 
 def main(arguments: list[str]) -> int:

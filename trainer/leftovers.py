@@ -16,9 +16,8 @@ from datetime import timedelta
 from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.formats import show_json
 from trainer.common.outages import tell_failure
+from trainer.registry.leftovers import OLD, Leftover, describe, find_leftovers, remove_leftover, sum_up
 from trainer.store.storage import Store
-from trainer.upkeep.leftovers import OLD, Leftover, find_leftovers, remove_leftover
-from trainer.upkeep.telling import describe, sum_up
 
 LONGEST = 24 * 36500.0
 """Hours: as long as `headrace gc` may be told to wait."""

@@ -17,8 +17,7 @@ from trainer.common.errors import PipelineError
 from trainer.common.formats import count, plural, score, show, show_json, size
 from trainer.common.outages import tell_failure
 from trainer.curation.telling import decision_rows, describe_decisions
-from trainer.provenance.ancestry import find_run, trace
-from trainer.provenance.checking import Finding, check
+from trainer.registry.lineage import Finding, check, find_run, trace
 from trainer.store.storage import Store
 
 EXIT_CHANGED = 1

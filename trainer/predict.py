@@ -9,8 +9,8 @@ from trainer.common.progress import for_people, silent
 from trainer.common.stopping import heed_stops, leave
 from trainer.config.files import add_config, explain, load_job
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.predicted import describe
-from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.kinds.labelled.predictions import describe
 from trainer.store.storage import Store
 from trainer.training.records import for_terminals, start_logging
 from trainer.training.runtime import leave_group

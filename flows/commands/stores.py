@@ -88,7 +88,7 @@ def push(
     as_json: Json = False,
 ) -> None:
     """A finished model with its card, sent to the Hugging Face hub."""
-    from trainer.publishing import tell
+    from trainer.registry.push import tell
 
     _look(store, lambda: tell(store, model, repo, private, dry_run, as_json))
 

@@ -29,11 +29,11 @@ from tests.support import ROOT, only_run, small_values, write_config
 from tests.trainer.chats import chat_model
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED
 from trainer.common.formats import show_json
-from trainer.comparison.listing import RunLine
 from trainer.config.files import explain, load_job, parse_yaml, read_values
 from trainer.data.chat.encoder import load_chat_encoder
 from trainer.data.chat.messages import Message
 from trainer.data.step_plan import make_finetune_plan
+from trainer.registry.listing import RunLine
 
 COMMANDS = sorted(get_command(app).commands)  # type: ignore[attr-defined]
 

@@ -10,8 +10,8 @@ from tests.flows.looking import artifacts
 from tests.processes import start_module
 from tests.support import write_config
 from tests.trainer.stocked_store import OLD, add_encoded, job
+from trainer.registry.garbage import Garbage
 from trainer.store.storage import Store
-from trainer.upkeep.garbage import Garbage
 
 
 def shown(state: State[list[Garbage]]) -> tuple[str, str]:

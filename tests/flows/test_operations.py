@@ -20,8 +20,8 @@ from tests.flows.local_stack import Local
 from tests.processes import alive, free_port, start_module, wait_until
 from tests.support import ROOT, digests, small_values, steps_recorded, write_config
 from trainer.config.files import parse_yaml
+from trainer.registry.promotion import find_champion
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import find_champion
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

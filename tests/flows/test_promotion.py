@@ -19,10 +19,10 @@ from tests.support import write_config
 from trainer.config.jobs import PipelineJob
 from trainer.config.runs import PromotionConfig
 from trainer.records.results import Outcome
+from trainer.registry.promotion import find_champion, promote
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import find_champion, promote
 
 pytestmark = pytest.mark.slow
 

@@ -36,7 +36,7 @@ def flow_process(served: Serving) -> int:
     """The process that runs the flow: the parent of the trainer, or of the process that the trainer is a fork of."""
     (trainer,) = stages(served.worker.pid)
     parent = parent_of(trainer)
-    return parent_of(parent) if "trainer.fork_server" in command_line(parent) else parent
+    return parent_of(parent) if "trainer.pipelines.fork_server" in command_line(parent) else parent
 
 
 def last_step(store: Path) -> int:

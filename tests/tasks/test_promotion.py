@@ -7,8 +7,8 @@ from tests.trainer.stocked_store import add_encoded, add_run, found, keys
 from trainer.config.runs import PromotionConfig
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.holds import held
+from trainer.registry.promotion import find_champion, look, pass_through
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import find_champion, look, pass_through
 
 
 def test_a_run_that_waits_for_approval_is_not_removed(empty_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ import pytest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 import tasks.stage
-import trainer.stages
+import trainer.pipelines.stages
 from tasks.stage import StageCrashed
 from tests.processes import descendants, stages, wait_until
 from tests.support import digests, records, small_values
 from tests.tasks.running import Prepared, prepare, run
-from trainer.child import launch
 from trainer.common.errors import EXIT_PREEMPTED, CorpusError, PipelineError, Preempted, RecordError, StorageError
 from trainer.common.progress import Update
+from trainer.pipelines.child import launch
 from trainer.store.manifest import ArtifactRef
 
 
@@ -26,11 +26,11 @@ def the_stage() -> int:
 
 
 def test_the_stages_of_the_pipeline_can_be_named() -> None:
-    assert sorted(trainer.stages.MODULES) == [
+    assert sorted(trainer.pipelines.stages.MODULES) == [
         "chat-preflight", "curate", "encode", "encode-chat", "evaluate", "evaluate-answers", "evaluate-run",
         "finetune-preflight", "harness", "predict", "preflight", "tokenize", "tokenizer", "train",
     ]  # fmt: skip
-    assert all(callable(trainer.stages.stage(name)) for name in trainer.stages.MODULES)
+    assert all(callable(trainer.pipelines.stages.stage(name)) for name in trainer.pipelines.stages.MODULES)
 
 
 def test_stages_return_references_to_what_they_made_and_reuse_it(prepared: Prepared) -> None:

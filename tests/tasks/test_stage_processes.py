@@ -24,7 +24,7 @@ from tests.processes import alive, children, command_line, cores, wait_until
 from tests.tasks.running import run
 from trainer.common.errors import ConfigError, Preempted
 from trainer.common.stopping import heeding_stops, stop_requested
-from trainer.stages import MODULES
+from trainer.pipelines.stages import MODULES
 
 REFUSED = {"job": 5}
 """Arguments that every stage refuses at once."""
@@ -53,7 +53,7 @@ def server_of(started: subprocess.Popen[str] | ForkedStage) -> int:
     """The process that the stage that was started last is a fork of, which may have ended by now."""
     assert isinstance(started, ForkedStage)
     server = forked_stages._servers[-1]._process.pid
-    assert "trainer.fork_server" in command_line(server)
+    assert "trainer.pipelines.fork_server" in command_line(server)
     return server
 
 
@@ -205,8 +205,12 @@ def test_a_stop_does_not_wait_for_the_libraries(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HEADRACE_TRIED", "4")  # a new server, which loads for seconds
     known = set(children(os.getpid()))
 
+    def serving() -> bool:
+        new = {*children(os.getpid())} - known
+        return any("trainer.pipelines.fork_server" in command_line(pid) for pid in new)
+
     def stop() -> None:
-        wait_until(lambda: any("trainer.fork_server" in command_line(pid) for pid in {*children(os.getpid())} - known))
+        wait_until(serving)
         os.kill(os.getpid(), signal.SIGTERM)
 
     stopper = threading.Thread(target=stop)
@@ -215,4 +219,4 @@ def test_a_stop_does_not_wait_for_the_libraries(monkeypatch: pytest.MonkeyPatch)
         with stage("train"):
             pytest.fail("it was started")
     stopper.join()
-    wait_until(lambda: not any("trainer.fork_server" in command_line(pid) for pid in {*children(os.getpid())} - known))
+    wait_until(lambda: not serving())

@@ -10,9 +10,8 @@ from tests.trainer.made import prepare
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
 
 KEPT_OUT = "kept-out.txt"

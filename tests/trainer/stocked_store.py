@@ -6,11 +6,11 @@ from typing import Any
 from tests.trainer.report_runs import publish
 from trainer.config.jobs import GarbageJob
 from trainer.records.sealed import write_sealed
+from trainer.registry.garbage import Garbage, collect
 from trainer.store.manifest import Input
 from trainer.store.manifest import fingerprint as name_of
 from trainer.store.storage import Store
 from trainer.training.identity import inputs_at, place_of_model
-from trainer.upkeep.garbage import Garbage, collect
 
 OLD, NEW = "0" * 16, "f" * 16
 

@@ -13,10 +13,10 @@ import pytest
 from tests.depth import once
 from tests.hub_writing import TOKEN, Hub, taking_commits
 from tests.trainer.conftest import Finished
-from trainer.kinds.reporting import make_report
+from trainer.pipelines.reporting import make_report
+from trainer.registry.promotion import promote
 from trainer.store.storage import Store
 from trainer.training.identity import final_manifest
-from trainer.upkeep.promotion import promote
 
 
 @pytest.fixture(scope="module")

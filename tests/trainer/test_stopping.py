@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import trainer.evaluation.held_out_loss
+import trainer.kinds.pretraining.measure
 from tests.depth import once
 from tests.processes import Ended, children, command_line, free_port, start_ranks, start_warm, wait_until
 from tests.support import (
@@ -27,7 +27,7 @@ from tests.support import (
 )
 from trainer.common.errors import EXIT_BAD_INPUT, EXIT_PREEMPTED, Preempted
 from trainer.common.progress import silent
-from trainer.kinds.training import train
+from trainer.pipelines.any_kind import train
 from trainer.training.runtime import Runtime
 
 COMMAND = """
@@ -228,7 +228,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
     undisturbed = small_job(raw, stocked.rename(tmp_path / "undisturbed"), **changes)
     stopped = small_job(raw, Path(shutil.copytree(tmp_path / "undisturbed", tmp_path / "stopped")), **changes)
     train(undisturbed, silent())
-    losses, seen = trainer.evaluation.held_out_loss.token_losses_in_pieces, [0]
+    losses, seen = trainer.kinds.pretraining.measure.token_losses_in_pieces, [0]
 
     def ask_in_between(*arguments: Any) -> Any:
         seen[0] += 1
@@ -236,7 +236,7 @@ def test_an_evaluation_that_is_broken_off_is_made_when_training_continues(
             signal.raise_signal(signal.SIGTERM)
         return losses(*arguments)
 
-    monkeypatch.setattr(trainer.evaluation.held_out_loss, "token_losses_in_pieces", ask_in_between)
+    monkeypatch.setattr(trainer.kinds.pretraining.measure, "token_losses_in_pieces", ask_in_between)
     with pytest.raises(Preempted):
         train(stopped, silent())
     assert seen[0] == step // 2 * 32 + 3, "not another batch"

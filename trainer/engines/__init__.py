@@ -1,15 +1,13 @@
 """Who carries units of work: shards, encoded pieces of labelled data, and the ranks of training and evaluation.
 
-    carriers.py      what the work sees of whoever carries its units
-    ray_cluster.py   joining a Ray cluster
-    alike.py         whether its nodes run the same programs, and see the same store
-    room.py          what it has room for
-    ray_tasks.py     units as Ray's tasks
-    ray_ranks.py     ranks as workers of Ray Train
-    desk.py          where tasks and workers say how far they are, and ask whether to stop
-    groups.py        which workers belong together, and whether a group is gone
+    executors.py        what the work sees of whoever carries its units, and which workers belong together
+    ray_cluster.py      joining a Ray cluster, and what it has room for
+    consistency.py      whether its nodes run the same programs, and see the same store
+    ray_tasks.py        units as Ray's tasks
+    ray_ranks.py        ranks as workers of Ray Train
+    progress_actor.py   where tasks and workers say how far they are, and ask whether to stop
 
 Processes of this machine are started where they are needed: those that tokenize by `trainer.data.shard_building`, ranks by
-torchrun, which `trainer.child` calls. What is computed is the same, to the last byte: an engine only says where. Ray is loaded
-only by a job whose engine it is.
+torchrun, which `trainer.pipelines.child` calls. What is computed is the same, to the last byte: an engine only says where. Ray
+is loaded only by a job whose engine it is.
 """

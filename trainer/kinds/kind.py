@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from trainer.common.progress import Progress
 from trainer.config.jobs import EvaluateJob
-from trainer.foresight.foreseen import Foreseen
 from trainer.kinds.tuning import Tuning
+from trainer.preflight.explain import Foreseen
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import RunKind
 from trainer.records.named_steps import Do
 from trainer.records.plans import RunPlan
 from trainer.records.results import FinetunePreflight, Preflight
-from trainer.runs.facts import RunFacts
+from trainer.registry.facts import RunFacts
 from trainer.store.storage import Store
 from trainer.training.identity import Run, TrainingData
 
 if TYPE_CHECKING:  # what draws pictures is loaded where a report or a comparison is made
-    from trainer.comparison.runs import ComparedKind
-    from trainer.report.account import Account
+    from trainer.registry.compared_runs import ComparedKind
+    from trainer.registry.content import Account
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from typing import Any
 
 from trainer.config.chat import TunedJob
 from trainer.config.files import read_values, validate_job
-from trainer.kinds.chat import CHAT
-from trainer.kinds.finetuning import FINETUNING
+from trainer.kinds.chat.kind import CHAT
 from trainer.kinds.kind import Kind
-from trainer.kinds.pretraining import PRETRAINING
+from trainer.kinds.labelled.kind import FINETUNING
+from trainer.kinds.pretraining.kind import PRETRAINING
 from trainer.kinds.tuning import Tuning
 from trainer.records.kinds import run_kind, task_of
 from trainer.training.identity import Run, TrainingData, TrainingJob

@@ -1,11 +1,28 @@
-"""What the flow `finetune` does with the jobs of a kind."""
+"""What the flow `finetune` does with the jobs of a kind.
 
-from collections.abc import Callable
+The pretrained model behind a run as a model card tells of it: its name on the hub, and what its own card says.
+
+What decides the outcome of a run that tunes a pretrained model on an encoded set.
+"""
+
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
+import yaml
+from pydantic import ValidationError
+
+from trainer.config.labelled import TuningJob
+from trainer.config.runs import CardConfig
+from trainer.data.order import FORMAT as EPOCH_ORDER
+from trainer.models.pretrained import find_model
 from trainer.records.evaluations import ChatEvaluation, FinetuneEvaluation
+from trainer.store.manifest import ArtifactRef
+from trainer.store.names import CARD
 from trainer.store.storage import Store
+from trainer.training.identity import Run, lora_identity, make_run
 
 TunedEvaluation = FinetuneEvaluation | ChatEvaluation
 
@@ -18,3 +35,55 @@ class Tuning:
     evaluate: str
     find: Callable[[Store, Any, str, str | None, str], TunedEvaluation | None]
     """An evaluation that was made already, of a run or of another one on this one's data."""
+
+
+MOST_BYTES = 2**20
+"""A model card that is larger is none."""
+
+CACHED = re.compile(r"models--([\w.-]+?)(?:--([\w.-]+))?/snapshots/[0-9a-f]+")
+"""Where the hub's local cache keeps a model."""
+
+
+def describe_base(name: str, folder: Path, origin: Literal["store", "folder", "hub"]) -> dict[str, Any]:
+    """A base model's name as the job has it, its name on the hub or None, and license and language as its card says them."""
+    hub = name if origin == "hub" else None
+    if origin == "folder" and (cached := CACHED.search(str(folder.resolve()))):
+        hub = "/".join(part for part in cached.groups() if part)
+    return {"name": name, "origin": origin, "hub": hub, **read_card(folder).model_dump()}
+
+
+def read_card(folder: Path) -> CardConfig:
+    """License and language as the front matter of a folder's model card says them, as far as it does."""
+    try:
+        with open(folder / CARD, encoding="utf-8") as file:
+            text = file.read(MOST_BYTES)
+        matter = yaml.safe_load(text.split("---\n", 2)[1]) if text.startswith("---\n") else {}
+    except (OSError, ValueError, IndexError, yaml.YAMLError):
+        return CardConfig()  # a card is for people, and none that cannot be read is needed
+    said = matter if isinstance(matter, dict) else {}
+    language = said.get("language")
+    return CardConfig(
+        **_accepted("license", said.get("license")),
+        **_accepted("language", [language] if isinstance(language, str) else language),
+    )
+
+
+def _accepted(field: str, value: Any) -> dict[str, Any]:
+    """The field with its value, or nothing if it can have no such value."""
+    try:
+        CardConfig.model_validate({field: value})
+    except ValidationError:
+        return {}
+    return {field: value}
+
+
+def identify_tuning(job: TuningJob, data: ArtifactRef, beside: Mapping[str, Any], selection: Mapping[str, Any]) -> Run:
+    """The run that a job and its encoded set make; `beside` is what else of its kind decides the outcome, and `selection` which
+    checkpoint is best."""
+    found = find_model(Store(job.store), job.model.pretrained, hub=True)
+    base = describe_base(job.model.pretrained, Path(found.folder), found.origin)
+    made_from = {"data": {job.data.name: data.fingerprint}, "model": found.files, "order": EPOCH_ORDER, **beside}
+    if job.model.lora is not None:
+        made_from["lora"] = lora_identity(job.model.lora)
+    start = {"origin": found.origin, "key": found.key}
+    return make_run(job, made_from, selection, {"encoded set": data}, start, base, renews_data=True)

@@ -1,1 +1,1 @@
-"""What follows what: each pipeline is a plain function, which asks `do` for the artifact of one step after another."""
+"""What follows what for a job that trains, and who carries it out: this process, one a stage, or nobody, who only looks."""

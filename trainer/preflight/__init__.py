@@ -1,1 +1,1 @@
-"""The look at everything before long work starts: inputs, devices, model, batches, memory, disk."""
+"""The look before long work starts: what a job needs and whether it is there, and what would be reused or made, and why."""

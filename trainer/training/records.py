@@ -13,20 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainer.common.errors import ArtifactError, StorageError
 from trainer.common.formats import plural
 from trainer.common.progress import emit
-from trainer.config.chat import TunedJob
-from trainer.config.jobs import PipelineJob, PrepareJob
-from trainer.records.lease import is_held
-from trainer.records.sealed import read_pointer, read_sealed, sealed_number, unseal_line
+from trainer.records.sealed import read_pointer, sealed_number, unseal_line
 from trainer.records.shapes import require_record
 from trainer.store.manifest import MANIFEST
-from trainer.store.names import CONFIG, FINAL, LAST, LOGS, METRICS
+from trainer.store.names import FINAL, LAST, LOGS, METRICS
 from trainer.store.storage import Store
-from trainer.training.identity import recorded
 
 log = logging.getLogger(__name__)
 
@@ -213,60 +209,3 @@ class _Kept(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         logging.root.removeHandler(self)
         log.warning("%s can no longer be written: %s", self.baseFilename, sys.exc_info()[1])
-
-
-SHARDS = "shards"
-
-
-class Standing(NamedTuple):
-    """Files of the job's shard sets, and the step of its run's last checkpoint; both only grow while it gets on."""
-
-    shard_files: int
-    step: int
-
-    def is_beyond(self, other: "Standing") -> bool:
-        """Whether the job got further than that."""
-        return self.step > other.step or self.shard_files > other.shard_files
-
-
-def find_standing(job: PipelineJob | PrepareJob | TunedJob) -> Standing:
-    """Where the job stands. Raises `StorageError` if the store cannot be read."""
-    store = Store(job.store)
-    sets = [name for name in store.names(SHARDS) if name.rpartition("-")[0] in job.corpora]
-    files = sum(len(store.names(f"{SHARDS}/{name}")) for name in sets)
-    return Standing(files, max((_last_step(store, run) for run in _runs_of(store, job)), default=0))
-
-
-def is_alive(job: PipelineJob | PrepareJob | TunedJob) -> bool:
-    """Whether some process still trains the job, whatever an orchestrator believes."""
-    store = Store(job.store)
-    return any(is_held(store, run) for run in _runs_of(store, job))
-
-
-def _last_step(store: Store, run: str) -> int:
-    """The step of the run's last checkpoint; 0 if it has none, or its pointer is damaged, which the next start mends."""
-    try:
-        pointer = read_pointer(store, f"{run}/{LAST}")
-    except ArtifactError:
-        return 0
-    return pointer.step if pointer else 0
-
-
-def _runs_of(store: Store, job: PipelineJob | PrepareJob | TunedJob) -> list[str]:
-    """The runs that exactly this job has made.
-
-    Of those whose names cannot be of this job, a damaged one is passed over; else raises `ArtifactError`.
-    """
-    wanted = recorded(job)
-    found = []
-    for name in store.names("runs"):
-        try:
-            config = read_sealed(store, f"runs/{name}/{CONFIG}")
-        except ArtifactError as error:
-            if job.runs_begin_with is not None and name.startswith(job.runs_begin_with):
-                raise
-            log.warning("%s", error)
-            continue
-        if config is not None and config["job"] == wanted:
-            found.append(f"runs/{name}")
-    return found

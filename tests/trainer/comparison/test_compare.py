@@ -17,19 +17,19 @@ from tests.trainer.made import encode, prepare
 from tests.trainer.report_runs import HOSTILE, Page
 from trainer.common.progress import silent
 from trainer.compare import compare, main
-from trainer.comparison.data import find_changes
-from trainer.comparison.listing import find_runs, list_runs
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run
-from trainer.kinds.training import train
+from trainer.pipelines.any_kind import train
 from trainer.records.lease import Lease
+from trainer.registry.compare_data import find_changes
+from trainer.registry.listing import find_runs, list_runs
+from trainer.registry.promotion import promote
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run
-from trainer.upkeep.promotion import promote
 
 CHANGES = {
     "training__learning_rate": 3e-3, "training__max_steps": 4, "training__evaluate_every": 2, "training__log_every": 2,

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from tests.trainer.labelled_data import as_csv, as_jsonl, flat_records, job_of, prepared, records, saved_set, written
-from trainer.comparison.finetuning import FINE_TUNING
-from trainer.comparison.pretraining import PRETRAINING
-from trainer.comparison.results import compare_results
-from trainer.comparison.runs import ComparedRun
+from trainer.kinds.labelled.page import FINE_TUNING
+from trainer.kinds.pretraining.page import PRETRAINING
 from trainer.records.basis import TextBasis
+from trainer.registry.compared_runs import ComparedRun
+from trainer.registry.comparison import compare_results
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -19,7 +19,7 @@ from trainer.common.errors import ConfigError, PipelineError
 from trainer.common.progress import silent
 from trainer.config.files import load_job
 from trainer.config.jobs import PipelineJob
-from trainer.preflight.pretraining import preflight
+from trainer.kinds.pretraining.preflight import preflight
 
 
 class Said(NamedTuple):

@@ -16,7 +16,7 @@ from trainer.common.progress import silent
 from trainer.config.corpora import CorpusConfig
 from trainer.data.raw_files import SAMPLED_FILES, unpacked_bytes
 from trainer.data.sources import find_sources
-from trainer.preflight.pretraining import preflight
+from trainer.kinds.pretraining.preflight import preflight
 
 TEXT = "\n".join(docstrings(60)).encode()
 

@@ -26,7 +26,7 @@ from trainer.curation.showing import Decided
 from trainer.curation.texts import Texts, shingles
 from trainer.data.decisions import open_decisions, read_decisions
 from trainer.data.readers import Document
-from trainer.pipelines.preparing import find_prepared
+from trainer.kinds.pretraining.steps import find_prepared
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
 

@@ -11,8 +11,8 @@ from tests.trainer.curating import Here, curated_job, decide, prose, write_docum
 from trainer.common.progress import silent
 from trainer.curation.report import tell
 from trainer.data.decisions import read_decisions
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight import curation
-from trainer.preflight.pretraining import preflight
 from trainer.store.storage import Store
 
 LICENCE = "This program is free software; you can redistribute it and/or modify it under the terms of a licence"

@@ -16,11 +16,11 @@ from tests.trainer.labelled_data import as_csv, as_jsonl, written
 from trainer.common.errors import ArtifactError, ConfigError, CorpusError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.checkpoint_scoring import identify_checkpoint
-from trainer.evaluation.measuring import evaluate_any
+from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
+from trainer.pipelines.any_kind import evaluate_any
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.runs.references import References
+from trainer.registry.facts import References
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

@@ -20,11 +20,11 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.decisions import read_decisions
-from trainer.evaluation.answering import evaluate_answers
-from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.clean import KeptOut, clean_of, find_kept_out
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.training import train
+from trainer.kinds.chat.evaluate import evaluate_answers
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.any_kind import train
 from trainer.records.sealed import read_sealed
 from trainer.store.manifest import MANIFEST, digest_file, seal
 from trainer.store.storage import Store

@@ -12,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.trainer.shard_files import Arrays
 from trainer.data.held_out import HeldOut, HeldOutWindows
-from trainer.evaluation.held_out_loss import evaluate
+from trainer.kinds.pretraining.measure import evaluate
 from trainer.records.evaluations import Scores
 from trainer.training.runtime import Runtime
 

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from tests.support import cpu_runtime
 from trainer.config.evaluation import EvaluationConfig
-from trainer.evaluation.generation import continue_prompts
+from trainer.kinds.pretraining.evaluate import continue_prompts
 
 EOS, POSITIONS = 256, 16
 

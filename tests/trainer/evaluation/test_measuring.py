@@ -16,8 +16,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.held_out import open_held_out
 from trainer.data.shards import open_shards
-from trainer.evaluation.held_out_loss import evaluate
-from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.kinds.pretraining.measure import evaluate
 from trainer.models.causal import load_model
 from trainer.records.evaluations import Evaluation
 from trainer.records.sealed import require_sealed

@@ -12,9 +12,8 @@ from tests.trainer.labelled_pairs import finetune_job
 from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
-from trainer.evaluation.classifying import evaluate_run
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

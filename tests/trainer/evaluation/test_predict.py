@@ -21,8 +21,8 @@ from trainer.common.errors import ArtifactError, ConfigError, CorpusError, Pipel
 from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.predicted import KIND
-from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.kinds.labelled.predictions import KIND
 from trainer.records.results import PredictedTexts
 from trainer.store.manifest import read_manifest
 from trainer.store.storage import Store
@@ -86,7 +86,7 @@ def assert_same(lines: list[dict[str, Any]], logits: torch.Tensor, names: dict[i
 def test_predictions_are_those_of_transformers_in_the_order_of_the_file(
     classifier: Path, tmp_path: Path, runtime: Runtime, columns: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer.evaluation.text_predictions.BLOCK_TEXTS", 30)
+    monkeypatch.setattr("trainer.kinds.labelled.predict.BLOCK_TEXTS", 30)
     rows = pair_rows(docstrings(100))
     path = written(tmp_path / "new.jsonl", as_jsonl([{key: row[key] for key in ("id", "a", "b")} for row in rows]))
     job = job_of(tmp_path / "store", classifier, path, batch=7, data={"text_columns": columns, "id_column": "id"})
@@ -178,11 +178,11 @@ def test_what_was_predicted_is_reused_until_something_changes_or_is_damaged(
 def test_memory_does_not_hold_more_than_a_block_of_texts(
     classifier: Path, tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainer.evaluation import text_predictions
+    from trainer.kinds.labelled import predict as text_predictions
 
     sizes = []
     encode_block = text_predictions.encode_block
-    monkeypatch.setattr("trainer.evaluation.text_predictions.BLOCK_TEXTS", 8)
+    monkeypatch.setattr("trainer.kinds.labelled.predict.BLOCK_TEXTS", 8)
     monkeypatch.setattr(
         text_predictions, "encode_block", lambda block, *others: sizes.append(len(block)) or encode_block(block, *others)
     )

@@ -21,14 +21,11 @@ from trainer.config.jobs import PipelineJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.explain import main
-from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.job import LookedAt
-from trainer.foresight.looking import Looking
-from trainer.kinds.foresight import foresee
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.explain import LookedAt, Looking, foresee
+from trainer.pipelines.reporting import make_report, train
+from trainer.preflight.explain import Foreseen
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.names import FINAL

@@ -14,9 +14,8 @@ from tests.trainer.preparing import stamps, write_old
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.jobs import PrepareJob
-from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.job import LookedAt
-from trainer.foresight.looking import Looking
+from trainer.pipelines.explain import LookedAt, Looking
+from trainer.preflight.explain import Foreseen
 
 TEXTS = [" ".join(prose(number, 300)) for number in range(12)]
 FUNCTION = "def is_long(text):\n    return len(text) > 3\n"

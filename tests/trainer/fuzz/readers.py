@@ -9,29 +9,27 @@ from tests.trainer.made import encode, prepare
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.compare import compare
-from trainer.comparison.listing import find_runs
 from trainer.config.evaluation import EvaluationConfig
 from trainer.config.jobs import EvaluateJob, GarbageJob
 from trainer.curation.showing import Decided
 from trainer.data.tokenization import STARTED, PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.foresight import foresee
-from trainer.kinds.reporting import make_account, make_report
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.pretrained import find_model
-from trainer.provenance.ancestry import trace
-from trainer.provenance.checking import check
-from trainer.report.curves import draw_curves
-from trainer.runs.facts import read_facts
+from trainer.pipelines.explain import foresee
+from trainer.pipelines.reporting import make_account, make_report, train
+from trainer.registry.curves import draw_curves
+from trainer.registry.facts import read_facts
+from trainer.registry.garbage import collect
+from trainer.registry.gate import figures
+from trainer.registry.leftovers import find_leftovers
+from trainer.registry.lineage import check, trace
+from trainer.registry.listing import find_runs
+from trainer.registry.promotion import find_measured, look, moves
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 from trainer.training.records import read_records
-from trainer.upkeep.garbage import collect
-from trainer.upkeep.gate import figures
-from trainer.upkeep.leftovers import find_leftovers
-from trainer.upkeep.promotion import find_measured, look, moves
 
 Reader = Callable[[World], Any]
 LEARNING_RATE = 2e-2

@@ -25,16 +25,15 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data import shard_building
 from trainer.data import shard_building as shard_workers
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.reporting import make_report, train
 from trainer.records.holds import SHORT, _hold
 from trainer.records.sealed import write_sealed
+from trainer.registry.gate import figures
+from trainer.registry.pins import pin
+from trainer.registry.promotion import promote
 from trainer.store.storage import Store
-from trainer.upkeep.gate import figures
-from trainer.upkeep.pins import pin
-from trainer.upkeep.promotion import promote
 
 FINISHED, STOPPED, TUNED, ANOTHER = "runs/finished", "runs/stopped", "runs/tuned", "runs/another"
 CHAMPION, RIVAL = "best", "rival"

@@ -20,17 +20,17 @@ from tests.trainer.conftest import Finished
 from tests.trainer.harness.making import write_task
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.comparison.chat import CHAT
-from trainer.comparison.runs import read_runs
 from trainer.config.chat import ChatJob
 from trainer.config.evaluation import HarnessConfig
 from trainer.evaluation.cache import harness_measurement
 from trainer.evaluation.harness import measure_harness
-from trainer.kinds.foresight import foresee
-from trainer.kinds.reporting import make_report
-from trainer.preflight.chat import chat_preflight
+from trainer.kinds.chat.page import CHAT
+from trainer.kinds.chat.preflight import chat_preflight
+from trainer.pipelines.explain import foresee
+from trainer.pipelines.reporting import make_report
+from trainer.registry.compared_runs import read_runs
+from trainer.registry.promotion import find_measured
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import find_measured
 
 FIGURE = "harness/tiny/acc"
 

@@ -17,18 +17,18 @@ from tests.trainer.harness.making import QUESTIONS, write_questions, write_task
 from trainer.common import stopping
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
-from trainer.comparison.pretraining import PRETRAINING
 from trainer.config.evaluation import HarnessConfig
 from trainer.config.jobs import EvaluateJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.cache import read_evaluation
 from trainer.evaluation.harness import measure_harness
-from trainer.kinds.reporting import make_report
+from trainer.evaluation.of_runs import read_evaluation
+from trainer.kinds.pretraining.page import PRETRAINING
+from trainer.pipelines.reporting import make_report
 from trainer.records.basis import HarnessResult
-from trainer.runs.facts import read_facts
+from trainer.registry.facts import read_facts
+from trainer.registry.promotion import find_measured, look
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import find_measured, look
 
 FIGURE = "harness/tiny/acc"
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import trainer.evaluation.classifying
-import trainer.jobs
-import trainer.kinds.training
+import trainer.kinds.labelled.evaluate
+import trainer.pipelines.any_kind
+import trainer.pipelines.jobs
 import trainer.training.loop
 from tests.depth import once
 from tests.processes import start_warm
@@ -23,26 +23,23 @@ from tests.trainer.stocked_store import keys
 from trainer.common.errors import ArtifactError, Preempted, RunError
 from trainer.common.progress import silent
 from trainer.compare import compare
-from trainer.comparison.listing import find_runs
 from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import encoded_details
-from trainer.evaluation.classifying import evaluate_run
-from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.status import NONE_YET
-from trainer.kinds.foresight import foresee
-from trainer.kinds.reporting import make_report
+from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.table import identify_run
-from trainer.kinds.training import train
-from trainer.provenance.ancestry import trace
-from trainer.provenance.checking import check
+from trainer.pipelines.explain import foresee
+from trainer.pipelines.reporting import make_report, train
+from trainer.preflight.explain import NONE_YET, Foreseen
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed
+from trainer.registry.lineage import check, trace
+from trainer.registry.listing import find_runs
+from trainer.registry.promotion import find_measured, find_rival, pass_through
 from trainer.store.manifest import ArtifactRef
 from trainer.store.names import CONFIG, EVALUATION, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import is_whole
-from trainer.upkeep.promotion import find_measured, find_rival, pass_through
 
 TESTS = ("first", "second", "none")
 TRAINED = ("checkpoints", "final/model.safetensors", "final/config.json", "metrics.jsonl", PLAN)
@@ -274,14 +271,14 @@ def test_what_was_measured_while_another_test_split_was_noted_is_not_written(
 ) -> None:
     job, other, before = place.job("second"), place.job("none"), measured(place)
     train(job, silent(), encode(job, silent()))
-    predict = trainer.evaluation.classifying.predict
+    predict = trainer.kinds.labelled.evaluate.predict
 
     def meanwhile(*arguments: Any) -> Any:
         train(other, silent(), encode(other, silent()))
         return predict(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("trainer.evaluation.classifying.predict", meanwhile)
+        patch.setattr("trainer.kinds.labelled.evaluate.predict", meanwhile)
         with pytest.raises(RunError, match=r"runs/pairs was asked for with another test split .*; start the command again"):
             evaluate_run(job, "runs/pairs", silent())
     assert measured(place) == before and not any(told(place).values())
@@ -294,7 +291,7 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
     """Another job comes in after the last look at config.json: before the predictions of the old split, or its figures."""
     old, new = place.job("second"), place.job("none")
     train(old, silent())
-    write, others = getattr(trainer.evaluation.classifying, late), [new]
+    write, others = getattr(trainer.kinds.labelled.evaluate, late), [new]
 
     def after_the_other(*arguments: Any) -> Any:
         while others:
@@ -302,7 +299,7 @@ def test_what_is_written_late_is_not_taken_for_the_new_split(
         return write(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.evaluation.classifying, late, after_the_other)
+        patch.setattr(trainer.kinds.labelled.evaluate, late, after_the_other)
         evaluate_run(old, "runs/pairs", silent())
     record = read_sealed(place.open, f"runs/pairs/{EVALUATION}")
     assert record is not None and record["encoded"] != named(place) == named(fresh["none"]), "the old one's figures came last"
@@ -321,16 +318,16 @@ def test_a_job_never_reports_the_test_figures_of_another(place: Place) -> None:
 
 
 def test_a_whole_job_never_reports_the_test_figures_of_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, train_run = place.job("first"), trainer.kinds.training.train
+    first, train_run = place.job("first"), trainer.pipelines.any_kind.train
 
     def meanwhile(*arguments: Any) -> ArtifactRef:
         run = train_run(*arguments)
         go(first)
         return run
 
-    monkeypatch.setattr("trainer.kinds.training.train", meanwhile)
+    monkeypatch.setattr("trainer.pipelines.any_kind.train", meanwhile)
     with pytest.raises(RunError, match="another test split"):
-        trainer.jobs.train(place.job("second"))
+        trainer.pipelines.jobs.train(place.job("second"))
 
 
 def test_a_file_of_predictions_without_its_split_is_removed(place: Place, fresh: dict[str, Place]) -> None:

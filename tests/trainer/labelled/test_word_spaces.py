@@ -15,10 +15,9 @@ from tests.trainer.small_tokenizers import byte_level_bpe
 from trainer.common.progress import silent
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.text_predictions import predict_texts
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

@@ -13,9 +13,9 @@ from tests.trainer.labelled_pairs import finetune_job
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneTrainingConfig
 from trainer.config.training import TrainingConfig
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight.cautions import cautions
-from trainer.preflight.finetuning import finetune_preflight
-from trainer.preflight.pretraining import preflight
 
 
 @pytest.mark.parametrize(

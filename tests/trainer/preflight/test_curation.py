@@ -12,8 +12,8 @@ from trainer.common.errors import ConfigError, CorpusError
 from trainer.common.formats import size
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.preflight import curation
-from trainer.preflight.pretraining import preflight
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from trainer.common.progress import silent
 from trainer.data.labelled import look as labelled_look
 from trainer.data.labelled.look import HEAD_ROWS, SAMPLED, look_at_labelled
 from trainer.data.labelled.text_encoder import load_text_encoder
-from trainer.preflight import finetuning as preflight
-from trainer.preflight.finetuning import finetune_preflight
+from trainer.kinds.labelled import preflight
+from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.records.results import FinetunePreflight
 from trainer.store.storage import Store
 

@@ -8,7 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer.config.training import TrainingConfig
 from trainer.models.losses import CausalLMLoss
-from trainer.preflight.memory import Activations, estimate_memory, guess_activations, measure_activations
+from trainer.preflight.resources import Activations, estimate_memory, guess_activations, measure_activations
 
 GPT2 = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 512, "bos_token_id": 0, "eos_token_id": 0}
 LLAMA = {

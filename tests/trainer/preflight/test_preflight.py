@@ -21,8 +21,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import divide_batch, make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.taken_tokenizer import END_OF_TEXT
-from trainer.preflight.pretraining import preflight
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.runtime import check_devices, planned_ranks
@@ -210,7 +210,7 @@ def test_a_pretrained_name_of_the_hub_is_compared_with_its_files_there(raw: Path
     ]
     look = (
         "import json, sys; from tests.support import small_job; from trainer.common.errors import PipelineError;"
-        "from trainer.preflight.pretraining import preflight; from trainer.common.progress import silent\n"
+        "from trainer.kinds.pretraining.preflight import preflight; from trainer.common.progress import silent\n"
         "for tokenizer in json.loads(sys.argv[3]):\n"
         "    job = small_job(sys.argv[1], sys.argv[2], model={'pretrained': 'someone/words'}, data__tokenizer=tokenizer)\n"
         "    try:\n        print(preflight(job, silent()).vocab_size)\n"

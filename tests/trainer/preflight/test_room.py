@@ -14,14 +14,14 @@ from trainer.common.errors import StorageError
 from trainer.common.progress import silent
 from trainer.config.jobs import GarbageJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.training import train
-from trainer.preflight.disks import require_room
-from trainer.preflight.pretraining import preflight
+from trainer.kinds.pretraining.preflight import preflight
+from trainer.pipelines.any_kind import train
+from trainer.preflight.resources import require_room
+from trainer.registry.garbage import collect
+from trainer.registry.leftovers import find_leftovers
 from trainer.store.manifest import find_damage, read_manifest
 from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
-from trainer.upkeep.garbage import collect
-from trainer.upkeep.leftovers import find_leftovers
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ from tests.trainer.curated_runs import KEPT_OUT
 from trainer.curation.telling import describe_decisions
 from trainer.data.decisions import read_decisions
 from trainer.lineage import main
-from trainer.provenance.ancestry import trace
-from trainer.provenance.checking import check
+from trainer.registry.lineage import check, trace
 from trainer.store.manifest import MANIFEST, write_manifest
 from trainer.store.storage import Store
 

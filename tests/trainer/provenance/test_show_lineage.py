@@ -20,13 +20,12 @@ from trainer.config.corpora import CorpusConfig
 from trainer.data.sources import find_pieces
 from trainer.lineage import main
 from trainer.models.pretrained import find_model
-from trainer.provenance.ancestry import find_run, trace
-from trainer.provenance.checking import check, check_file
 from trainer.records.basis import by_file, describe_file
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.lineage import check, check_file, find_run, trace
+from trainer.registry.promotion import promote
 from trainer.store.manifest import MANIFEST, seal
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import promote
 
 
 def sha256(path: Path | str, start: int = 0, end: int | None = None) -> str:

@@ -22,19 +22,19 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.runs import PromotionConfig
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.jobs import measure_rival
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.tokenizer import tokenizer_files
+from trainer.pipelines.jobs import measure_rival
 from trainer.records.basis import TextBasis, why_incomparable
 from trainer.records.evaluations import Evaluation
 from trainer.records.results import Verdict
+from trainer.registry.gate import Move, figures
+from trainer.registry.promotion import find_champion, look, pass_through, promote
 from trainer.store.manifest import MANIFEST, publish_folder
 from trainer.store.names import FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.upkeep.gate import Move, figures
-from trainer.upkeep.promotion import find_champion, look, pass_through, promote
 
 ON = TextBasis(
     held_out={"code": "ab"}, shards=["shards/code-1"], tokenizer="t", keeps_text=True, context=32, precision="fp32"

@@ -16,17 +16,17 @@ from tests.trainer.stocked_store import OLD, add_encoded, add_run, add_supersede
 from trainer.common.errors import ArtifactError, RunError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.training import train
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.any_kind import train
 from trainer.records.holds import HOLDS, SPENT, forget_ended, held, hold_reused, holding
 from trainer.records.names import run_at
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.pins import pin
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
 from trainer.training import run as training
 from trainer.training.identity import claim_run
 from trainer.training.runtime import Runtime
-from trainer.upkeep.pins import pin
 
 
 def names(store: Store) -> list[str]:

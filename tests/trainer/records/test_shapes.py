@@ -9,7 +9,7 @@ import pytest
 from tests.support import sealed_lines
 from tests.trainer.report_runs import step_record
 from trainer.common.errors import ArtifactError
-from trainer.evaluation.cache import read_evaluation
+from trainer.evaluation.of_runs import read_evaluation
 from trainer.records.plans import FinetunePlan
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.records.shapes import require_shape

@@ -6,10 +6,10 @@ from tests.trainer.conftest import Finished
 from tests.trainer.curated_runs import KEPT_OUT
 from trainer.common.formats import size
 from trainer.data.decisions import read_decisions
-from trainer.kinds.reporting import make_account
-from trainer.report.model_card import make_card
-from trainer.report.tables import markdown_text
-from trainer.runs.facts import read_facts
+from trainer.pipelines.reporting import make_account
+from trainer.registry.facts import read_facts
+from trainer.registry.report import make_card
+from trainer.registry.tables import markdown_text
 from trainer.store.storage import Store
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 
-from trainer.report.curves import MAX_POINTS, draw_curves, standard_curves, thin, with_planned_rates
+from trainer.registry.curves import MAX_POINTS, draw_curves, standard_curves, thin, with_planned_rates
 
 CURVES = standard_curves("nats a token", ["accuracy"])
 

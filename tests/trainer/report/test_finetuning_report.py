@@ -26,11 +26,11 @@ from tests.trainer.report_runs import (
 from trainer.common.errors import ArtifactError
 from trainer.config.labelled import FinetuneJob
 from trainer.data.step_plan import make_finetune_plan
-from trainer.evaluation.class_figures import classify
-from trainer.kinds.reporting import make_report
+from trainer.kinds.labelled.evaluate import classify
+from trainer.kinds.labelled.page import confusion_table
 from trainer.kinds.table import identify_run
+from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.report.finetuning_tables import confusion_table
 from trainer.store.manifest import digest_file, find_damage
 from trainer.store.storage import Store
 from trainer.training.identity import claim_run, final_manifest
@@ -333,7 +333,7 @@ def test_missing_data_is_named(store: Store) -> None:
 def test_report_needs_none_of_the_libraries_that_train(store: Store) -> None:
     finetune(store, ["no", "yes"])
     code = (
-        f"import sys; from trainer.kinds.reporting import make_report; from trainer.store.storage import Store\n"
+        f"import sys; from trainer.pipelines.reporting import make_report; from trainer.store.storage import Store\n"
         f"make_report(Store({store.url!r}), {RUN!r})\n"
         "assert not {'torch', 'transformers', 'sklearn', 'evaluate', 'datasets'} & set(sys.modules)"
     )

@@ -20,13 +20,12 @@ from tests.trainer.report_runs import RUN
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.config.runs import CardConfig
-from trainer.evaluation.classifying import evaluate_run
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
-from trainer.preflight.finetuning import finetune_preflight
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.tuning import describe_base, read_card
+from trainer.pipelines.reporting import make_report, train
 from trainer.records.sealed import read_sealed, write_sealed
-from trainer.report.tables import markdown_text
-from trainer.runs.base_model import describe_base, read_card
+from trainer.registry.tables import markdown_text
 from trainer.store.names import CARD
 from trainer.store.storage import Store
 

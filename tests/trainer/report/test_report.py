@@ -26,8 +26,8 @@ from trainer.common.errors import ArtifactError, RunError
 from trainer.config.jobs import PipelineJob
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.reporting import make_report
 from trainer.kinds.table import identify_run
+from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.store.manifest import ArtifactRef, digest_file, find_damage, make_manifest
 from trainer.store.storage import Store
@@ -278,7 +278,7 @@ def test_lineage_names_everything_behind_the_model(store: Store) -> None:
 
 KILLED_AT = """
 import os, sys
-from trainer.kinds.reporting import make_report
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 puts, put = 0, Store.put
 def dying_put(self, path, key):

@@ -16,10 +16,9 @@ from tests.trainer.report_runs import step_record
 from tests.trainer.store.test_store_refusals import fill, small_disk
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.pipelines.reporting import make_report, train
 from trainer.records.sealed import require_sealed, write_sealed
-from trainer.runs.board_outcome import OUTCOME
+from trainer.registry.report import OUTCOME
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 from trainer.training.run_log import RunLog

@@ -13,19 +13,19 @@ from tests.trainer.conftest import LONG, Finished
 from trainer.common.errors import ArtifactError, PipelineError, RunError
 from trainer.common.progress import silent
 from trainer.compare import main as compare
-from trainer.comparison.listing import find_runs
 from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.explain import main as explain
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.reporting import make_report, train
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
+from trainer.registry.listing import find_runs
+from trainer.registry.promotion import find_measured, promote
 from trainer.store.names import CHECKPOINTS, CONFIG, EVALUATION, FINAL, LINEAGE, METRICS, PLAN
 from trainer.store.storage import Store
 from trainer.training.identity import recorded
-from trainer.training.records import Standing, find_standing, is_alive, read_records
-from trainer.upkeep.promotion import find_measured, promote
+from trainer.training.records import read_records
+from trainer.training.standing import Standing, find_standing, is_alive
 
 OTHER = "runs/other"
 

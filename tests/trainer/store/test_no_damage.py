@@ -12,13 +12,13 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.tensor_files import read_tensors
 from trainer.models.tokenizer import keeps_text
 from trainer.records.sealed import folder_name, read_listed, write_pointer
+from trainer.registry.gate import judge
+from trainer.registry.promotion import moves, pass_through
 from trainer.store.manifest import publish_folder, read_manifest
 from trainer.store.names import CHECKPOINT_KIND, FINAL, FINAL_KIND
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState
 from trainer.training.pointer_repair import mend_pointers
-from trainer.upkeep.gate import judge
-from trainer.upkeep.promotion import moves, pass_through
 
 NAN = float("nan")
 

@@ -13,11 +13,11 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.labelled.encoded import tokenizer_paths
 from trainer.data.shards import read_record, write_record
 from trainer.models.pretrained import find_model
+from trainer.registry.pins import pin
+from trainer.registry.promotion import moves
 from trainer.store.manifest import MANIFEST, FileRecord, fetch_artifact, fingerprint, read_manifest, seal
 from trainer.store.names import plain_key, plain_name
 from trainer.store.storage import Store
-from trainer.upkeep.pins import pin
-from trainer.upkeep.promotion import moves
 
 ELSEWHERE = (
     "../../escaped", "/etc/passwd", "..", ".", "", "a/b", "a\\b", "..\\a", "a\0b", "x" * 256, "ü" * 128, "\ud800", "./a", "a/",

@@ -23,7 +23,7 @@ from trainer.common.errors import EXIT_PREEMPTED, StorageError
 from trainer.common.outages import PATIENCE
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.reporting import make_report
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 
 LACK = (

@@ -21,11 +21,10 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Batch, open_dataset
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.reporting import make_report
+from trainer.kinds.pretraining.workload import Pretraining
 from trainer.kinds.table import kind_of
-from trainer.kinds.training import train
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
-from trainer.workloads.pretraining import Pretraining
 
 STEPS = 20
 CONTEXT = 32

@@ -22,11 +22,11 @@ from trainer.config.jobs import PipelineJob
 from trainer.data.dataset import Batch, document_positions
 from trainer.data.shards import open_shards
 from trainer.data.tokenization import PreparedData
+from trainer.kinds.pretraining.workload import Pretraining
 from trainer.kinds.table import kind_of
-from trainer.kinds.training import train
+from trainer.pipelines.any_kind import train
 from trainer.records.basis import why_incomparable
 from trainer.store.storage import Store
-from trainer.workloads.pretraining import Pretraining
 
 MASK = {"training__document_mask": True}
 LLAMA = {**tiny_config("llama"), "max_position_embeddings": 32}

@@ -8,9 +8,9 @@ from tests.support import only_run, small_job
 from tests.trainer.training.test_retention import RUN, Keeper, kept
 from trainer.common.progress import silent
 from trainer.data.tokenization import PreparedData
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.kinds.table import identify_run
-from trainer.kinds.training import train
-from trainer.preflight.pretraining import preflight
+from trainer.pipelines.any_kind import train
 from trainer.records.plans import Plan
 from trainer.store.storage import Store
 from trainer.training.checkpoint import TrainState

@@ -20,11 +20,11 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.evaluation.text_predictions import predict_texts
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.kinds.pretraining.preflight import preflight
 from trainer.models.pretrained import find_model
-from trainer.preflight.disks import require_checkpoint_room
-from trainer.preflight.pretraining import preflight
+from trainer.preflight.resources import require_checkpoint_room
 from trainer.records.sealed import read_sealed
 from trainer.store.blob_cache import BEYOND, NAME
 from trainer.store.names import LAST

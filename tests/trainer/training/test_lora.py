@@ -20,12 +20,12 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.foresight.foreseen import Foreseen
-from trainer.foresight.training import foresee_run
-from trainer.kinds.reporting import make_report
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.kinds.table import identify_run, kind_of
 from trainer.models.pretrained import find_model
+from trainer.pipelines.reporting import make_report
+from trainer.preflight.explain import Foreseen
+from trainer.preflight.explain_stages import foresee_run
 from trainer.records.sealed import read_pointer, read_sealed
 from trainer.store.manifest import digest_file, make_manifest, read_manifest, write_manifest
 from trainer.store.names import CHECKPOINT_KIND

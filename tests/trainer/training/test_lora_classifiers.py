@@ -19,14 +19,13 @@ from trainer.config.files import validate_job
 from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.measuring import evaluate_any
-from trainer.evaluation.text_predictions import predict_texts
-from trainer.kinds.reporting import make_report
+from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.table import kind_of
-from trainer.kinds.training import train
+from trainer.pipelines.any_kind import evaluate_any
+from trainer.pipelines.reporting import make_report, train
 from trainer.records.named_steps import here
+from trainer.registry.promotion import promote
 from trainer.store.storage import Store
-from trainer.upkeep.promotion import promote
 
 LORA: dict[str, Any] = {"rank": 2, "dropout": 0.1}
 

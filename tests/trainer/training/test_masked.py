@@ -16,13 +16,12 @@ from trainer.common.errors import ConfigError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.reporting import make_report
+from trainer.kinds.pretraining.workload import MaskedPretraining
 from trainer.kinds.table import kind_of
-from trainer.kinds.training import train
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
-from trainer.workloads.masked import MaskedPretraining
 
 STEPS = 20
 BERT: dict[str, Any] = {

@@ -34,7 +34,7 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.store.names import EVALUATION
 from trainer.store.storage import Store
 

@@ -23,9 +23,9 @@ from trainer.common import outages
 from trainer.common.errors import Preempted, RunError, StorageError
 from trainer.common.outages import exit_status
 from trainer.common.progress import silent
-from trainer.kinds.training import train
-from trainer.preflight.finetuning import finetune_preflight
-from trainer.preflight.pretraining import preflight
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.pretraining.preflight import preflight
+from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
 from trainer.training import checkpoint as divergence
 from trainer.training import loop, saver

@@ -20,11 +20,11 @@ from trainer.common.progress import silent
 from trainer.config.files import validate_job
 from trainer.config.jobs import PipelineJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation import measuring
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_checkpoint
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.kinds.pretraining.kind import evaluate as measuring
+from trainer.pipelines.any_kind import train
 from trainer.store.names import EVALUATION, FINAL
 from trainer.training import checkpoint as divergence
 from trainer.training import loop

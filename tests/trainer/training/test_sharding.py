@@ -45,7 +45,7 @@ from tests.trainer.training.sharded_runs import (
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.tokenization import PreparedData
-from trainer.evaluation.measuring import evaluate_checkpoint
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.tensor_files import read_file_header
 from trainer.records.evaluations import Scores
 from trainer.store.names import EVALUATION, FINAL

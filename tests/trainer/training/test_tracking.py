@@ -16,9 +16,9 @@ from trainer.common.errors import ConfigError
 from trainer.common.progress import emit, silent
 from trainer.config.training import Tracker
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining import preflight
-from trainer.kinds.training import train
-from trainer.runs.pretraining import identify
+from trainer.kinds.pretraining.kind import preflight
+from trainer.kinds.pretraining.steps import identify
+from trainer.pipelines.any_kind import train
 from trainer.training import tracking
 from trainer.training.records import AsEvents
 from trainer.training.tracking import MAKERS, Trackers

@@ -33,14 +33,13 @@ from trainer.common.progress import silent
 from trainer.data.dataset import open_dataset, read_batch
 from trainer.data.step_plan import make_plan
 from trainer.data.tokenization import PreparedData, shard_manifests
-from trainer.kinds.reporting import make_account
-from trainer.kinds.training import train
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
-from trainer.report.curves import with_planned_rates
-from trainer.report.making import render_page
-from trainer.runs.facts import read_facts
+from trainer.pipelines.reporting import make_account, train
+from trainer.registry.curves import with_planned_rates
+from trainer.registry.facts import read_facts
+from trainer.registry.report import render_page
 from trainer.store.names import FINAL
 from trainer.store.storage import Store
 from trainer.training.checkpoint import find_checkpoint

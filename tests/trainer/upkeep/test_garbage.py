@@ -32,18 +32,18 @@ from trainer.config.jobs import EvaluateJob
 from trainer.data.shards import KIND
 from trainer.data.tokenization import STARTED
 from trainer.evaluation.cache import measurement
-from trainer.evaluation.measuring import evaluate_checkpoint
 from trainer.garbage import main
-from trainer.kinds.training import train
+from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.any_kind import train
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.garbage import collect, tell
+from trainer.registry.pins import pin, pinned, unpin
+from trainer.registry.promotion import promote, roll_back
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST, find_damage, fingerprint, read_manifest
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.upkeep.garbage import collect, tell
-from trainer.upkeep.pins import pin, pinned, unpin
-from trainer.upkeep.promotion import promote, roll_back
 
 UNREACHED = [f"encoded/lost-{OLD}", f"shards/lost-{OLD}", f"tokenizers/alone-{OLD}", f"tokenizers/lost-0-{OLD}"]
 
@@ -214,7 +214,7 @@ def test_a_damaged_evaluation_is_to_be_made_again_and_no_run_is_to_be_deleted_fo
 KILLED = """
 import os
 from trainer.config.jobs import GarbageJob
-from trainer.upkeep.garbage import collect
+from trainer.registry.garbage import collect
 from trainer.store.storage import Store
 delete = Store.delete
 def dying(self, key, first=None):

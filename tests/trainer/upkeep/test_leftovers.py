@@ -18,9 +18,9 @@ from trainer.common.progress import silent
 from trainer.data import tokenization as preparation
 from trainer.leftovers import main
 from trainer.records.lease import Lease
+from trainer.registry.leftovers import find_leftovers, remove_leftover
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
-from trainer.upkeep.leftovers import find_leftovers, remove_leftover
 
 NOW = timedelta(seconds=-5)
 """Everything is older than that."""

@@ -17,10 +17,10 @@ from trainer.common.errors import RunError, StorageError
 from trainer.common.progress import silent
 from trainer.curation.showing import Decided
 from trainer.data.tokenization import STARTED
+from trainer.registry.pins import pin, unpin
 from trainer.store.local import LocalFiles
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
-from trainer.upkeep.pins import pin, unpin
 
 HASHES = "measures/overlaps/{}.npz"
 KEPT_OUT = {"ngram": 13, "least_words": 5, "key": HASHES.format("used"), "files": []}

@@ -14,12 +14,8 @@ from trainer.config.runs import PromotionConfig
 from trainer.models.pretrained import find_model
 from trainer.records.basis import TextBasis
 from trainer.records.sealed import sealed_bytes, write_sealed
-from trainer.store.manifest import fingerprint as name_of
-from trainer.store.manifest import publish_folder
-from trainer.store.names import CONFIG, FINAL, FINAL_KIND
-from trainer.store.storage import Store
-from trainer.upkeep.gate import Move, figures, judge
-from trainer.upkeep.promotion import (
+from trainer.registry.gate import Move, figures, judge
+from trainer.registry.promotion import (
     check_promotion,
     find_champion,
     find_measured,
@@ -29,6 +25,10 @@ from trainer.upkeep.promotion import (
     promote,
     roll_back,
 )
+from trainer.store.manifest import fingerprint as name_of
+from trainer.store.manifest import publish_folder
+from trainer.store.names import CONFIG, FINAL, FINAL_KIND
+from trainer.store.storage import Store
 
 ON = TextBasis(
     held_out={"code": "ab"}, shards=[], max_windows=None, tokenizer="t", keeps_text=True, context=32, precision="fp32"

@@ -11,13 +11,12 @@ from trainer.common.errors import ArtifactError, StorageError
 from trainer.config.runs import PromotionConfig
 from trainer.data.tokenization import STARTED
 from trainer.records.holds import holding
+from trainer.registry import garbage
+from trainer.registry.garbage import collect, remove_artifact
+from trainer.registry.pins import pin, pinned
+from trainer.registry.promotion import find_champion, key_of, pass_through, promote
 from trainer.store.manifest import MANIFEST
 from trainer.store.storage import Store
-from trainer.upkeep import garbage
-from trainer.upkeep.garbage import collect
-from trainer.upkeep.pins import pin, pinned
-from trainer.upkeep.promotion import find_champion, key_of, pass_through, promote
-from trainer.upkeep.removal import remove_artifact
 
 GATE = PromotionConfig(name="lm", metric="loss", threshold=9)
 ROOTS: dict[str, Callable[[Store], object]] = {
@@ -107,7 +106,7 @@ def test_a_promotion_that_ends_during_the_last_look_is_seen(empty_store: Store, 
         return listed
 
     monkeypatch.setattr(Store, "names", promoted)
-    monkeypatch.setattr("trainer.upkeep.garbage._dependents_first", lambda runs, references: ["runs/x"])
+    monkeypatch.setattr("trainer.registry.garbage._dependents_first", lambda runs, references: ["runs/x"])
     assert "runs/x" not in keys(found(empty_store, runs_older_than_days=0, remove=True))
     assert looks == 2 and empty_store.exists("runs/x/final/manifest.json")
 

@@ -20,10 +20,10 @@ from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.data.dataset import Batch
-from trainer.kinds.training import train
+from trainer.kinds.chat.workload import Chat
+from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.workloads.chat import Chat
 
 TOLERANCE = 1e-4
 """Of losses, absolute: float32 sums taken in another order, carried through AdamW."""

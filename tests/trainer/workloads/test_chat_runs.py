@@ -27,22 +27,21 @@ from trainer.common.errors import ConfigError, CorpusError, TokenizerError
 from trainer.common.progress import silent
 from trainer.config.jobs import EvaluateJob
 from trainer.data.chat.encoded import open_chat
-from trainer.evaluation.answering import evaluate_answers
-from trainer.evaluation.measuring import evaluate_any
-from trainer.kinds.foresight import foresee
+from trainer.kinds.chat.evaluate import evaluate_answers
+from trainer.kinds.chat.preflight import chat_preflight
+from trainer.kinds.chat.workload import Chat
 from trainer.kinds.table import KINDS, kind_of, load_training_job
-from trainer.kinds.training import train
 from trainer.models.losses import WITH_MASKS, WITHOUT_MASKS
-from trainer.preflight.chat import chat_preflight
+from trainer.pipelines.any_kind import evaluate_any, train
+from trainer.pipelines.explain import foresee
 from trainer.records.basis import ExamplesBasis, answers_basis, why_incomparable
 from trainer.records.evaluations import ChatEvaluation
 from trainer.records.kinds import CHAT, run_kind
 from trainer.records.sealed import read_sealed
+from trainer.registry.promotion import find_measured, promote
 from trainer.store.storage import Store
 from trainer.training.compiling import compile_objective
 from trainer.training.records import read_records
-from trainer.upkeep.promotion import find_measured, promote
-from trainer.workloads.chat import Chat
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from tests.trainer.made import encode
 from trainer.common.errors import ConfigError
 from trainer.common.progress import silent
 from trainer.data.labelled.labels import find_class_weights
-from trainer.preflight.finetuning import finetune_preflight
-from trainer.runs.finetuning import identify
+from trainer.kinds.labelled.identity import identify
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
-from trainer.workloads.finetuning import Finetuning, read_inputs
 
 WEIGHTS = {"match": 2.5, "other": 0.25}
 """The classes of the pairs, in another order than that of their ids."""

@@ -24,12 +24,12 @@ from tests.trainer.test_refusals import message_of
 from trainer.common.errors import ArtifactError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
-from trainer.evaluation.classifying import evaluate_run
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.labelled.workload import Finetuning, read_inputs
 from trainer.models.pretrained import find_model
+from trainer.pipelines.any_kind import train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.workloads.finetuning import Finetuning, read_inputs
 
 TOLERANCE = 2e-4
 """Of losses, absolute: float32 sums taken in another order, carried through AdamW."""
@@ -342,7 +342,7 @@ def test_a_notebook_launches_it_on_two_processes(pairs: Path, pretrained: Path, 
     store = tmp_path / "store"
     config = write_config(tmp_path / "job.yaml", finetune_values(pairs, store, pretrained, run="pairs"))
     cell = (
-        "from accelerate import notebook_launcher\nfrom trainer.jobs import train\n"
+        "from accelerate import notebook_launcher\nfrom trainer.pipelines.jobs import train\n"
         f"notebook_launcher(train, ({str(config)!r},), num_processes=2)\n"
     )
     ended = subprocess.run([sys.executable, "-c", cell], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)

@@ -20,17 +20,16 @@ from trainer.common.errors import CorpusError, RecordError
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob, LabelledDataConfig
 from trainer.config.predicting import PredictJob
-from trainer.evaluation.classifying import evaluate_run
 from trainer.evaluation.metrics.measures import SEVERAL
-from trainer.evaluation.predicting import prediction_lines
-from trainer.evaluation.text_predictions import predict_texts
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.labelled.measure import prediction_lines
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.workload import Finetuning
 from trainer.models.classifiers import classes_of
-from trainer.preflight.finetuning import finetune_preflight
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.workloads.finetuning import Finetuning
 
 CLASSES = ["args", "doc", "return"]
 LISTS = [["doc"], [], ["args", "return"], ["return"], ["args", "doc", "return"]]

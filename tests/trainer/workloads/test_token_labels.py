@@ -33,16 +33,15 @@ from trainer.config.jobs import EvaluateJob
 from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.data.labelled import look
-from trainer.evaluation.classifying import evaluate_run
-from trainer.evaluation.measuring import evaluate_any
-from trainer.evaluation.predicted import describe
-from trainer.evaluation.text_predictions import predict_texts
-from trainer.kinds.reporting import make_report
-from trainer.kinds.training import train
-from trainer.preflight.finetuning import finetune_preflight
+from trainer.kinds.labelled.evaluate import evaluate_run
+from trainer.kinds.labelled.predict import predict_texts
+from trainer.kinds.labelled.predictions import describe
+from trainer.kinds.labelled.preflight import finetune_preflight
+from trainer.kinds.labelled.workload import Finetuning
+from trainer.pipelines.any_kind import evaluate_any
+from trainer.pipelines.reporting import make_report, train
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
-from trainer.workloads.finetuning import Finetuning
 
 DRY = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 LENGTH = 24

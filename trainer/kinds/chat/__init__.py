@@ -1,0 +1,1 @@
+"""Instruction tuning: conversations and a pretrained causal model to one that answers."""

@@ -1,0 +1,165 @@
+"""New texts to predictions of a finished model, in a stream.
+
+Reads, encodes and predicts a block of texts at a time, so that memory does not grow with their number; of a block, texts of
+about the same length go through the model together. The texts are encoded as in training, by the tokenizer beside the model.
+"""
+
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.common.errors import ArtifactError, ConfigError, TokenizerError
+from trainer.common.progress import Bar, Progress
+from trainer.config.predicting import PredictJob
+from trainer.data.labelled.blocks import TAGS, encode_block, in_blocks
+from trainer.data.labelled.encoded import EncodedSplit, open_split
+from trainer.data.labelled.sources import TRAIN
+from trainer.data.labelled.text_encoder import TextEncoder, load_text_encoder
+from trainer.kinds.labelled.measure import applying, label_count, predict, split_lines
+from trainer.kinds.labelled.predictions import (
+    FILE,
+    NewTexts,
+    Wanted,
+    find_predictions,
+    identify_predictions,
+    open_texts,
+    predictions_step,
+    summarise,
+)
+from trainer.models.classifiers import MULTI_LABEL, classes_of, load_finished
+from trainer.models.weights import check_weights
+from trainer.records.results import PredictedTexts
+from trainer.records.steps import publish
+from trainer.store.storage import Store
+from trainer.training.rank_watchdog import explaining_lost_ranks
+from trainer.training.runtime import Runtime, check_devices, start_runtime
+
+BLOCK_TEXTS, BLOCK_CHARACTERS = 4096, 2**22
+"""Texts that are read and encoded at a time: enough of them that batches of one length are to be had."""
+
+
+@explaining_lost_ranks()
+def predict_texts(job: PredictJob, progress: Progress) -> PredictedTexts:
+    """Publish a model's predictions of new texts, or find them published and intact. Called by every rank.
+
+    Raises `CorpusError` and `RecordError` for bad texts, before the model is used; `ArtifactError` if the model is missing,
+    damaged, or gives no finite number; `ConfigError` if it is no finished classifier.
+    """
+    check_devices(job.precision, job.processes, job.device, where="")
+    store = Store(job.store)
+    runtime = start_runtime(job.precision, job.device)
+    wanted = runtime.on_first(lambda: identify_predictions(store, job))
+    earlier = runtime.on_first(lambda: find_predictions(predictions_step(store, job, wanted)))
+    if earlier is not None:
+        return earlier
+    runtime.on_first(store.sweep)
+    check_weights(wanted.model.beside or wanted.model.folder)
+    encoder = load_text_encoder(wanted.model.folder, wanted.data, finished=True)
+    model = load_finished(wanted.model.folder, encoder.pad_id, wanted.model.beside)
+    if encoder.vocab_size > (embeddings := model.config.get_text_config().vocab_size):
+        raise TokenizerError(
+            f"the tokenizer of {job.model!r} gives ids up to {encoder.vocab_size - 1}, but it has {embeddings} embeddings"
+        )
+    cast(nn.Module, model).to(runtime.device)
+    with open_texts(wanted.data, wanted.source.parts[TRAIN], progress) as texts, ExitStack() as stack:
+        folder = stack.enter_context(store.staging(key=predictions_step(store, job, wanted).key)) if runtime.rank == 0 else None
+        told = _predict(job, texts, encoder, model, runtime, progress, folder and folder / FILE)
+        return runtime.on_first(lambda: _publish(store, job, wanted, encoder, texts, folder, told))
+
+
+def _predict(
+    job: PredictJob, texts: NewTexts, encoder: TextEncoder, model: PreTrainedModel, runtime: Runtime, progress: Progress,
+    path: Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Predict the texts, and on the first rank write the predictions in their order; returns what was counted."""
+    classes = classes_of(model.config)
+    several = model.config.problem_type == MULTI_LABEL
+    if encoder.by_words and classes is None:
+        raise ConfigError(f"{job.model} gives each word a number; expected a model that tells classes of words apart")
+    counts, figures = {"truncated": 0, "tokens": 0}, _Figures(classes, several)
+    if encoder.by_words:
+        counts |= {"words": 0, "unseen_words": 0}
+    with ExitStack() as stack:
+        file: TextIO | None = stack.enter_context(open(path, "w", encoding="utf-8")) if path else None
+        bar = stack.enter_context(progress.bar("predict", sum(texts.counts), "text"))
+        for block in in_blocks(texts.examples(), BLOCK_TEXTS, BLOCK_CHARACTERS):
+            nothing = pa.nulls(len(block), TAGS if encoder.by_words else pa.int64())
+            encoded = encode_block(block, encoder, nothing, job.name)
+            for name in counts:
+                counts[name] += getattr(encoded, name)
+            split = open_split(pa.Table.from_batches([encoded.rows]), encoder.pad_id)
+            logits = _logits(model, split, job.batch, runtime, bar)
+            if not (finite := np.isfinite(logits).all(axis=1)).all():
+                name = split.ids[split.example_at(int(np.argmin(finite)))]
+                raise ArtifactError(
+                    f"{job.model} gives no finite number for text {name!r}, in {job.precision}; look at its weights"
+                )
+            figures.add(logits)
+            if file is not None:
+                file.writelines(split_lines(split, logits, classes, several))
+    return {**counts, "classes": classes, "predicted": figures.told()}
+
+
+def _logits(model: PreTrainedModel, split: EncodedSplit, batch: int, runtime: Runtime, bar: Bar) -> NDArray[np.float32]:
+    """What the model says of a block, of shape [texts, C], in the order of the texts, or of their words, [S, C]."""
+    logits = np.zeros((split.predictions, label_count(model)), dtype=np.float32)
+    for round_ in predict(model, split, batch, runtime, bar.advance):
+        logits[split.rows(round_.examples)] = round_.logits
+    return logits
+
+
+class _Figures:
+    """How many texts, or words, fell to each class, or the mean, the least and the greatest number; taken in block by block."""
+
+    def __init__(self, classes: list[str] | None, several: bool) -> None:
+        self._classes, self._several = classes, several
+        self._counts: Counter[int] = Counter()
+        self._sum, self._least, self._greatest, self._texts = 0.0, float("inf"), float("-inf"), 0
+
+    def add(self, logits: NDArray[np.float32]) -> None:
+        if self._classes is not None:
+            self._counts.update((applying(logits).nonzero()[1] if self._several else logits.argmax(axis=1)).tolist())
+            return
+        numbers = logits[:, 0].astype(np.float64)
+        self._sum, self._texts = self._sum + float(numbers.sum()), self._texts + len(numbers)
+        self._least, self._greatest = min(self._least, float(numbers.min())), max(self._greatest, float(numbers.max()))
+
+    def told(self) -> dict[str, float]:
+        if self._classes is not None:
+            return {name: self._counts[number] for number, name in enumerate(self._classes)}
+        return {"mean": self._sum / self._texts, "min": self._least, "max": self._greatest}
+
+
+def _publish(
+    store: Store, job: PredictJob, wanted: Wanted, encoder: TextEncoder, texts: NewTexts, folder: Path | None,
+    told: dict[str, Any],
+) -> PredictedTexts:  # fmt: skip
+    assert folder is not None
+    parts, identity = wanted.source.parts[TRAIN], wanted.source.identity[TRAIN]
+    details = {
+        "name": job.name,
+        "model": {
+            "name": job.model, "key": wanted.model.key, "origin": wanted.model.origin, "files": wanted.model.files,
+        },
+        "source": wanted.data.source,
+        "files": [
+            {"path": part.path, "sha256": each[0], "texts": count}
+            for part, each, count in zip(parts, identity, texts.counts, strict=True)
+        ],
+        "text_columns": wanted.data.text_columns,
+        "id_column": wanted.data.id_column,
+        "max_length": encoder.max_length,
+        "precision": job.precision,
+        "texts": sum(texts.counts),
+        **texts.bad.told(),
+        **told,
+    }  # fmt: skip
+    step = predictions_step(store, job, wanted)
+    return summarise(step.key, publish(step, folder, details))

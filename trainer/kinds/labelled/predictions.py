@@ -1,0 +1,207 @@
+"""What was predicted already: the identity of predictions, and finding those made of the same; free of heavy imports.
+
+predictions/NAME-FINGERPRINT/predictions.jsonl     id, prediction and probabilities of each text
+predictions/NAME-FINGERPRINT/manifest.json         the model, the files of texts, and what was counted
+
+New texts for a finished model, read in a stream: looked at as a whole first, so that nothing bad is found later.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.bad_records import BadRecords, describe_bad
+from trainer.common.errors import ConfigError, CorpusError, RecordError
+from trainer.common.formats import count, plural
+from trainer.common.progress import Progress
+from trainer.config.labelled import LabelledDataConfig
+from trainer.config.predicting import PredictJob, as_labelled
+from trainer.data.labelled.encoding import check_budget, in_data
+from trainer.data.labelled.examples import Example, lacks_column
+from trainer.data.labelled.rows import Part, columns_of, open_table
+from trainer.data.labelled.scan import Placed, bad_records, id_of, read_values, rows_of, texts_of, watched_rows
+from trainer.data.labelled.sources import TRAIN, LabelledSource, fetch_part, find_labelled
+from trainer.models.pretrained import Checkpoint, classifies_words, find_model, read_object
+from trainer.records.names import run_at
+from trainer.records.results import PredictedTexts
+from trainer.records.sealed import read_sealed
+from trainer.records.steps import CONTENTS, Step, find
+from trainer.store.manifest import Input, Manifest, fingerprint, read_manifest
+from trainer.store.names import CONFIG
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+FORMAT = 2
+KIND = "predictions"
+FILE = "predictions.jsonl"
+
+
+class Wanted(NamedTuple):
+    """The model that predicts, the texts and how they are read, and the recipe that names the one on the other."""
+
+    model: Checkpoint
+    data: LabelledDataConfig
+    source: LabelledSource
+    recipe: dict[str, Any]
+
+
+def identify_predictions(store: Store, job: PredictJob) -> Wanted:
+    """The predictions that a job makes, made already or not.
+
+    Raises `ArtifactError` if the model is missing or damaged, `CorpusError` for files that do not exist, `ConfigError` if it
+    is not known which columns the model reads, or the model is none that predicts.
+    """
+    found = find_model(store, job.model, hub=True)
+    by_words = classifies_words(read_object(Path(found.folder, "config.json")).get("architectures"))
+    if by_words and job.data.source == "csv":
+        raise ConfigError(
+            f"{job.model} labels words, of which it reads lists, but data.source is csv, which holds none: give files of jsonl "
+            "or parquet with a list of words in each row"
+        )
+    data = as_labelled(job, _text_columns(store, job, found), by_words)
+    source = find_labelled(store, data)
+    options = data.model_dump(include={"source", "quoting", "columns", "text_columns", "id_column", "max_length"})
+    contents = {"model": found.files, "text": fingerprint(source.identity[TRAIN])}
+    recipe = {"format": FORMAT, **in_data(options), "precision": job.precision, CONTENTS: contents}
+    return Wanted(found, data, source, recipe)
+
+
+def predictions_step(store: Store, job: PredictJob, wanted: Wanted) -> Step:
+    """The step of some predictions, which all ranks make together: `predict_texts`."""
+    run = wanted.model.key and run_at(store, wanted.model.key)
+    inputs = {"model": Input(key=run, content="")} if run else {}
+    return Step(
+        store, KIND, KIND, job.name, wanted.recipe, inputs=inputs, told=frozenset(inputs), settles=False,
+        accept=lambda manifest: check_budget(f"predictions {job.name!r}", job.data.max_bad_records, manifest.details),
+    )  # fmt: skip
+
+
+def find_predictions(step: Step) -> PredictedTexts | None:
+    """The predictions already made of the same, if they are intact."""
+    found = find(step)
+    manifest = read_manifest(step.store, step.key, KIND) if found else None
+    return summarise(step.key, manifest, reused=True) if manifest else None
+
+
+def summarise(key: str, manifest: Manifest, reused: bool = False) -> PredictedTexts:
+    """What the manifest of predictions says, as tasks hand it on."""
+    told = {field: manifest.details[field] for field in ("texts", "bad_records", "truncated", "predicted")}
+    told |= {field: manifest.details[field] for field in ("words", "unseen_words", "skipped") if field in manifest.details}
+    model = manifest.details["model"]["name"]
+    return PredictedTexts(
+        key=key, fingerprint=manifest.fingerprint, size=manifest.size(), model=model, reused=reused, **told
+    )  # fmt: skip
+
+
+def describe(store: Store, made: PredictedTexts) -> str:
+    """Where the predictions are, and what they come to, for people."""
+    counted = ", ".join(f"{name} {value:,.6g}" for name, value in made.predicted.items())
+    skipped = f"; skipped {describe_bad(made.bad_records, made.skipped)}" if made.bad_records else ""
+    cut = f"; {plural(made.truncated, 'text')} cut to the longest that the model takes" if made.truncated else ""
+    unseen = f"; {plural(made.unseen_words, 'word')} of {count(made.words)} got no label" if made.unseen_words else ""
+    lines = [f"{plural(made.texts, 'text')}: {counted}{skipped}{cut}{unseen}"]
+    return "\n".join([*lines, f"predictions {store.path(made.key)}/{FILE}{'  (reused)' if made.reused else ''}"])
+
+
+def _text_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str]:
+    """The columns that hold the texts: as given, else those that the model was trained on."""
+    trained = _trained_columns(store, job, found)
+    given = job.data.text_columns
+    if given is None and trained is None:
+        raise ConfigError(f"{job.model} is not of a run in this store: say in data.text_columns which columns hold the texts")
+    if given is not None and trained is not None and len(given) != len(trained):
+        kinds = ["single texts", "pairs of texts"]
+        raise ConfigError(
+            f"{job.model} was trained on {kinds[len(trained) - 1]} ({', '.join(trained)}), but data.text_columns names "
+            f"{', '.join(given)}; name {len(trained)}"
+        )
+    return given or trained or []
+
+
+def _trained_columns(store: Store, job: PredictJob, found: Checkpoint) -> list[str] | None:
+    """The text columns of the run that made a model; None for a model that is of no run of this store."""
+    if found.key is None or not found.key.startswith("runs/"):
+        return None
+    run: Any = read_sealed(store, f"runs/{found.key.split('/')[1]}/{CONFIG}")
+    if run is None:
+        return None
+    columns: list[str] | None = run["job"]["data"].get("text_columns")
+    if columns is None:
+        raise ConfigError(f"{job.model} is a language model, which predicts no classes; fine-tune it on labelled data first")
+    return columns
+
+
+class NewTexts(NamedTuple):
+    """Checked files: `counts` are the good texts of each, `bad` the rows in all that are skipped."""
+
+    data: LabelledDataConfig
+    parts: list[Part]
+    counts: list[int]
+    bad: BadRecords
+
+    def examples(self) -> Iterator[Example]:
+        """The good texts in the order of files and rows, read anew. An id is the id column's value, else the row's number."""
+        for number, (_, found) in enumerate(_checked(self.data, rows_of(self.data, self.parts))):
+            if isinstance(found, Example):
+                yield found if self.data.id_column is not None and found.id else found._replace(id=str(number))
+
+
+@contextmanager
+def open_texts(
+    data: LabelledDataConfig, parts: Sequence[Part], progress: Progress, most: int | None = None
+) -> Iterator[NewTexts]:
+    """Check all rows, or so many of each file; the texts can be read for the length of the block.
+
+    Raises `CorpusError` for a missing column or files without a text, and `RecordError` for the first bad row that may not be
+    passed over.
+    """
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        fetched = [fetch_part(part, Path(folder)) for part in parts]
+        _check_columns(data, fetched)
+        counts, bad = [], bad_records(data, None)
+        with progress.bar(f"read {data.name}", None, "row") as bar:
+            for part in fetched:
+                good = 0
+                for place, found in _checked(data, watched_rows(data, [part], most)):
+                    if isinstance(found, Example):
+                        good += 1
+                    else:
+                        bad.add(RecordError(f"{place()}: {found}"))
+                    bar.advance(1)
+                counts.append(good)
+        if not any(counts):
+            raise CorpusError(
+                f"data set {data.name!r} is empty: {bad.count} records, {bad.count} of them bad; check that "
+                f"{', '.join(part.name for part in parts)} is the right data"
+            )
+        if bad.count:
+            log.warning("data set %s: skipped %s", data.name, bad.describe())
+        yield NewTexts(data, fetched, counts, bad)
+
+
+def _check_columns(data: LabelledDataConfig, parts: Sequence[Part]) -> None:
+    for part in parts:
+        columns = open_table(part, data).columns
+        if missing := [each for each in columns_of(data) if each != data.label_column and each not in columns]:
+            raise lacks_column(data, part, missing[0], columns)
+
+
+def _checked(data: LabelledDataConfig, rows: Iterable[Placed]) -> Iterator[tuple[Callable[[], str], Example | str]]:
+    """Every row: what names its place, and its example, without an id where it has none, or what is wrong with it."""
+    for place, row in rows:
+        problem = row.problem
+        if problem is None:
+            try:
+                read_values(data, row.values)
+            except ValueError as error:
+                problem = str(error)
+        if problem is not None:
+            yield place, problem
+            continue
+        name = id_of(data, row)
+        yield place, Example("" if name is None else str(name), texts_of(data, row.values))

@@ -1,0 +1,129 @@
+"""Fine-tuning as the training loop sees it: labelled examples in their order, and the loss of a label."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from trainer.config.labelled import FinetuneJob
+from trainer.data.dataset import Batch
+from trainer.data.labelled.encoded import EncodedSplit, open_encoded, split_sizes
+from trainer.data.labelled.labels import find_class_weights
+from trainer.data.labelled.words import IGNORED
+from trainer.data.step_plan import make_finetune_plan
+from trainer.kinds.labelled.measure import make_criterion, score
+from trainer.kinds.tuning_workload import TuningWorkload
+from trainer.models.classifiers import load_classifier, outline_classifier
+from trainer.models.outline import Outline, Rows
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured
+from trainer.training.runtime import Runtime
+
+
+class LabelLoss(nn.Module):
+    """A classifier together with its loss, so that both are wrapped, cast and compiled as one.
+
+    `class_weights`, of shape [C], and `smoothing` are those of `torch.nn.functional.cross_entropy`.
+    """
+
+    class_weights: torch.Tensor | None
+
+    def __init__(self, model: PreTrainedModel, class_weights: torch.Tensor | None = None, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.model, self._smoothing = model, smoothing
+        self.register_buffer("class_weights", class_weights, persistent=False)
+
+    def forward(self, labels: torch.Tensor, weights: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
+        """Sum over the batch of weight times -log p(label), or times the squared error; shapes [B], [B], [B, T].
+
+        Where each word has a label, the labels are of shape [B, T].
+        """
+        logits = self.model(**inputs).logits
+        by_class = self.class_weights
+        if by_class is not None:
+            by_class = by_class.to(logits.device)  # where a sharded model computes, its loss need not lie
+        return (example_losses(logits, labels, by_class, self._smoothing) * weights).sum()
+
+
+def example_losses(
+    logits_BC: torch.Tensor, labels_B: torch.Tensor, class_weights_C: torch.Tensor | None = None, smoothing: float = 0.0
+) -> torch.Tensor:
+    """-log p(label) of each example in nats, or its squared error where labels are numbers. Shape [B], float32.
+
+    Where several labels may apply (shape [B, C]), the mean over the classes of -log p(applies, or not). Where each word has one
+    (labels of shape [B, T], logits [B, T, C]), the sum over the words.
+
+    With weights of classes and smoothing as in torch: (1 - s) w_y (-log p_y) + s / C sum_c w_c (-log p_c).
+    """
+    if labels_B.is_floating_point():
+        return (logits_BC.float().squeeze(-1) - labels_B.float()).square()
+    if logits_BC.dim() > 2:
+        logits_BCT = logits_BC.float().transpose(1, 2)
+        losses_BT = F.cross_entropy(
+            logits_BCT, labels_B, class_weights_C, ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
+        )
+        return losses_BT.sum(dim=1)
+    if labels_B.dim() > 1:
+        return F.binary_cross_entropy_with_logits(logits_BC.float(), labels_B.float(), reduction="none").mean(dim=1)
+    return F.cross_entropy(logits_BC.float(), labels_B, class_weights_C, reduction="none", label_smoothing=smoothing)
+
+
+class Finetuning(TuningWorkload):
+    """The `Workload` of a `FinetuneJob`."""
+
+    def __init__(self, job: FinetuneJob, store: Store, key: str, ranks: int) -> None:
+        self._job, self._set = job, open_encoded(store, key)
+        self._train = self._set.splits["train"]
+        plan = make_finetune_plan(job.training, split_sizes(self._set.details), ranks)
+        super().__init__(job, store, key, plan, self._train.lengths, job.training.group_by_length)
+        self.criterion: Criterion = make_criterion(job.evaluation)
+        self._class_weights = weights_of(job, self._set.details)
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        return load_classifier(self._store, self._job, self._set.details, folder)
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        if folder is None:  # a new head is made beside weights that are loaded, which is left to transformers
+            return None
+        return outline_classifier(self._job, self._set.details, folder, rows)
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        weights = self._class_weights
+        by_class = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+        return LabelLoss(model, by_class, self._job.training.label_smoothing)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        examples, dealt = self.deal(number, rank)
+        micro_batches = [
+            {**read_inputs(self._train, part), "weights": torch.full([len(part)], weight)} for part, weight in dealt
+        ]
+        return Batch(micro_batches, self._weigh(examples), int(self._train.lengths[examples].sum()))
+
+    def _weigh(self, examples: NDArray[np.int64]) -> float:
+        """What a batch's losses are divided by: its examples, or words, or, as in torch, the weights of their classes."""
+        rows = self._train.rows(examples)
+        if self._class_weights is None:
+            return len(rows)
+        return float(np.array(self._class_weights)[self._train.labels[rows]].sum())
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        scores = score(model, self._set, "validation", self._job, runtime)
+        return Measured(scores, {"examples": len(self._set.splits["validation"])})
+
+
+def weights_of(job: FinetuneJob, details: dict[str, Any]) -> list[float] | None:
+    """The weight of each class by its id, None if all count alike. Raises `ConfigError` as `find_class_weights` does."""
+    wanted = job.training.class_weights
+    return find_class_weights(wanted, details["classes"], details["splits"]["train"]["class_counts"]) if wanted else None
+
+
+def read_inputs(split: EncodedSplit, examples: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    """What the objective takes of some examples: padded inputs of shape [B, T], and labels of shape [B], or [B, T] of words."""
+    inputs = {name: torch.from_numpy(values) for name, values in split.read(examples).items()}
+    return {**inputs, "labels": torch.from_numpy(split.batch_labels(examples, inputs["input_ids"].shape[1]))}

@@ -1,0 +1,1 @@
+"""Pretraining: corpora to a causal or masked language model."""

@@ -1,0 +1,156 @@
+"""Measuring a language model, the trained one or any other checkpoint, and texts that it continues."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from trainer.common.errors import ConfigError, TokenizerError
+from trainer.common.progress import Progress
+from trainer.common.stopping import check_stop
+from trainer.config.evaluation import EvaluationConfig
+from trainer.config.jobs import EvaluateJob
+from trainer.data.held_out import open_held_out
+from trainer.data.shards import ShardSet, open_shards
+from trainer.evaluation.cache import FORMAT, find_evaluation, identify_evaluation
+from trainer.evaluation.clean import clean_of
+from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
+from trainer.models.causal import check_positions, load_masked, load_model
+from trainer.models.outline import outline_files
+from trainer.models.pretrained import Checkpoint
+from trainer.models.tokenizer import TOKENIZER_FILE, load_tokenizer, mask_tokens
+from trainer.records.basis import text_basis
+from trainer.records.evaluations import Evaluation, Sample
+from trainer.records.names import run_at
+from trainer.records.sealed import write_sealed
+from trainer.store.storage import Store
+from trainer.training.parallelize import place_measured
+from trainer.training.rank_watchdog import explaining_lost_ranks
+from trainer.training.runtime import Runtime, start_runtime
+from trainer.training.sharding import is_sharded, sharding_group
+
+
+def continue_prompts(
+    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, runtime: Runtime
+) -> list[Sample]:
+    """Continue each prompt by up to `new_tokens` tokens; an empty prompt begins a document. Called by every rank.
+
+    The first one does it; with a model that is divided among them, all of them do, and what the first one has counts.
+    """
+    if not is_sharded(model):
+        return runtime.on_first(lambda: _continue(model, tokenizer, eos_id, options, runtime.device, check_stop))
+    samples = _continue(model, tokenizer, eos_id, options, runtime.device, runtime.check_stop)
+    return runtime.on_first(lambda: samples)
+
+
+@torch.no_grad()
+def _continue(
+    model: PreTrainedModel, tokenizer: Tokenizer, eos_id: int, options: EvaluationConfig, device: torch.device,
+    check: Callable[[], None],
+) -> list[Sample]:  # fmt: skip
+    model.eval()
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+    sampling = {"temperature": options.temperature, "top_k": options.top_k} if options.temperature else {}
+    samples = []
+    for prompt in options.prompts:
+        check()
+        ids = tokenizer.encode(prompt, add_special_tokens=False).ids or [eos_id]
+        ids = ids[-max(1, limit - options.new_tokens) :]
+        torch.manual_seed(options.seed)
+        generate: Any = model.generate
+        output = generate(
+            torch.tensor([ids], device=device),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long, device=device),
+            max_new_tokens=min(options.new_tokens, limit - len(ids)),
+            do_sample=options.temperature > 0,
+            pad_token_id=eos_id,
+            eos_token_id=eos_id,
+            use_cache=True,
+            synced_gpus=is_sharded(model),  # all ranks compute as many tokens
+            **sampling,
+        )
+        samples.append(Sample(prompt=prompt, continuation=tokenizer.decode(output[0, len(ids) :].tolist())))
+    return samples
+
+
+@explaining_lost_ranks()
+def evaluate_checkpoint(job: EvaluateJob, progress: Progress) -> Evaluation:
+    """Score a language model on held-out text and let it continue the prompts; an evaluation already made is reused.
+
+    Called by every rank.
+
+    Raises `ArtifactError` if the checkpoint is missing or damaged, `ConfigError` if it is not known what to evaluate on,
+    `TokenizerError` if the shards were made with another tokenizer.
+    """
+    store = Store(job.store)
+    wanted = identify_evaluation(store, job)
+    found, shards, context, name, key, masking, document_mask = wanted
+    if masking is not None:
+        _check_masked(job)
+    runtime = start_runtime(job.precision, job.device)
+    earlier = runtime.on_first(lambda: find_evaluation(store, wanted))
+    if earlier is not None:
+        return earlier
+
+    sets = [open_shards(store, shard_set) for shard_set in shards]
+    tokenizer = _tokenizer(store, found, sets)
+    load = partial(load_masked, found.folder) if masking else partial(load_model, found.folder, beside=found.beside)
+    with sharding_group(job, runtime):
+        model = place_measured(job, runtime, partial(outline_files, found.folder, None), load)
+        check_positions(model.config, context, "context")
+        vocab_size = model.config.get_text_config().vocab_size
+        if any(shard_set.details["vocab_size"] > vocab_size for shard_set in sets):
+            raise TokenizerError(
+                f"the shards hold ids beyond the {vocab_size} embeddings of {job.checkpoint}; give its own shards"
+            )
+        held_out = [open_held_out(store, s, context, job.evaluation.max_windows, document_mask) for s in sets]
+        if not any(corpus.windows for corpus in held_out):
+            raise ConfigError(f"{', '.join(shards)} hold no held-out text; prepare them with data.validation_fraction above 0")
+        with progress.bar("evaluate", sum(len(corpus.windows) for corpus in held_out), "window") as bar:
+            batch = job.evaluation.batch
+            if masking is None:
+                scores = evaluate(model, held_out, context, batch, runtime, bar.advance)
+            else:
+                tokens = mask_tokens(load_tokenizer(store, sets[0].tokenizer), masking.mask_token)
+                scores = evaluate_masked(model, held_out, context, batch, runtime, tokens, masking, bar.advance)
+        samples = continue_prompts(model, tokenizer, sets[0].details["eos_id"], job.evaluation, runtime)
+    hidden = masking.model_dump() if masking else None
+    details = [s.details for s in sets]
+    basis = text_basis(shards, details, context, job.evaluation.max_windows, job.precision, hidden, document_mask)
+    run = run_at(store, found.key) if found.key else None
+    result = Evaluation(
+        format=FORMAT, fingerprint=name, key=key, checkpoint=job.checkpoint, shards=shards, context=context,
+        scores=scores, samples=samples, measured_on=basis, model=found.key if key.startswith("evaluations/") else None,
+        clean_of=runtime.on_first(lambda: clean_of(store, run)) if run else None,
+    )  # fmt: skip
+    if math.isfinite(scores.total.loss):
+        runtime.on_first(lambda: write_sealed(store, key, result.recorded()))
+    return result
+
+
+def _check_masked(job: EvaluateJob) -> None:
+    """Raise `ConfigError` for what a masked model is not asked for."""
+    if job.evaluation.prompts:
+        raise ConfigError(f"{job.checkpoint} is a masked language model, which continues no text; leave evaluation.prompts out")
+    if job.sharding == "fsdp":
+        raise ConfigError(f"{job.checkpoint} is a masked language model, which is not divided yet; set sharding to none")
+
+
+def _tokenizer(store: Store, found: Checkpoint, sets: list[ShardSet]) -> Tokenizer:
+    """The shards' tokenizer, which must also be the checkpoint's if it carries one."""
+    keys = {shard_set.tokenizer for shard_set in sets}
+    if len(keys) > 1:
+        raise TokenizerError(f"the shards were made with different tokenizers: {', '.join(sorted(keys))}")
+    (key,) = keys
+    tokenizer = load_tokenizer(store, key)
+    carried = found.files.get(TOKENIZER_FILE)
+    if carried is not None and carried != tokenizer.sha256:
+        raise TokenizerError(
+            f"{found.folder} carries another tokenizer than {key}, which made {', '.join(s.key for s in sets)}; "
+            "evaluate on shards made with its own"
+        )
+    return Tokenizer.from_str(tokenizer.json)

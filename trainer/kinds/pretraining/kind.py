@@ -1,0 +1,96 @@
+"""Pretraining: corpora, mixed, to a causal language model."""
+
+from typing import TYPE_CHECKING
+
+from trainer.common.process import loading
+from trainer.common.progress import Progress
+from trainer.config.jobs import EvaluateJob, PipelineJob
+from trainer.data.tokenization import PreparedData
+from trainer.evaluation.cache import measurement, measurement_alike
+from trainer.kinds.kind import Kind
+from trainer.kinds.pretraining.steps import identify, prepare
+from trainer.preflight.explain import Foreseen
+from trainer.records import kinds
+from trainer.records.evaluations import Evaluation
+from trainer.records.plans import StepPlan
+from trainer.records.results import Preflight
+from trainer.registry.facts import RunFacts
+from trainer.store.storage import Store
+
+if TYPE_CHECKING:
+    from trainer.kinds.pretraining.workload import Pretraining
+    from trainer.registry.compared_runs import ComparedKind
+    from trainer.registry.content import Account
+
+
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
+    with loading():
+        from trainer.kinds.pretraining.preflight import preflight
+
+    return preflight(job, progress)
+
+
+def open_workload(job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> "Pretraining":
+    from trainer.kinds.pretraining.workload import MaskedPretraining, Pretraining
+
+    if job.training.objective == "masked":
+        return MaskedPretraining(job, store, data, ranks)
+    return Pretraining(job, store, data, ranks)
+
+
+def plan(job: PipelineJob, data: PreparedData, ranks: int) -> tuple[StepPlan, str]:
+    from trainer.data.step_plan import plan_run
+
+    planned = plan_run(Store(job.store), data, job.training, ranks)
+    return planned, f"{planned.windows:,} windows of {job.training.context} tokens"
+
+
+def evaluate(job: PipelineJob, run_key: str, data: PreparedData, progress: Progress) -> Evaluation:
+    from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+
+    return evaluate_checkpoint(measurement(job, run_key), progress)
+
+
+def harness(job: PipelineJob, run_key: str) -> EvaluateJob | None:
+    return measurement(job, run_key) if job.evaluation.harness else None
+
+
+def evaluate_alike(job: PipelineJob, run_key: str, other: str, evaluation: Evaluation, progress: Progress) -> Evaluation:
+    from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+
+    return evaluate_checkpoint(measurement_alike(measurement(job, run_key), other, evaluation), progress)
+
+
+def foresee_evaluation(store: Store, job: PipelineJob, data: PreparedData, run_key: str) -> Foreseen:
+    from trainer.preflight.explain_stages import foresee_scores
+
+    return foresee_scores(store, job, run_key)
+
+
+def make_account(facts: RunFacts, plan: StepPlan) -> "Account":
+    from trainer.kinds.pretraining.page import describe_pretraining
+
+    return describe_pretraining(facts, plan)
+
+
+def compared() -> "ComparedKind":
+    from trainer.kinds.pretraining.page import PRETRAINING
+
+    return PRETRAINING
+
+
+PRETRAINING = Kind(
+    recorded=kinds.PRETRAINING,
+    mark="corpora",
+    preflight=preflight,
+    prepare=lambda job, do: prepare(job.preparation(), do),
+    identify=identify,
+    open=open_workload,
+    plan=plan,
+    evaluate=evaluate,
+    harness=harness,
+    evaluate_alike=evaluate_alike,
+    foresee_evaluation=foresee_evaluation,
+    make_account=make_account,
+    compared=compared,
+)

@@ -1,0 +1,200 @@
+"""Token-weighted loss on held-out text: the same whatever the batch size and the number of ranks.
+
+Every held-out token is predicted exactly once, from up to `context - 1` tokens before it in its shard; where documents are told
+apart, all but the first of a document, from those before it in its document.
+
+Bits per byte is what models with different tokenizers can be compared by: the summed loss of all predicted tokens, in bits,
+divided by the UTF-8 bytes of the text that they stand for (BPB of Gao et al. 2020, "The Pile", section 3.1: L_T / L_B times the
+mean loss / ln 2). The ends of documents are predicted too: their loss counts, as it is part of what telling the text takes, and
+they stand for no byte.
+
+The loss of hidden tokens of held-out text, and the share of them that is told, under masks that never change.
+
+How a held-out window is masked follows from its corpus and its place alone. So figures of two models of the same tokenizer and
+masking are of the same tokens, whatever the batch size, the seed of training and the number of ranks.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from trainer.config.training import MaskingConfig
+from trainer.data.dataset import document_positions, labels_within, mask_window
+from trainer.data.held_out import HeldOut
+from trainer.data.order import stable_key
+from trainer.models.causal import masked_losses
+from trainer.models.losses import IGNORED, next_tokens, token_losses_in_pieces
+from trainer.models.tokenizer import MaskTokens
+from trainer.records.evaluations import CorpusScore, Scores
+from trainer.training.runtime import Runtime
+from trainer.training.sharding import is_sharded
+
+
+@torch.no_grad()
+def evaluate(
+    model: PreTrainedModel,
+    held_out: Sequence[HeldOut],
+    context: int,
+    batch: int,
+    runtime: Runtime,
+    advance: Callable[[int], None] = lambda windows: None,
+) -> Scores:
+    """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
+
+    Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
+    """
+    was_training = model.training
+    model.eval()
+    measured: dict[str, _Sums] = {}
+    for corpus in held_out:
+        if not corpus.windows:
+            continue
+        losses, text_bytes, tokens = _window_sums(model, corpus, context, batch, runtime, advance).T.numpy()
+        counted = None if corpus.token_bytes is None else math.fsum(text_bytes)
+        measured[corpus.name] = _Sums(math.fsum(losses), int(math.fsum(tokens)), len(corpus.windows), counted)
+    model.train(was_training)
+    counts = [each.text_bytes for each in measured.values()]
+    known = [each for each in counts if each is not None]
+    total = _Sums(
+        math.fsum(each.loss for each in measured.values()),
+        sum(each.tokens for each in measured.values()),
+        sum(each.windows for each in measured.values()),
+        math.fsum(known) if known and len(known) == len(counts) else None,
+    )
+    return Scores(corpora={name: _score(each) for name, each in measured.items()}, total=_score(total))
+
+
+class _Sums(NamedTuple):
+    """Sums over the predicted tokens: their loss in nats, their number, and the bytes of text that they stand for."""
+
+    loss: float
+    tokens: int
+    windows: int
+    text_bytes: float | None
+
+
+def _window_sums(
+    model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, advance: Callable[[int], None]
+) -> torch.Tensor:
+    """Each window's loss in nats and bytes of text, over the tokens that it predicts, and their number.
+
+    Of shape [windows, 3], float64.
+    """
+    sums = torch.zeros(len(corpus.windows), 3, dtype=torch.float64)
+    used = corpus.windows.used
+    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
+        runtime.check_stop()
+        first = round_ + runtime.rank * batch
+        own = corpus.windows[first : first + batch]
+        if not own and not is_sharded(model):  # of the last round, some ranks have no share
+            break
+        chosen = own or corpus.windows[:1]  # they must compute all the same where each holds a part of the model
+        corpus.shards.use(sorted({shard for shard, _ in chosen}), used)
+        tokens = np.zeros((len(chosen), context), dtype=np.int64)
+        labels = torch.full((len(chosen), context), IGNORED)
+        positions = None if corpus.end_id is None else torch.zeros((len(chosen), context), dtype=torch.int64)
+        for row, (shard, start) in enumerate(chosen):
+            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
+            tokens[row, : len(window)] = window
+            told = window
+            if positions is not None and corpus.end_id is not None:
+                begun_anew = document_positions(window, corpus.end_id)
+                positions[row, : len(window)], told = torch.from_numpy(begun_anew), labels_within(window, begun_anew)
+            labels[row, : len(window)] = next_tokens(torch.from_numpy(told)[None])[0]
+            predicted = told[1:][told[1:] != IGNORED]
+            if own and corpus.token_bytes is not None:
+                sums[first + row, 1] = float(corpus.token_bytes[predicted].sum())
+            if own:
+                sums[first + row, 2] = len(predicted)
+        with runtime.accelerator.autocast():
+            ids, targets = torch.from_numpy(tokens).to(runtime.device), labels.to(runtime.device)
+            places = None if positions is None else positions.to(runtime.device)
+            each = token_losses_in_pieces(model, ids, targets, places)
+        sums[first : first + len(own), 0] = each.view(len(chosen), context)[: len(own)].double().sum(dim=1).cpu()
+        advance(len(own) * runtime.ranks)
+    return runtime.sum(sums)
+
+
+def _score(sums: _Sums) -> CorpusScore:
+    mean = sums.loss / sums.tokens if sums.tokens else math.nan
+    return CorpusScore(
+        loss=mean,
+        perplexity=math.exp(min(mean, 700.0)),
+        tokens=sums.tokens,
+        windows=sums.windows,
+        bits_per_byte=sums.loss / math.log(2) / sums.text_bytes if sums.text_bytes else None,
+        text_bytes=None if sums.text_bytes is None else round(sums.text_bytes),
+    )
+
+
+LOSS, TOLD, TOKENS = range(3)
+"""The columns of a window's sums."""
+
+
+@torch.no_grad()
+def evaluate_masked(
+    model: PreTrainedModel,
+    held_out: Sequence[HeldOut],
+    context: int,
+    batch: int,
+    runtime: Runtime,
+    tokens: MaskTokens,
+    options: MaskingConfig,
+    advance: Callable[[int], None] = lambda windows: None,
+) -> Scores:
+    """Score a model on held-out windows, shared among the ranks. Corpora without held-out text are left out.
+
+    Sums are exact in float64 and taken in a fixed order, so the number of ranks changes nothing.
+    """
+    was_training = model.training
+    model.eval()
+    measured: dict[str, CorpusScore] = {}
+    everything: list[torch.Tensor] = []
+    for corpus in held_out:
+        if corpus.windows:
+            everything.append(_hidden_sums(model, corpus, context, batch, runtime, tokens, options, advance))
+            measured[corpus.name] = _hidden_score(everything[-1])
+    model.train(was_training)
+    return Scores(corpora=measured, total=_hidden_score(torch.cat(everything)))
+
+
+def _hidden_sums(
+    model: PreTrainedModel, corpus: HeldOut, context: int, batch: int, runtime: Runtime, tokens: MaskTokens,
+    options: MaskingConfig, advance: Callable[[int], None],
+) -> torch.Tensor:  # fmt: skip
+    """Each window's loss in nats, and how many of its hidden tokens are told, and are there; of shape [windows, 3], float64."""
+    sums, used = torch.zeros(len(corpus.windows), 3, dtype=torch.float64), corpus.windows.used
+    for round_ in range(0, len(corpus.windows), runtime.ranks * batch):
+        runtime.check_stop()
+        first = round_ + runtime.rank * batch
+        own = corpus.windows[first : first + batch]
+        if not own:  # of the last round, some ranks have no share
+            break
+        corpus.shards.use(sorted({shard for shard, _ in own}), used)
+        ids, labels = np.zeros((len(own), context), dtype=np.int64), np.full((len(own), context), IGNORED, dtype=np.int64)
+        read = np.zeros((len(own), context), dtype=np.int64)
+        for row, (shard, start) in enumerate(own):
+            window = corpus.shards.read(shard, start, start + context).astype(np.int64)
+            masked = mask_window(window, stable_key("held-out", corpus.name, shard, start), tokens, options)
+            ids[row, : len(window)], labels[row, : len(window)], read[row, : len(window)] = *masked, 1
+        inputs = (torch.from_numpy(each).to(runtime.device) for each in (ids, labels, read))
+        with runtime.accelerator.autocast():
+            losses, told = masked_losses(model, *inputs)
+        rows = torch.from_numpy(np.nonzero(labels != IGNORED)[0]) + first
+        ones = torch.ones_like(rows, dtype=torch.float64)
+        for column, values in ((LOSS, losses.double().cpu()), (TOLD, told.double().cpu()), (TOKENS, ones)):
+            sums[:, column].index_add_(0, rows, values)
+        advance(len(own) * runtime.ranks)
+    return runtime.sum(sums)
+
+
+def _hidden_score(sums: torch.Tensor) -> CorpusScore:
+    loss, told, tokens = (math.fsum(each) for each in sums.T.numpy())
+    mean = loss / tokens
+    return CorpusScore(
+        loss=mean, perplexity=math.exp(min(mean, 700.0)), tokens=int(tokens), windows=len(sums), accuracy=told / tokens
+    )

@@ -1,0 +1,187 @@
+"""The look at everything before long work starts: inputs, store, devices, model, batches; and what it will take."""
+
+from contextlib import suppress
+
+from transformers import AutoModelForCausalLM as CAUSAL
+from transformers import AutoModelForMaskedLM as MASKED
+
+from trainer.common.errors import TokenizerError
+from trainer.common.process import return_freed_memory
+from trainer.common.progress import Progress
+from trainer.common.stopping import check_stop
+from trainer.config.corpora import CorpusConfig
+from trainer.config.jobs import PipelineJob
+from trainer.config.training import TrainingConfig
+from trainer.data.raw_files import SourceFile, unpacked_bytes
+from trainer.data.shards import BYTES_PER_TOKEN
+from trainer.data.sources import find_sources, look_at_text
+from trainer.data.step_plan import plan_run
+from trainer.data.tokenization import STARTED, PreparedData, shard_manifests
+from trainer.data.tokenizer_training import preview_tokenizer
+from trainer.kinds.pretraining.steps import find_prepared, identify
+from trainer.models.causal import (
+    build_masked,
+    build_model,
+    check_same_vocabulary,
+    count_adapted,
+    count_units,
+    resolve_config,
+    tried_masked,
+)
+from trainer.models.tokenizer import USUAL, TokenizerInfo, load_tokenizer, mask_tokens
+from trainer.models.trial import tried_objective
+from trainer.preflight.harness import try_harness
+from trainer.preflight.resources import (
+    check_optimization,
+    checkpoint_bytes,
+    estimate_memory,
+    final_parameters,
+    guess_activations,
+    library_bytes,
+    measure_activations,
+    require_checkpoint_room,
+    require_memory,
+    require_room,
+    run_bytes,
+)
+from trainer.records.named_steps import look_for
+from trainer.records.results import CorpusPreview, CurationPreview, Preflight
+from trainer.store.manifest import Manifest
+from trainer.store.storage import Store
+from trainer.training.identity import check_origin
+
+NOTHING = dict.fromkeys(("documents", "validation_documents", "tokens", "validation_tokens"), 0)
+"""What is counted of a corpus without shards."""
+
+TRIED_AT_ONCE = 150_000_000
+"""Parameters of a model that is built and tried here, in a second or two; a larger one is tried before its first step."""
+
+
+def preflight(job: PipelineJob, progress: Progress) -> Preflight:
+    """Check everything that can be checked before work starts. Raises the `PipelineError` of whatever is wrong."""
+    store, training = Store(job.store), job.training
+    store.check_writable()
+    store.sweep()
+    check_stop()
+    check_origin(store, job)
+    ranks = check_optimization(job)
+    sources = {corpus.name: find_sources(corpus) for corpus in job.data.corpora}
+    preparation = job.preparation()
+    data = find_prepared(preparation)
+    if data is None:
+        for corpus in job.data.corpora:
+            look_at_text(corpus, [file.path for file in sources[corpus.name]])
+    published = data.tokenizer if data else look_for("tokenizer", preparation)
+    tokenizer = load_tokenizer(store, published.key) if published else preview_tokenizer(job.data)
+    masked = training.masks is not None
+    config = resolve_config(job.model, tokenizer, training.context, masked)
+    if job.model.pretrained is not None:
+        check_same_vocabulary(job.model.pretrained, tokenizer)
+    check_stop()
+    try_harness(job.evaluation.harness, job.promotion, config)
+    trained, parameters = count_adapted(config, job.model.attention, job.model.lora, MASKED if masked else CAUSAL)
+    kept = guess_activations(config, training)
+    mask_id = _mask_id(job, tokenizer)
+    if mask_id is not None and parameters <= TRIED_AT_ONCE:
+        tried_masked(build_masked(job.model, config, training.seed), training.context, mask_id)
+        return_freed_memory()
+    elif parameters <= TRIED_AT_ONCE:
+        objective = tried_objective(build_model(job.model, config, training.seed), job.model, training)
+        with suppress(Exception):  # architectures fail each in their own way, and this is for a figure only
+            kept = measure_activations(objective.train(), config.get_text_config().vocab_size, training)
+        del objective
+        return_freed_memory()
+    units = count_units(config, job.model.attention) if training.sharding == "fsdp" else None
+    memory = estimate_memory(training, training.context, config, ranks, parameters, kept, library_bytes(), units, trained)
+    require_memory(job, trained, parameters, ranks, memory)
+    check_stop()
+    manifests = shard_manifests(store, data) if data else []
+    plan = plan_run(store, data, training, ranks) if data else None
+    previews = [_preview(corpus, sources[corpus.name], manifests) for corpus in job.data.corpora]
+    windows = plan.windows if plan else _guess_windows(previews, training)
+    steps = plan.total_steps if plan else training.max_steps or -(-windows // training.global_batch) * (training.epochs or 1)
+    epochs = steps // (plan.steps_per_epoch if plan else max(1, -(-windows // training.global_batch)))
+    curation = _preview_curation(store, job)
+    needs = {
+        "shards": _shard_bytes(previews, tokenizer),
+        "runs": run_bytes(training, trained, epochs, final_parameters(job, trained, parameters)),
+    }
+    require_room(store, needs, lambda folder: _present_bytes(store, job, data, folder), trained)
+    require_checkpoint_room(store, checkpoint_bytes(trained))  # of the parts of a sharded model all are fetched
+    return Preflight(
+        corpora=previews,
+        vocab_size=tokenizer.vocab_size,
+        parameters=parameters,
+        trained=trained,
+        ranks=ranks,
+        plan=plan,
+        about_windows=windows,
+        about_steps=steps,
+        about_memory_bytes=memory.device,
+        about_host_bytes=memory.host,
+        about_disk_bytes=sum(needs.values()),
+        free_disk_bytes=store.free_bytes(),
+        curation=curation.shares,
+        unestimated=curation.unestimated,
+        warnings=curation.warnings,
+    )
+
+
+def _mask_id(job: PipelineJob, tokenizer: TokenizerInfo) -> int | None:
+    """The id of the mask token, if tokens are to be hidden; that of a tokenizer that is still to be trained is the second."""
+    masks = job.training.masks
+    if masks is None:
+        return None
+    if not tokenizer.json and job.data.tokenizer.mask_token in ([masks.mask_token] if masks.mask_token else USUAL):
+        return 1
+    if not tokenizer.json:
+        raise TokenizerError(
+            f"a masked model needs a mask token, but that of the tokenizer that is to be trained is "
+            f"{job.data.tokenizer.mask_token!r}; set data.tokenizer.mask_token to {masks.mask_token or USUAL[1]!r}"
+        )
+    return mask_tokens(tokenizer, masks.mask_token).mask_id
+
+
+def _preview_curation(store: Store, job: PipelineJob) -> CurationPreview:
+    """What would go of a sample, unless that is decided already."""
+    if job.data.curation is None or look_for("curate", job.preparation()) is not None:
+        return CurationPreview()
+    from trainer.preflight.curation import preview_curation
+
+    return preview_curation(store, job.data)
+
+
+def _preview(corpus: CorpusConfig, files: list[SourceFile], manifests: list[Manifest]) -> CorpusPreview:
+    left_out = NOTHING if manifests else None  # once the data is prepared, a corpus without shards is all duplicates
+    counts = next((m.details["totals"] for m in manifests if m.details["corpus"] == corpus.name), left_out)
+    return CorpusPreview(
+        name=corpus.name,
+        files=len(files),
+        raw_bytes=unpacked_bytes(corpus, files),
+        documents=counts and counts["documents"] + counts["validation_documents"],
+        tokens=counts and counts["tokens"] + counts["validation_tokens"],
+    )
+
+
+def _tokens(previews: list[CorpusPreview]) -> int:
+    return sum(c.raw_bytes // BYTES_PER_TOKEN if c.tokens is None else c.tokens for c in previews)
+
+
+def _guess_windows(previews: list[CorpusPreview], training: TrainingConfig) -> int:
+    return max(1, _tokens(previews) // (training.stride or training.context))
+
+
+def _present_bytes(store: Store, job: PipelineJob, data: PreparedData | None, folder: str) -> int:
+    """What an earlier start of this job has left of its shards, finished or in the making, or of its run."""
+    if folder == "runs":
+        return store.used_bytes(identify(job, data).key) if data else 0
+    if data is not None:
+        return sum(ref.size for ref in data.shards)
+    sets = [(name, f"shards/{name}") for name in store.names("shards")]
+    names = {corpus.name for corpus in job.data.corpora}
+    making = [key for name, key in sets if name.rpartition("-")[0] in names and store.exists(f"{key}/{STARTED}")]
+    return sum(map(store.used_bytes, making))
+
+
+def _shard_bytes(previews: list[CorpusPreview], tokenizer: TokenizerInfo) -> int:
+    return _tokens(previews) * (2 if tokenizer.max_id < 2**16 else 4)

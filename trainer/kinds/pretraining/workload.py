@@ -1,0 +1,195 @@
+"""Pretraining as the training loop sees it: windows over mixed corpora, and the loss of the next token.
+
+Pretraining of masked language models as the training loop sees it: the same windows, and the loss of hidden tokens.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from trainer.config.jobs import PipelineJob
+from trainer.config.training import MaskingConfig
+from trainer.data.dataset import Batch, Dataset, mask_window, open_dataset, predicted_in, read_batch
+from trainer.data.order import stable_key
+from trainer.data.step_plan import plan_run
+from trainer.data.tokenization import PreparedData
+from trainer.kinds.pretraining.measure import evaluate, evaluate_masked
+from trainer.models.adapters import restore_adapter
+from trainer.models.causal import (
+    build_masked,
+    build_model,
+    check_same_vocabulary,
+    load_masked,
+    load_model,
+    resolve_config,
+    tried_masked,
+)
+from trainer.models.outline import Outline, Rows, outline_files, outline_new
+from trainer.models.pretrained import find_base, identify_base
+from trainer.models.taken_tokenizer import PLAIN_CLASS, find_other_class
+from trainer.models.tokenizer import MaskTokens, load_tokenizer, mask_tokens, tokenizer_files
+from trainer.models.trial import tried_objective
+from trainer.models.weights import Base
+from trainer.store.storage import Store
+from trainer.training.checkpoint import Criterion
+from trainer.training.loop import Measured, flops_per_token
+from trainer.training.runtime import Runtime
+
+log = logging.getLogger(__name__)
+
+
+class Pretraining:
+    """The `Workload` of a `PipelineJob`."""
+
+    criterion = Criterion("loss", greater_is_better=False)
+
+    def __init__(self, job: PipelineJob, store: Store, data: PreparedData, ranks: int) -> None:
+        self._job, self._store, self._data = job, store, data
+        self.plan = plan_run(store, data, job.training, ranks)
+
+    @property
+    def files(self) -> Sequence[Path]:
+        return tokenizer_files(self._store, self._data.tokenizer.key)
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"context": self._job.training.context, "shards": [ref.key for ref in self._data.shards]}
+
+    @cached_property
+    def _dataset(self) -> Dataset:
+        job = self._job
+        return open_dataset(self._store, self._data, job.training, self.plan, job.evaluation.during_training)
+
+    @cached_property
+    def base(self) -> Base | None:
+        name = self._job.model.pretrained
+        if self._job.model.lora is None or name is None:
+            return None
+        return identify_base(name, find_base(self._store, name))
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        job = self._job
+        if folder is None:
+            return build_model(job.model, self._resolve_config(), job.training.seed)
+        if job.model.lora is None or job.model.pretrained is None:
+            return load_model(folder, job.model.attention)
+        model = load_model(job.model.pretrained, job.model.attention)
+        restore_adapter(model, folder)
+        return model
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        job = self._job
+        if folder is not None:
+            return outline_files(str(folder), job.model.attention, rows)
+        config = self._resolve_config()
+        if job.model.pretrained is not None:
+            return outline_files(job.model.pretrained, job.model.attention, rows)
+        return outline_new(config, job.model.attention, job.training.seed, rows)
+
+    def _resolve_config(self) -> PretrainedConfig:
+        return self._configure(masked=False)
+
+    def _configure(self, masked: bool) -> PretrainedConfig:
+        """The configuration of the model that the job starts with, checked against its tokenizer."""
+        job = self._job
+        tokenizer = load_tokenizer(self._store, self._data.tokenizer.key)
+        config = resolve_config(job.model, tokenizer, job.training.context, masked)
+        if job.model.pretrained is not None:
+            check_same_vocabulary(job.model.pretrained, tokenizer)
+        if other := find_other_class(tokenizer.json, config.model_type):
+            log.warning(
+                "beside a %r model `AutoTokenizer.from_pretrained` makes %s of the data's tokenizer, which does not give the "
+                "ids that the model is trained on: load it with `%s.from_pretrained`, or choose another model_type",
+                config.model_type, other, PLAIN_CLASS,
+            )  # fmt: skip
+        return config
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        return tried_objective(model, self._job.model, self._job.training)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        return read_batch(number, self.plan, self._dataset.order, self._dataset.windows, rank)
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        held_out = self._dataset.held_out
+        if not any(corpus.windows for corpus in held_out):
+            return None
+        scores = evaluate(model, held_out, self._job.training.context, self._job.evaluation.batch, runtime)
+        details: dict[str, Any] = {"tokens": scores.total.tokens}
+        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
+        if scores.total.bits_per_byte is None:
+            return Measured({"loss": scores.total.loss}, details)
+        details["text_bytes"] = scores.total.text_bytes
+        details["corpora_bits_per_byte"] = {name: score.bits_per_byte for name, score in scores.corpora.items()}
+        return Measured({"loss": scores.total.loss, "bits_per_byte": scores.total.bits_per_byte}, details)
+
+    def close(self) -> None:
+        if "_dataset" in self.__dict__:
+            self._dataset.close()
+
+    def flops_per_token(self, model: PreTrainedModel) -> float:
+        return flops_per_token(model, model.config, self._job.training.context)
+
+
+class MaskedPretraining(Pretraining):
+    """The `Workload` of a `PipelineJob` whose objective is masked: data, plan and order are those of any pretraining."""
+
+    @property
+    def _masking(self) -> MaskingConfig:
+        masks = self._job.training.masks
+        assert masks is not None
+        return masks
+
+    @cached_property
+    def _tokens(self) -> MaskTokens:
+        return mask_tokens(load_tokenizer(self._store, self._data.tokenizer.key), self._masking.mask_token)
+
+    def load_model(self, folder: Path | None) -> PreTrainedModel:
+        job = self._job
+        if folder is not None:
+            return load_masked(str(folder), job.model.attention)
+        return build_masked(job.model, self._resolve_config(), job.training.seed)
+
+    def outline(self, folder: Path | None, rows: Rows) -> Outline | None:
+        return None
+
+    def make_objective(self, model: PreTrainedModel) -> nn.Module:
+        return tried_masked(model, self._job.training.context, self._tokens.mask_id)
+
+    def read_batch(self, number: int, rank: int) -> Batch:
+        """A rank's share of the windows; how each is masked follows from the seed and its number among all samples."""
+        batch = super().read_batch(number, rank)
+        plan, context, seed = self.plan, self._job.training.context, self._job.training.seed
+        first = number * plan.global_batch + rank * (plan.global_batch // plan.ranks)
+        micro_batches = []
+        for inputs in batch.micro_batches:
+            rows = [
+                mask_window(window, stable_key(seed, "mask", first + place), self._tokens, self._masking)
+                for place, window in enumerate(inputs["input_ids"].numpy().astype(np.int64))
+            ]
+            first += len(rows)
+            stacked = (torch.from_numpy(np.stack(each)) for each in zip(*rows, strict=True))
+            micro_batches.append(dict(zip(("input_ids", "labels"), stacked, strict=True)))
+        return Batch(micro_batches, plan.global_batch * predicted_in(context, self._masking.fraction), batch.tokens)
+
+    def measure(self, model: PreTrainedModel, runtime: Runtime) -> Measured | None:
+        held_out, job = self._dataset.held_out, self._job
+        if not any(corpus.windows for corpus in held_out):
+            return None
+        scores = evaluate_masked(
+            model, held_out, job.training.context, job.evaluation.batch, runtime, self._tokens, self._masking
+        )
+        details: dict[str, Any] = {"tokens": scores.total.tokens}
+        details["corpora"] = {name: score.loss for name, score in scores.corpora.items()}
+        assert scores.total.accuracy is not None
+        return Measured({"loss": scores.total.loss, "accuracy": scores.total.accuracy}, details)
+
+    def _resolve_config(self) -> PretrainedConfig:
+        return self._configure(masked=True)

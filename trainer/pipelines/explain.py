@@ -1,0 +1,83 @@
+"""A pipeline that is only looked at: which of its steps are there, and why the others are not.
+
+What would become of each stage of a job if it were started now, and why. Nothing is made, and the store is only read.
+
+Every fingerprint comes from the function that the stage itself takes it from. Raw files that changed since they were last
+digested are read.
+"""
+
+from typing import Any
+
+from trainer.common.progress import silent
+from trainer.kinds.table import kind_of
+from trainer.preflight.explain import Foreseen, status
+from trainer.records.named_steps import STEPS, open_step, title_of
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.training.identity import TrainingJob
+
+UNKNOWN = "unknown"
+
+
+class Looking:
+    """A `Do` that makes nothing, and notes in `stages` what would become of each step.
+
+    It refers to what is not there as if it were, so that what follows can be named as far as names are known.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.stages: list[Foreseen] = []
+        self._store = store
+        self._missing: dict[str, Foreseen] = {}
+
+    def __call__(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+        title = title_of(name, job, **made)
+        for each in (made[needed] for needed in STEPS[name].needs):
+            if each is not None and (missing := self._missing.get(each.key)):
+                self.stages.append(Foreseen(title, "depends", reasons=(missing.later,)))
+                ref = ArtifactRef(key=f"{UNKNOWN}/{len(self.stages)}", fingerprint="", size=0)
+                self._missing[ref.key] = missing
+                return ref
+        step = open_step(name, self._store, silent(), job=job, **made)
+        try:
+            found, manifest = status(step, title)
+            self.stages.append(found)
+            ref = step.refer(manifest, reused=manifest is not None)
+        finally:
+            step.release()
+        if found.verdict != "reused":
+            self._missing[ref.key] = found
+        return ref
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what every step makes has a name already."""
+        return all(stage.key is not None for stage in self.stages)
+
+
+class LookedAt(Store):
+    """A store that is only looked at: what would be remembered in it is dropped."""
+
+    def write_bytes(self, key: str, data: bytes | memoryview) -> None:
+        """Nothing is written."""
+
+
+def foresee(job: TrainingJob) -> list[Foreseen]:
+    """Every stage of a job of any kind, in order. Raises the `PipelineError` of bad or missing input."""
+    from trainer.preflight.explain_stages import foresee_harness, foresee_report, foresee_run
+
+    kind, store = kind_of(job), LookedAt(job.store)
+    looking = Looking(store)
+    data, stages = kind.prepare(job, looking), looking.stages
+    run = foresee_run(store, job, data if looking.is_known else None, stages, kind.identify)
+    measured: list[Foreseen] = []
+    if not job.holds_out:
+        evaluation = Foreseen("evaluation", "left out", reasons=("nothing is held out",))
+    elif run.verdict != "reused" or run.key is None:
+        evaluation = Foreseen("evaluation", "depends", reasons=(run.later,))
+    else:
+        evaluation = kind.foresee_evaluation(store, job, data, run.key)
+        if (asked := kind.harness(job, run.key)) is not None:
+            measured.append(foresee_harness(store, asked))
+    measured.insert(0, evaluation)
+    return [*stages, run, *measured, foresee_report(store, stages, run, measured)]

@@ -1,0 +1,199 @@
+"""A whole training job in this process: what `python -m trainer` does, and what a notebook launches.
+
+from accelerate import notebook_launcher
+from trainer.pipelines.jobs import train
+
+notebook_launcher(train, ("configs/finetune.yaml",), num_processes=2)
+"""
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trainer.common.errors import ConfigError
+from trainer.common.outages import AT_THE_START
+from trainer.common.process import return_freed_memory
+from trainer.common.progress import Progress, for_people, silent
+from trainer.config.files import validate_job
+from trainer.config.jobs import EvaluateJob
+from trainer.config.runs import PromotionConfig
+from trainer.evaluation.cache import gates_on_harness
+from trainer.kinds.table import kind_of, load_training_job
+from trainer.pipelines.pipeline import run_pipeline
+from trainer.records.basis import HarnessResult
+from trainer.records.evaluations import RunEvaluation
+from trainer.records.named_steps import here
+from trainer.records.plans import RunPlan
+from trainer.records.results import FinetunePreflight, Preflight, Remeasured, Verdict
+from trainer.store.manifest import ArtifactRef
+from trainer.store.storage import Store
+from trainer.training.identity import TrainingData, TrainingJob
+from trainer.training.records import for_terminals, start_logging
+
+if TYPE_CHECKING:  # what follows loads the libraries that train
+    from trainer.registry.report import Report
+    from trainer.training.runtime import Runtime
+
+
+Told = TypeVar("Told", RunEvaluation, HarnessResult)
+
+
+def train(config: str | TrainingJob, *overrides: str) -> str:
+    """Prepare, train or continue, evaluate and report; returns the run's key. Called by every rank.
+
+    `config` is a YAML file, to which `key=value` words may be added, or a job. Raises the `PipelineError` of whatever is
+    wrong, `Preempted` if training was asked to stop and saved its state.
+    """
+    from trainer.training.rank_watchdog import explaining_lost_ranks
+
+    rank = int(os.environ.get("RANK", "0"))
+    if not logging.root.handlers:
+        start_logging(logging.INFO if rank == 0 else logging.ERROR, for_terminals())
+    job = heed_launcher(load_training_job(config, overrides) if isinstance(config, str) else config)
+    with explaining_lost_ranks():
+        return _train(job)
+
+
+def _train(job: TrainingJob) -> str:
+    from trainer.training.consistency import require_alike
+    from trainer.training.runtime import leave_group, require_shared, start_runtime
+
+    runtime = start_runtime(job.training.precision, job.training.device, job.training.deterministic)
+    require_alike(job, runtime)
+    require_shared(Store(job.store), runtime)
+    run = run_pipeline(job, InRanks(runtime)).run
+    leave_group()
+    return run
+
+
+class InRanks:
+    """The `Stages` of ranks that a launcher started, or of this process alone: each rank calls them all.
+
+    What one process does is done by the first rank, however long it takes, and the others wait.
+    """
+
+    def __init__(self, runtime: "Runtime") -> None:
+        self._runtime = runtime
+        self._progress = for_people() if runtime.rank == 0 else silent()
+
+    def make(self, name: str, job: Any, **made: Any) -> ArtifactRef:
+        return self._runtime.on_first(lambda: here(self._progress)(name, job, **made))
+
+    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
+        from trainer.preflight.resources import checkpoint_bytes, require_checkpoint_room
+
+        checked = self._runtime.on_first(lambda: kind_of(job).preflight(job, silent()), AT_THE_START)
+        self._runtime.on_each(lambda: require_checkpoint_room(Store(job.store), checkpoint_bytes(checked.trained)))
+        return checked
+
+    def plan(self, job: Any, data: TrainingData, ranks: int) -> RunPlan:
+        planned, _ = self._runtime.on_first(lambda: kind_of(job).plan(job, data, self._runtime.ranks))
+        return_freed_memory()
+        return planned
+
+    def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
+        from trainer.pipelines.any_kind import train
+
+        run = train(job, self._progress, data, plan)
+        return_freed_memory()
+        self._runtime.check_stop()
+        return run
+
+    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
+        return self._tell(kind_of(job).evaluate(job, run, data, self._progress))
+
+    def harness(self, asked: EvaluateJob) -> HarnessResult:
+        from trainer.pipelines.any_kind import ask_harness
+
+        return self._tell(ask_harness(asked, True, self._progress))
+
+    def report(self, job: Any, run: str) -> "Report":
+        from trainer.pipelines.reporting import make_report
+
+        store = Store(job.store)
+        made = self._runtime.on_first(lambda: make_report(store, run))
+        if self._runtime.rank == 0:
+            print(f"model: {store.path(run)}/final\nreport: {store.path(made.key)}")
+        return made
+
+    def consider(
+        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+    ) -> Verdict | None:
+        anew = measure_rival(job, run, evaluation, self._progress, self._runtime)
+        if job.promotion is None or self._runtime.rank != 0:
+            return None
+        if evaluation is None:
+            print("gate not met: nothing is held out, so nothing was measured")
+            return None
+        return consider(job.promotion, Store(job.store), run, evaluation, anew)
+
+    def _tell(self, found: Told) -> Told:
+        if self._runtime.rank == 0:
+            print(found.describe())
+        return found
+
+
+def heed_launcher(job: TrainingJob) -> TrainingJob:
+    """The job with the precision of accelerate's configuration, where the job itself does not choose one.
+
+    Raises `ConfigError` if the ranks are to be another engine's than the launcher's.
+    """
+    if job.engine.kind != "local":
+        raise ConfigError(
+            f"engine.kind is {job.engine.kind!r}, but `python -m trainer` trains in this process, and those that torchrun or "
+            "accelerate started beside it; use `headrace run`, `headrace finetune`, or engine.kind=local"
+        )
+    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launched == "no" or "precision" in job.training.model_fields_set:
+        return job
+    values = job.model_dump()
+    values["training"]["precision"] = launched
+    return validate_job(type(job), values, "with the mixed precision of accelerate's configuration")
+
+
+def measure_rival(
+    job: TrainingJob,
+    run_key: str,
+    evaluation: RunEvaluation | None,
+    progress: Progress,
+    runtime: "Runtime",
+) -> Remeasured | None:
+    """Measure the champion on what a run was measured on, if its own scores are of something else. Called by every rank."""
+    from trainer.registry.gate import remeasure
+    from trainer.registry.promotion import find_rival
+
+    gate, store = job.promotion, Store(job.store)
+    if gate is None or evaluation is None:
+        return None
+    rival = runtime.on_first(lambda: find_rival(store, gate, run_key, evaluation.measured_on))
+    if rival is None:
+        return None
+
+    def measure() -> RunEvaluation | HarnessResult:
+        asked = kind_of(job).harness(job, rival.run) if gates_on_harness(gate) else None
+        if asked is None:
+            return kind_of(job).evaluate_alike(job, run_key, rival.run, evaluation, progress)
+        from trainer.pipelines.any_kind import ask_harness
+
+        return ask_harness(asked, False, progress)
+
+    return remeasure(rival, measure)
+
+
+def consider(
+    gate: PromotionConfig,
+    store: Store,
+    run_key: str,
+    evaluation: RunEvaluation,
+    anew: Remeasured | None,
+) -> Verdict:
+    """Hold the run's model against its gate, and make it the champion if it passes. Only Prefect's UI can ask a person."""
+    from trainer.registry.gate import figures
+    from trainer.registry.promotion import look, pass_through
+
+    judged = look if gate.approval else pass_through
+    verdict = judged(store, gate, run_key, figures(evaluation), evaluation.measured_on, anew)
+    print(f"gate {'passed' if verdict.passed else 'not met'}: {verdict.reason}")
+    if verdict.passed and gate.approval:
+        print("not promoted: promotion.approval asks for a person; `headrace promote` promotes by hand")
+    return verdict

@@ -1,0 +1,62 @@
+"""What follows what for a job that trains, of any kind. It is written once; who carries it out is `Stages`."""
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainer.config.jobs import EvaluateJob
+from trainer.kinds.table import kind_of
+from trainer.records.basis import HarnessResult
+from trainer.records.evaluations import BesideHarness, RunEvaluation
+from trainer.records.named_steps import Do
+from trainer.records.plans import RunPlan
+from trainer.records.results import FinetunePreflight, Outcome, Preflight, Verdict
+from trainer.store.manifest import ArtifactRef
+from trainer.training.identity import TrainingData, TrainingJob
+
+if TYPE_CHECKING:  # what draws pictures is loaded where a report is made
+    from trainer.registry.report import Report
+
+
+class Stages(Protocol):
+    """Carries out what a pipeline asks for: in this process, or as tasks of Prefect."""
+
+    @property
+    def make(self) -> Do:
+        """Makes the artifact of a step."""
+
+    def preflight(self, job: Any) -> Preflight | FinetunePreflight:
+        """Look at everything before long work starts."""
+
+    def plan(self, job: Any, data: TrainingData, ranks: int) -> RunPlan:
+        """Compute the steps from what there is of the data."""
+
+    def train(self, job: Any, data: TrainingData, plan: RunPlan) -> ArtifactRef:
+        """Train, or continue, to the final model."""
+
+    def evaluate(self, job: Any, data: TrainingData, plan: RunPlan, run: str) -> RunEvaluation:
+        """Measure the final model of a run."""
+
+    def harness(self, asked: EvaluateJob) -> HarnessResult:
+        """Have lm-eval measure it."""
+
+    def report(self, job: Any, run: str) -> "Report":
+        """Write the page and the model card."""
+
+    def consider(
+        self, job: Any, data: TrainingData, plan: RunPlan, run: str, evaluation: RunEvaluation | None
+    ) -> Verdict | None:
+        """Hold the model against the gate, if the job has one, and make it the champion if it passes."""
+
+
+def run_pipeline(job: TrainingJob, stages: Stages) -> Outcome:
+    """Prepare the data, plan the steps, train, evaluate, report, promote; whatever is done already is found and reused."""
+    kind = kind_of(job)
+    checked = stages.preflight(job)
+    data = kind.prepare(job, stages.make)
+    plan = stages.plan(job, data, checked.ranks)
+    run = stages.train(job, data, plan).key
+    evaluation = stages.evaluate(job, data, plan, run) if plan.holds_out else None
+    if isinstance(evaluation, BesideHarness) and (asked := kind.harness(job, run)) is not None:
+        evaluation = evaluation.beside(stages.harness(asked))
+    report = stages.report(job, run)
+    verdict = stages.consider(job, data, plan, run, evaluation)
+    return Outcome(run=run, evaluation=evaluation, report=report.key, promotion=verdict)

@@ -1,0 +1,310 @@
+"""What a training job takes of a machine's memory.
+
+Whether disks have room for what a job will write: those of a local store, or this machine's for a remote one.
+
+What training needs whatever its kind: devices, batches and a schedule that fit, and bytes for what is kept.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import psutil
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from trainer.common.errors import DeviceError, StorageError
+from trainer.common.formats import plural, size
+from trainer.config.engines import RayEngine
+from trainer.config.training import OptimizationConfig, TrainingConfig
+from trainer.data.step_plan import check_patience, divide_batch
+from trainer.models.causal import Units
+from trainer.preflight.cautions import tell_cautions
+from trainer.store.checked_files import FOLDER, machine_cache
+from trainer.store.storage import Store
+from trainer.training.identity import TrainingJob
+from trainer.training.part_saver import FILE_BYTES
+from trainer.training.runtime import check_devices, count_gpus, planned_ranks
+from trainer.training.step import make_schedule
+from trainer.training.tracking import check_trackers
+
+ADAM_BYTES = 16
+"""A parameter's float32 weight, gradient, and AdamW's two means. Without accumulation, gradients of several
+ranks are DDP's buckets."""
+GRADIENT_BYTES = 4
+"""A parameter's gradient of earlier micro-batches, beside DDP's buckets, or where it is summed over the ranks."""
+WEIGHT_BYTES = 4
+"""A parameter's float32 weight."""
+COPIED_BYTES = 12
+"""A parameter's weight and means, as they are copied to host memory for a checkpoint."""
+
+LOADED_LATER = 10**8
+"""Bytes of what is loaded only while training, with the stacks of its threads: measured."""
+
+LENGTH = 256
+"""Tokens that a model is measured with at most."""
+
+UNKNOWN_SHAPE = 4
+"""Channels of a feed-forward layer for each of the model's, where its configuration does not say."""
+
+
+class Memory(NamedTuple):
+    """Bytes that a rank takes at most: of its device's memory, and of the host's, which is the same without a GPU.
+
+    Of several ranks only the first holds the copies of a checkpoint; of a sharded model, each those of its rows.
+    """
+
+    device: int
+    host: int
+
+
+class Activations(NamedTuple):
+    """Bytes that are kept from the forward to the backward pass: at any rate, for each token, and for each pair of a row's."""
+
+    fixed: float
+    per_token: float
+    per_pair: float
+
+
+def require_memory(job: TrainingJob, trained: int, parameters: int, ranks: int, memory: Memory) -> None:
+    """Raise `DeviceError` if this machine cannot hold so much as the weights of a model and their gradients."""
+    training = job.training
+    if isinstance(job.engine, RayEngine):  # other machines have the ranks
+        return
+    least = WEIGHT_BYTES * parameters + GRADIENT_BYTES * trained
+    gpus = count_gpus(training.device)
+    there = torch.cuda.get_device_properties(0).total_memory if gpus else psutil.virtual_memory().total
+    divided = training.sharding == "fsdp"
+    held = (least // ranks if divided else least) if gpus else (least if divided else least * ranks)
+    if held > there and not (gpus and training.cpu_offload):
+        place = "of a GPU" if gpus else f"of this machine for {plural(ranks, 'rank')}"
+        raise DeviceError(
+            f"a model of {parameters:,} parameters is too large to be trained here: its weights and gradients alone take "
+            f"{size(held)}, and training takes about {size(memory.device)} a rank, but the memory {place} is "
+            f"{size(there)}; take a smaller model (model.config, model.pretrained), train an adapter (model.lora), or divide "
+            "it among more GPUs (training.sharding: fsdp)"
+        )
+
+
+def library_bytes() -> int:
+    """What this process takes of the host's memory now, most of it libraries while there is no model, and those to come."""
+    resident: int = psutil.Process().memory_info().rss
+    return resident + LOADED_LATER
+
+
+def estimate_memory(
+    training: OptimizationConfig,
+    length: int,
+    config: PretrainedConfig,
+    ranks: int,
+    parameters: int,
+    kept: Activations,
+    libraries: int,
+    units: Units | None = None,
+    trained: int | None = None,
+) -> Memory:
+    """What training on rows of so many tokens takes, with AdamW, in a process whose libraries take so many bytes; of a sharded
+    model of these `units`, or one of which so many parameters are `trained`, and the others frozen."""
+    gpu = count_gpus(training.device) > 0
+    _, accumulation = divide_batch(training, ranks)
+    activations = activation_bytes(training, length, config, ranks, kept, gpu)
+    if units is not None:
+        shares = divide(training, units, ranks)
+        computed = shares.gathered + shares.accumulated + activations
+        # A file of the final model is put together on rank 0, of whole layers.
+        file = min(max(FILE_BYTES, WEIGHT_BYTES * units.largest_block), WEIGHT_BYTES * parameters)
+        host = libraries + shares.copies + file
+        if gpu and training.cpu_offload:
+            return Memory(computed, host + shares.state)
+        if gpu:
+            return Memory(shares.state + computed, host)
+        return Memory(host + shares.state + computed, host + shares.state + computed)
+    state = ADAM_BYTES + (GRADIENT_BYTES if ranks > 1 and accumulation > 1 else 0)
+    trained = parameters if trained is None else trained
+    computed = state * trained + WEIGHT_BYTES * (parameters - trained) + activations
+    host = libraries + COPIED_BYTES * trained
+    return Memory(computed, host) if gpu else Memory(host + computed, host + computed)
+
+
+def activation_bytes(
+    training: OptimizationConfig, length: int, config: PretrainedConfig, ranks: int, kept: Activations, gpu: bool
+) -> int:
+    """What is kept from the forward to the backward pass of a rank's micro-batch, of rows of so many tokens."""
+    micro_batch, _ = divide_batch(training, ranks)
+    pairs = 0.0 if gpu else kept.per_pair * length**2  # a GPU's attention keeps no scores
+    rows = micro_batch * (kept.per_token * length + pairs)
+    if training.gradient_checkpointing:  # the input of each layer, and one layer at a time
+        layers, width = _sizes(config, "num_hidden_layers", "hidden_size")
+        rows = rows / max(layers, 1) + micro_batch * length * layers * width * 4
+    return int(kept.fixed + rows)
+
+
+class Shares(NamedTuple):
+    """Bytes that a rank holds of a sharded model: its rows of weights, gradients and means; what is gathered while it computes;
+    gradients of the whole model, where they are summed over the ranks after the last micro-batch only; the copies of its rows
+    for a checkpoint, of which it writes the same number."""
+
+    state: int
+    gathered: int
+    accumulated: int
+    copies: int
+
+
+def divide(training: OptimizationConfig, units: Units, ranks: int) -> Shares:
+    """What FSDP leaves to each of some ranks, with AdamW.
+
+    What is outside of the blocks stays gathered from the forward to the backward pass; of the blocks there are two, as the next
+    one is gathered while one computes. Gradients are of the type that is computed in; where they are summed over the ranks they
+    are float32 as well, of one block while those of the block before are still on their way. Those of what is outside are
+    there from the head's on, and summed last. To measure the finished model takes less: it is gathered in float32, without
+    gradients, beside the weights alone.
+    """
+    _, accumulation = divide_batch(training, ranks)
+    width = WEIGHT_BYTES if training.precision == "fp32" else 2
+    rows, outside, block = -(-units.parameters // ranks), units.outside, units.largest_block
+    in_a_block = width * (2 * outside + 3 * block) + 2 * GRADIENT_BYTES * block
+    at_the_end = (2 * width + GRADIENT_BYTES) * outside + GRADIENT_BYTES * block
+    whole = accumulation > 1 and not training.sum_each_micro_batch
+    return Shares(
+        state=ADAM_BYTES * rows,
+        gathered=max(in_a_block, at_the_end),
+        accumulated=GRADIENT_BYTES * units.parameters if whole else 0,
+        copies=COPIED_BYTES * rows,
+    )
+
+
+def measure_activations(objective: nn.Module, vocab_size: int, training: TrainingConfig) -> Activations:
+    """Count what a model with its loss keeps, on this machine's processor, for one row, two, and one of half the length.
+
+    From `f(rows, length) = fixed + rows * (token * length + pair * length**2)`.
+    """
+    length = min(training.context, LENGTH) // 2 * 2
+    one, two, half = (
+        _kept_bytes(objective, torch.arange(rows * size).reshape(rows, size) % vocab_size, training.precision)
+        for rows, size in ((1, length), (2, length), (1, length // 2))
+    )
+    row, fixed = two - one, 2 * one - two
+    per_pair = max(0.0, 2 * (row - 2 * (half - fixed)) / length**2)
+    return Activations(fixed, row / length - per_pair * length, per_pair)
+
+
+def guess_activations(config: PretrainedConfig, training: OptimizationConfig) -> Activations:
+    """The same for a model that is too large to be tried: as of gpt2, llama and qwen3 models, which were measured."""
+    width, layers, feed_forward = _sizes(config, "hidden_size", "num_hidden_layers", "intermediate_size")
+    values = 11 * width + 4.25 * (feed_forward or UNKNOWN_SHAPE * width)
+    return Activations(0.0, layers * values * (4.0 if training.precision == "fp32" else 2.5), 0.0)
+
+
+def _kept_bytes(objective: nn.Module, ids_BT: torch.Tensor, precision: str) -> int:
+    """Bytes of what autograd saves in a forward pass, the parameters left out."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in parameters:
+            found[storage.data_ptr()] = storage
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=precision != "fp32"),
+    ):
+        loss = objective(ids_BT)
+    size = sum(storage.nbytes() for storage in found.values())
+    del loss
+    return size
+
+
+def _sizes(config: PretrainedConfig, *names: str) -> list[int]:
+    """Numbers of a configuration; 0 for what it has not, or says of each layer."""
+    text: Any = config.get_text_config()
+    said = (getattr(text, name, 0) for name in names)
+    return [each if isinstance(each, int) else 0 for each in said]
+
+
+def require_room(store: Store, needs: Mapping[str, int], present: Callable[[str], int], parameters: int) -> None:
+    """Raise `StorageError` if a disk lacks the bytes that a job needs in folders of the store, which may be links to others.
+
+    `present` says how many of a folder's bytes are there already, from an earlier start of the same job.
+    """
+    disks: dict[int, list[str]] = {}
+    for folder in needs:
+        if (disk := store.disk_of(folder)) is not None:
+            disks.setdefault(disk, []).append(folder)
+    for folders in disks.values():
+        free, needed = store.free_bytes(folders[0]) or 0, sum(needs[folder] for folder in folders)
+        if needed <= free:
+            continue
+        left = sum(max(0, needs[folder] - present(folder)) for folder in folders)
+        if left > free:
+            place = " and ".join(store.path(folder) for folder in folders) if len(folders) < len(needs) else store.path("")
+            raise StorageError(
+                f"the job needs about {size(left)} on {place}, which has {size(free)} free, for the checkpoints of "
+                f"{parameters:,} parameters that are trained; take a smaller model, free some there, or keep fewer checkpoints "
+                "(training.keep_last, training.keep_epochs)"
+            )
+
+
+def require_checkpoint_room(store: Store, needed: int) -> None:
+    """Raise `StorageError` if this machine's disk lacks the bytes of a checkpoint of a remote store.
+
+    It is written there before it is sent, and fetched to there, whatever the cache's limit, when training continues.
+    """
+    room = store.fetched_room()
+    if room is not None and needed > room:
+        raise StorageError(
+            f"a checkpoint of this model takes about {size(needed)} on this machine, where it is written before it is sent to "
+            f"{store.url} and fetched when training continues; the disk of {machine_cache()} has {size(room)} for it. Free "
+            f"some there, or set {FOLDER} to a folder on a larger disk"
+        )
+
+
+def check_optimization(job: TrainingJob) -> int:
+    """Check trackers, devices, batches and schedule, without the data, and warn of what is unusual.
+
+    Returns the number of ranks, of a cluster the most.
+    """
+    training = job.training
+    check_trackers(job.tracking)
+    fewest, most = _plan_ranks(job)
+    for ranks in range(fewest, most + 1):
+        divide_batch(training, ranks)
+    if training.epochs is not None and training.evaluate_every is None:  # else it depends on the data
+        check_patience(training, steps_per_epoch=1, total_steps=training.epochs)
+    make_schedule(torch.optim.SGD([torch.zeros(1)]), training, training.max_steps or 1)
+    tell_cautions(job, most)
+    return most
+
+
+def _plan_ranks(job: TrainingJob) -> tuple[int, int]:
+    """The fewest and the most ranks: on this machine they are the same. The nodes of the job's cluster are looked at."""
+    training = job.training
+    if isinstance(job.engine, RayEngine):
+        from trainer.engines.consistency import nodes_alike
+        from trainer.engines.ray_cluster import joined, plan_ranks
+
+        with joined(job.engine) as cluster, nodes_alike(cluster, Store(job.store)):
+            return plan_ranks(cluster, training.processes, training.device, training.precision)
+    check_devices(training.precision, training.processes, training.device)
+    ranks = int(os.environ.get("WORLD_SIZE", "0")) or planned_ranks(training.processes, training.device)
+    return ranks, ranks
+
+
+def checkpoint_bytes(trained: int) -> int:
+    """A checkpoint: weights that are trained, and Adam's two means, in float32."""
+    return 12 * trained
+
+
+def final_parameters(job: TrainingJob, trained: int, parameters: int) -> int:
+    """The parameters that the final model's folder holds."""
+    return trained if job.model.lora is not None and job.model.lora.publish == "adapter" else parameters
+
+
+def run_bytes(training: OptimizationConfig, trained: int, epochs: int, final: int) -> int:
+    """The checkpoints kept at the same time (the last, the best, those of epochs, one more while it is written), and the final
+    model's parameters in float32.
+    """
+    of_epochs = epochs if training.keep_epochs is None else min(epochs, training.keep_epochs)
+    return (training.keep_last + 2 + of_epochs) * checkpoint_bytes(trained) + 4 * final

@@ -1,0 +1,393 @@
+"""What in a store is made from what, as records say.
+
+runs/X/config.json            `inputs`: its tokenizer, shards or encoded set, and the runs that it began with
+runs/X/eval.json              what the model was measured on
+shards/X/manifest.json …      `inputs`: its tokenizer, and the decisions about its text
+evaluations/X.json            what a checkpoint was measured on, which stays while the run does that it is of
+
+What the store says about a finished run: read once, and all that the report, the model card and the lineage tell.
+
+Nothing here needs the libraries that train, so that a report is made in about a second.
+"""
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from trainer.common.errors import ArtifactError, RunError, StorageError, in_one_line
+from trainer.data.decisions import KIND as DECISIONS
+from trainer.data.decisions import decisions_behind
+from trainer.data.labelled.encoded import KIND as ENCODED
+from trainer.data.shards import KIND as SHARDS
+from trainer.evaluation.clean import clean_of
+from trainer.evaluation.of_runs import read_evaluation
+from trainer.models.tensor_files import read_tensors
+from trainer.models.tokenizer import KIND as TOKENIZER
+from trainer.models.weights import ADAPTER_WEIGHTS
+from trainer.records.evaluations import CleanOf
+from trainer.records.kinds import run_kind
+from trainer.records.lease import is_held
+from trainer.records.names import FOLDERS, RUN_PREFIX, run_at
+from trainer.records.plans import RunPlan
+from trainer.records.sealed import read_listed, read_pointer, read_sealed, remedy_of
+from trainer.store.manifest import MANIFEST, FileRecord, Manifest, fingerprint, read_manifest
+from trainer.store.names import (
+    BEST,
+    CARD,
+    CHECKPOINT_KIND,
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    EPOCHS,
+    EVALUATION,
+    FINAL,
+    LAST,
+    PLAN,
+)
+from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
+from trainer.training.records import read_records
+
+log = logging.getLogger(__name__)
+
+
+ARTIFACTS = {"encoded": ENCODED, "shards": SHARDS, "tokenizers": TOKENIZER, "decisions": DECISIONS}
+"""Folders of artifacts that runs are made from, with the kind of those."""
+TRAINED_ON, SHARDS_OF = ("tokenizer", "encoded set"), "shards of "
+"""Roles of the artifacts that a run is trained on."""
+EVALUATIONS = "evaluations"
+
+
+class UnknownNeeds(RunError):
+    """What something was made from cannot be told; it may be anything of some kinds."""
+
+    def __init__(self, message: str, kinds: Iterable[str]) -> None:
+        super().__init__(message)
+        self.kinds = tuple(kinds)
+
+
+class References:
+    """Reads of a store what its records name. What was read once of an artifact or an evaluation does not change.
+
+    `doubts`: the things whose needs could not be told, by key; all that they may need counts as reached.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.doubts: dict[str, UnknownNeeds] = {}
+        self._known: dict[str, set[str]] = {}
+        self._measured: dict[str, tuple[set[str], set[str]]] = {}
+
+    def of(self, key: str) -> set[str]:
+        """The keys that a run or an artifact names; none if it does not exist.
+
+        Raises `UnknownNeeds` if that cannot be read, or a run is just starting and has not said it yet.
+        """
+        if key not in self._known:
+            found = self._of_run(key) if key.startswith(RUN_PREFIX) else self._of_artifact(key)
+            if found is None:
+                return set()
+            self._known[key] = found - {key}
+        return self._known[key]
+
+    def reached(self, roots: Iterable[str]) -> set[str]:
+        """The roots, and all that they are made from, directly or not, or may be."""
+        evaluations = [self._of_evaluation(name) for name in self._store.names(EVALUATIONS)]
+        waiting = {*roots, *(key for runs, read in evaluations if not runs for key in read)}
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self.needs_of, [key for key in waiting if key.startswith(RUN_PREFIX)]))
+        found: set[str] = set()
+        while waiting:
+            key = waiting.pop()
+            found.add(key)
+            needs = self.needs_of(key)
+            if key in self._known:  # a run whose folder is empty was not measured on anything
+                needs = needs.union(*(read for runs, read in evaluations if key in runs))
+            waiting |= needs - found
+        return found
+
+    def needs_of(self, key: str) -> set[str]:
+        """What a run or an artifact names; all that it may need if that cannot be told, which is noted as a doubt."""
+        try:
+            return self.of(key)
+        except UnknownNeeds as error:
+            return self._all_of(key, error)
+
+    def _all_of(self, key: str, error: UnknownNeeds) -> set[str]:
+        if key not in self.doubts:
+            log.warning("%s", error)
+        self.doubts[key] = error
+        return {f"{kind}/{name}" for kind in error.kinds for name in self._store.names(kind)}
+
+    def forget(self, key: str) -> None:
+        """Read it again the next time: it was removed. Some file systems go on listing its folder."""
+        self._known.pop(key, None)
+
+    def forget_runs(self) -> None:
+        """Read the runs again the next time: under the name of a deleted one another may have begun."""
+        self._known = {key: found for key, found in self._known.items() if not key.startswith(RUN_PREFIX)}
+
+    def _of_run(self, run: str) -> set[str] | None:
+        """None for an empty folder, or one whose run was killed before it began."""
+        config = self._read(run, f"{run}/{CONFIG}")
+        if config is not None:
+            if not config.get("inputs"):
+                raise self._unknown(run, f"{CONFIG} names no data; {remedy_of(f'{run}/{CONFIG}')}")
+            measured_on = _measured_on(self._read(run, f"{run}/{EVALUATION}", ARTIFACTS))
+            return {each["key"] for each in config["inputs"].values()} | measured_on
+        if is_held(self._store, run):
+            raise UnknownNeeds(
+                f"{self._store.path(run)} is starting and does not say yet what it reads, so nothing that it may read is "
+                "removed; run this again in a minute",
+                FOLDERS,
+            )
+        if any(self._store.exists(f"{run}/{name}") for name in (PLAN, LAST, f"{FINAL}/{MANIFEST}")):
+            raise self._unknown(run, f"{CONFIG} is missing; {remedy_of(f'{run}/{CONFIG}')}")
+        return None
+
+    def _of_artifact(self, key: str) -> set[str] | None:
+        try:
+            manifest = read_manifest(self._store, key, artifact_kind(key))
+        except ArtifactError as error:
+            problem = f"{error}; {remedy_of(f'{key}/{MANIFEST}')}"
+            raise self._unknown(key, problem, ["tokenizers", "decisions"]) from error
+        return None if manifest is None else {each.key for each in manifest.inputs.values()}
+
+    def _of_evaluation(self, name: str) -> tuple[set[str], set[str]]:
+        """The runs whose checkpoint was measured, and what it was measured on."""
+        if name not in self._measured:
+            key = f"{EVALUATIONS}/{name}"
+            try:
+                result = self._read(key, key, ARTIFACTS)
+                if not isinstance(result, dict):
+                    raise self._unknown(key, f"it is no evaluation; {remedy_of(key)}", ARTIFACTS)
+            except UnknownNeeds as error:
+                return set(), self._all_of(key, error)
+            run = run_at(self._store, result.get("model") or result.get("checkpoint") or "")
+            self._measured[name] = {run} if run else set(), _measured_on(result)
+        return self._measured[name]
+
+    def _read(self, whole: str, key: str, kinds: Iterable[str] = FOLDERS) -> Any:
+        """A record of something, that names things of some kinds; None if there is none."""
+        try:
+            return read_sealed(self._store, key)
+        except (ArtifactError, StorageError) as error:
+            if isinstance(error, StorageError) and self._store.local is None:
+                raise  # the store is away, and not this file alone
+            problem = str(error) if isinstance(error, ArtifactError) else f"{error}; {remedy_of(key)}"
+            raise self._unknown(whole, problem, kinds) from error
+
+    def _unknown(self, key: str, problem: str, kinds: Iterable[str] = FOLDERS) -> UnknownNeeds:
+        place = self._store.path(key)
+        return UnknownNeeds(f"what {place} needs is not known, so nothing that it may need is removed: {problem}", kinds)
+
+
+def artifacts_of(config: Mapping[str, Any]) -> list[str]:
+    """The keys of the artifacts that a run was trained on, of its config.json: shards last, in the order of the corpora."""
+    shards = [ref["key"] for ref in config["data"].get("shards", ())]
+    named = {each["key"] for role, each in config["inputs"].items() if role in TRAINED_ON or role.startswith(SHARDS_OF)}
+    return [*sorted(named.difference(shards)), *(key for key in shards if key in named)]
+
+
+def artifact_kind(key: str) -> str:
+    """The kind of the artifact that a run is made from, by its key."""
+    return ARTIFACTS[key.split("/")[0]]
+
+
+def _measured_on(evaluation: dict[str, Any] | None) -> set[str]:
+    """The artifacts that a model was measured on, and the decisions that kept them out of its text."""
+    said = evaluation or {}
+    named = [*said.get("shards", ()), said.get("encoded"), *(said.get("clean_of") or {}).get("decisions", ())]
+    return {key for key in named if key}
+
+
+class Source(NamedTuple):
+    """An artifact that the run was made from: where it is, its manifest, and the digest of that."""
+
+    key: str
+    manifest: Manifest
+    sha256: str
+
+
+class KeptCheckpoint(NamedTuple):
+    """A checkpoint in the store, its validation figures by name, and why it is kept: `last`, `best`, `epoch 3`."""
+
+    name: str
+    step: int
+    scores: dict[str, float]
+    size: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A finished run. `final` leaves the model card out, which is made from the rest; `card` is its record, if there is one.
+
+    `sources` are what its kind trains on: a tokenizer and shards, with the decisions about their text, or one encoded labelled
+    set.
+    """
+
+    key: str
+    config: dict[str, Any]
+    config_sha256: str
+    plan: RunPlan
+    environment: dict[str, Any]
+    records: list[dict[str, Any]]
+    evaluation: dict[str, Any] | None
+    final: Manifest
+    card: FileRecord | None
+    model_config: dict[str, Any]
+    parameters: dict[str, int]
+    sources: list[Source]
+    clean_of: CleanOf | None
+    checkpoints: list[KeptCheckpoint]
+
+    @property
+    def name(self) -> str:
+        return self.key.rsplit("/", 1)[-1]
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The job as it was run, every default filled in."""
+        job: dict[str, Any] = self.config["job"]
+        return job
+
+    @property
+    def steps(self) -> int:
+        """The steps that were made: fewer than planned if training stopped early."""
+        return max((record["step"] for record in self.records), default=self.plan.total_steps)
+
+    @property
+    def whole_parameters(self) -> int:
+        """The parameters of the model as it computes: an adapter's file holds those that were trained alone."""
+        return self.trained["parameters"] if self.trained and self.is_adapter else sum(self.parameters.values())
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether the final model is an adapter, to be loaded beside the model that it was trained beside."""
+        return ADAPTER_WEIGHTS in self.final.digests()
+
+    @property
+    def trained(self) -> dict[str, int] | None:
+        """The parameters that were `trained` beside frozen ones, and all `parameters`; None where all of them were."""
+        counts: dict[str, int] | None = self.final.details.get("trained")
+        return counts
+
+    @property
+    def best_step(self) -> int | None:
+        """The step that the final model is of if it is the best checkpoint, or None if it is the last."""
+        step: int | None = self.final.details.get("step")
+        return step
+
+    def made_from(self, kind: str) -> list[Source]:
+        """The artifacts of one kind that the run was made from."""
+        return [source for source in self.sources if source.manifest.kind == kind]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The records of one kind, in order of their steps."""
+        return [record for record in self.records if record["kind"] == kind]
+
+    def fingerprint(self, recipe: Any) -> str:
+        """A name of everything above and of the `recipe` that turns it into a report."""
+        return fingerprint(
+            [
+                recipe, self.config_sha256, self.plan.model_dump(), self.environment, self.records, self.evaluation,
+                self.final.model_dump(), [[source.key, source.sha256] for source in self.sources], self.checkpoints,
+                *([self.clean_of.model_dump()] if self.clean_of else []),
+            ]
+        )  # fmt: skip
+
+
+def read_facts(store: Store, run_key: str) -> RunFacts:
+    """Read a run. Raises `RunError` if it does not exist or is not finished, `ArtifactError` if data that it names is gone."""
+    config = read_sealed(store, f"{run_key}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(run_key)} holds no run: it has no {CONFIG}; look into {store.path('runs')} for its name")
+    require_job(store, run_key, config)
+    final, plan = final_manifest(store, run_key), read_sealed(store, f"{run_key}/{PLAN}")
+    if final is None or plan is None:
+        missing = FINAL if final is None else PLAN
+        raise RunError(f"{store.path(run_key)} has no {missing} yet: run the training to its end, then make the report")
+    return RunFacts(
+        key=run_key,
+        config=config,
+        config_sha256=hashlib.sha256(store.read_bytes(f"{run_key}/{CONFIG}")).hexdigest(),
+        plan=run_kind(config).plan(**plan),
+        environment=read_sealed(store, f"{run_key}/{ENVIRONMENT}") or {},
+        records=read_records(store, run_key),
+        evaluation=read_evaluation(store, run_key, config),
+        final=final.model_copy(update={"files": [record for record in final.files if record.name != CARD]}),
+        card=next((record for record in final.files if record.name == CARD), None),
+        model_config=read_listed(store, f"{run_key}/{FINAL}/config.json", final.digests().get("config.json")) or {},
+        parameters=count_parameters(store, f"{run_key}/{FINAL}", final),
+        sources=_read_sources(store, artifacts_of(config)),
+        clean_of=clean_of(store, run_key),
+        checkpoints=_find_checkpoints(store, run_key),
+    )
+
+
+def require_job(store: Store, run_key: str, config: dict[str, Any]) -> None:
+    """Raise `ArtifactError` if what a run's config.json tells of its job is no job; unknown settings may stand beside."""
+    try:
+        run_kind(config).job.model_validate(config["job"], extra="ignore")
+    except ValueError as error:
+        problem = f"job.{in_one_line(error)}" if isinstance(error, ValidationError) else error
+        key = f"{run_key}/{CONFIG}"
+        raise ArtifactError(f"{store.path(key)} is damaged: {problem}; {remedy_of(key)}") from error
+
+
+def _read_sources(store: Store, keys: list[str]) -> list[Source]:
+    """What a run names, and the decisions that this names."""
+    named = [_read_source(store, key) for key in keys]
+    decisions = dict.fromkeys(key for source in named for key in decisions_behind(source.manifest))
+    return [*named, *(_read_source(store, key) for key in decisions)]
+
+
+def _read_source(store: Store, key: str) -> Source:
+    manifest = read_manifest(store, key, artifact_kind(key))
+    if manifest is None:
+        raise ArtifactError(f"{store.path(key)} is gone, which this run was made from; prepare the data anew to have it back")
+    return Source(key, manifest, hashlib.sha256(store.read_bytes(f"{key}/{MANIFEST}")).hexdigest())
+
+
+def count_parameters(store: Store, key: str, final: Manifest) -> dict[str, int]:
+    """Stored parameters by number format, from the headers of the safetensors files; tied ones are stored, and count, once."""
+    counts: dict[str, int] = {}
+    for record in final.files:
+        if not record.name.endswith(".safetensors"):
+            continue
+        try:
+            tensors = read_tensors(store, f"{key}/{record.name}", record.size)
+        except ArtifactError as error:
+            raise ArtifactError(f"{error}; train the run again") from error
+        for tensor in tensors.values():
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+    return counts
+
+
+def _find_checkpoints(store: Store, run_key: str) -> list[KeptCheckpoint]:
+    """The committed checkpoints, by step. One with a bad manifest is left out: resuming would pass it over too."""
+    reasons: dict[str, list[str]] = {}
+    for pointer in [LAST, BEST, *(f"{EPOCHS}/{name}" for name in store.names(f"{run_key}/{EPOCHS}"))]:
+        if target := read_pointer(store, f"{run_key}/{pointer}"):
+            epoch = re.match(rf"{EPOCHS}/epoch-(\d+)-", pointer)
+            reason = f"epoch {int(epoch[1])}" if epoch else pointer.removeprefix("checkpoint-")
+            reasons.setdefault(target.checkpoint, []).append(reason)
+    found = []
+    for folder in store.names(f"{run_key}/{CHECKPOINTS}"):
+        name = f"{CHECKPOINTS}/{folder}"
+        try:
+            manifest = read_manifest(store, f"{run_key}/{name}", CHECKPOINT_KIND)
+        except ArtifactError:
+            continue
+        if manifest is not None:
+            step, scores = manifest.details["step"], manifest.details["scores"] or {}
+            found.append(KeptCheckpoint(name, step, scores, manifest.size(), tuple(reasons.get(name, ()))))
+    return sorted(found, key=lambda checkpoint: checkpoint.step)

@@ -1,0 +1,85 @@
+"""What killed processes left behind in a store, found and removed.
+
+How the commands of upkeep tell what they found in a store.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from trainer.common.formats import plural
+from trainer.records.lease import is_held
+from trainer.store.manifest import MANIFEST
+from trainer.store.private_folders import LOCK, STAGING
+from trainer.store.storage import Store
+from trainer.store.stored import Stored
+
+ARTIFACT = re.compile(
+    r"(?P<folder>(shards|tokenizers|encoded|decisions|predictions)/[^/]+|runs/[^/]+/(checkpoints/step-\d+|final))/(?P<file>.+)"
+)
+STAGED = re.compile(rf"(?P<folder>{re.escape(STAGING)}/[^/]+(?<!{re.escape(LOCK)}))(/(?P<file>.+))?")
+OLD = timedelta(days=1)
+
+
+class Leftover(NamedTuple):
+    """Something that nothing reads; `upload` is the id of an upload that was never completed."""
+
+    what: str
+    key: str
+    size: int
+    modified: datetime
+    upload: str | None = None
+
+
+def find_leftovers(store: Store, older_than: timedelta = OLD) -> list[Leftover]:
+    """What was last written to longer ago than this. Lists the whole store, once."""
+    latest = datetime.now(UTC) - older_than
+    found = [left for left in [*_without_manifest(store), *_uploads(store)] if left.modified < latest]
+    return sorted((left for left in found if not _is_of_a_held_run(store, left.key)), key=lambda left: left.key)
+
+
+def remove_leftover(store: Store, left: Leftover) -> bool:
+    """Remove it, unless it was completed or taken up since it was found; returns whether it was removed."""
+    if _is_of_a_held_run(store, left.key):
+        return False
+    if left.upload is not None:
+        store.abort_upload(left.key, left.upload)
+        return True
+    if store.exists(f"{left.key}/{MANIFEST}"):
+        return False
+    store.delete(left.key)
+    return True
+
+
+def _without_manifest(store: Store) -> Iterator[Leftover]:
+    folders: dict[str, dict[str, Stored]] = {}
+    for entry in store.walk():
+        place = ARTIFACT.fullmatch(entry.key) or STAGED.fullmatch(entry.key)
+        if place is not None:
+            folders.setdefault(place["folder"], {})[place["file"] or ""] = entry
+    for folder, files in folders.items():
+        if MANIFEST not in files:
+            size, modified = sum(file.size for file in files.values()), max(file.modified for file in files.values())
+            yield Leftover("staged" if folder.startswith(STAGING) else "uncommitted", folder, size, modified)
+
+
+def _uploads(store: Store) -> Iterator[Leftover]:
+    for upload in store.unfinished_uploads():
+        yield Leftover("half an upload", upload.key, upload.size, upload.modified, upload.upload)
+
+
+def _is_of_a_held_run(store: Store, key: str) -> bool:
+    run = re.match(r"runs/[^/]+", key)
+    return run is not None and is_held(store, run[0])
+
+
+def describe(what: str, size: int, modified: datetime, key: str) -> str:
+    """A line on one thing: its kind, its bytes, when it was last written to, and its key."""
+    return f"{what:<16}{size / 1e6:>12,.1f} MB  {modified:%Y-%m-%d %H:%M} UTC  {key}"
+
+
+def sum_up(sizes: Sequence[int], removed: bool, noun: str, many: str | None = None, how: str = "--remove") -> str:
+    """A line on all of them: their number, their bytes, and what became of them, or `how` they are removed."""
+    total = f"{plural(len(sizes), noun, many)}, {sum(sizes) / 1e6:,.1f} MB"
+    return f"{total}: removed" if removed else f"{total}{f'; {how} removes them' if sizes else ''}"

@@ -1,0 +1,295 @@
+"""The whole way to a model, from raw files to its promotion: its record of lineage and what the store says besides.
+
+The record is lineage.json if there is a report, else it is made from what the store holds now. A model that the run started
+from, or a run that it is a fork of, is traced in the same way if it is a run of this store.
+
+Whether what a lineage names is still there, and the same.
+"""
+
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from trainer.common.errors import ArtifactError, PipelineError, RunError
+from trainer.common.formats import tell_nearest
+from trainer.data.raw_files import digest_stretch, unreadable
+from trainer.models.pretrained import digest_files
+from trainer.records.basis import by_file, describe_file, labelled_digests
+from trainer.records.names import find_run_name, run_at
+from trainer.records.sealed import read_listed, read_sealed
+from trainer.registry.facts import read_facts, require_job
+from trainer.registry.gate import Move, figures
+from trainer.registry.lineage_record import make_lineage
+from trainer.registry.promotion import find_champion, find_measured, key_of, moves
+from trainer.store.manifest import MANIFEST, parse_manifest, read_manifest
+from trainer.store.names import CARD, CHAMPION, CONFIG, EVALUATION, FINAL, FINAL_KIND, HARNESS, LINEAGE, PLAN, TENSORBOARD
+from trainer.store.storage import Store
+from trainer.training.records import read_records
+
+log = logging.getLogger(__name__)
+
+
+def find_run(store: Store, model: str) -> str:
+    """The key of the run behind a model: runs/NAME or its final folder, models/NAME, or NAME of a run, champion or job.
+
+    A run's name may be its beginning. Raises `ArtifactError` if there is none, or if the champion's run holds another model by
+    now, `ConfigError` if several runs may be meant, `RunError` if the champion's run is gone.
+    """
+    name = model.rstrip("/").removesuffix(f"/{FINAL}").removesuffix(f"/{CHAMPION}")
+    kind, _, rest = name.rpartition("/")
+    if kind in ("", "runs") and store.exists(f"runs/{rest}/{CONFIG}"):
+        return f"runs/{rest}"
+    if kind in ("", "models") and (champion := find_champion(store, rest)):
+        _require_model(store, rest, champion)
+        return champion.run
+    try:
+        if kind in ("", "runs"):
+            return f"runs/{find_run_name(store, rest)}"
+        problem = tell_nearest(model, [key_of(each) for each in store.names("models")])
+    except RunError as error:
+        problem = str(error)
+    raise ArtifactError(
+        f"{store.path('')} knows no model {model!r}, neither a run nor a name in {store.path('models')} that has a champion: "
+        f"{problem}"
+    )
+
+
+def _require_model(store: Store, name: str, champion: Move) -> None:
+    """Raise `ArtifactError` if what the champion's run tells of is another model: as for `find_model`, that is no champion."""
+    found = _read_record(store, champion.run)["model"]["fingerprint"]
+    if found != champion.fingerprint:
+        raise ArtifactError(
+            f"{store.path(champion.run)} holds another model ({found}) than the one that became {key_of(name)} "
+            f"({champion.fingerprint}); promote one anew, or name the run to see where its model comes from"
+        )
+
+
+def _read_record(store: Store, run: str) -> dict[str, Any]:
+    """The run's record of lineage, made now if there is no report. Raises `RunError` if the run is not finished."""
+    return read_sealed(store, f"{run}/{LINEAGE}") or make_lineage(store, read_facts(store, run))
+
+
+def trace(store: Store, run: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """All that is known of how a run's final model came to be. Raises `RunError` if the run is not finished."""
+    config = read_sealed(store, f"{run}/{CONFIG}")
+    if config is None:
+        raise RunError(f"{store.path(run)} holds no run: it has no {CONFIG}")
+    require_job(store, run, config)
+    record = _read_record(store, run)
+    base = _find_base(config, record)
+    before = [key for key in (_run_of(store, base), (config.get("fork") or {}).get("run")) if key and key not in (*seen, run)]
+    return {
+        "run": run,
+        "lineage": record,
+        "raw_files": _raw_files(store, record, config),
+        "base": base,
+        "fork": config.get("fork"),
+        "training": _describe_training(store, run, record["model"]),
+        "scores": figures(found) if (found := find_measured(store, run)) else None,
+        "promotions": _promotions(store, run),
+        "ancestors": [_trace_ancestor(store, key, (*seen, run)) for key in before],
+    }
+
+
+def _trace_ancestor(store: Store, run: str, seen: tuple[str, ...]) -> dict[str, Any]:
+    """The same of a run behind the run; only why not, if it cannot be told."""
+    try:
+        return trace(store, run, seen)
+    except PipelineError as error:
+        return {"run": run, "untold": str(error)}
+
+
+def _find_base(config: dict[str, Any], record: dict[str, Any]) -> dict[str, Any] | None:
+    """The pretrained model that training started from, if there is one: its name, origin, key and files' digests."""
+    if "pretrained" in record:
+        return dict(record["pretrained"])
+    name, identity = config["job"]["model"]["pretrained"], config["identity"]["model"]["pretrained"]
+    if name is None:
+        return None
+    local = isinstance(identity, dict)
+    return {"name": name, "origin": "folder" if local else "hub", "key": None, "files": identity if local else {}}
+
+
+def _pieces(store: Store, shards: dict[str, Any]) -> Any:
+    """The list of a shard set's raw files; None where it is gone, or another one by now."""
+    try:
+        return read_listed(store, shards["sources"], shards["sources_sha256"])
+    except ArtifactError as error:
+        log.warning("%s", error)
+        return None
+
+
+def _run_of(store: Store, base: dict[str, Any] | None) -> str | None:
+    """The run of this store that a base is of, also if it was named by its folder."""
+    if base is None:
+        return None
+    if base["key"] is None and base["origin"] != "folder":
+        return None
+    return run_at(store, base["key"] or str(Path(base["name"]).absolute()))
+
+
+def _raw_files(store: Store, record: dict[str, Any], config: dict[str, Any]) -> dict[str, list[dict[str, Any]] | None]:
+    """The raw files of each corpus, or of the labelled set, with their digests; None where the list is gone."""
+    listed = {shards["corpus"]: _pieces(store, shards) for shards in record.get("shards", ())}
+    found: dict[str, list[dict[str, Any]] | None] = {corpus: pieces and _described(pieces) for corpus, pieces in listed.items()}
+    if encoded := record.get("encoded"):
+        data = config["job"]["data"]
+        found[data["name"]] = _labelled_files(encoded["details"]["source"], data)
+    return found
+
+
+def _described(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    sizes = {piece["path"]: piece.get("file_bytes") for piece in pieces}
+    return [describe_file(path, each, sizes[path]) for path, each in by_file(pieces, "path").items()]
+
+
+def _labelled_files(source: dict[str, Any], data: dict[str, Any]) -> list[dict[str, Any]]:
+    """A labelled set's files. What is no file has a name in place of a path."""
+    digests = labelled_digests(source["identity"], source.get("paths", {}))
+    if data["source"] == "disk":
+        return [{"path": f"{data['path'].rstrip('/')}/{key}", "sha256": digest} for key, digest in digests.items()]
+    field = "name" if data["source"] == "hub" or "paths" not in source else "path"
+    return [{field: name, "sha256": digest} for name, digest in digests.items()]
+
+
+def _describe_training(store: Store, run: str, model: dict[str, Any]) -> dict[str, Any]:
+    """What the run's log says: steps, batches taken, returns to a checkpoint, and how many processes had a part in it."""
+    records, plan = read_records(store, run), read_sealed(store, f"{run}/{PLAN}") or {}
+    trained = [record for record in records if record["kind"] == "train"]
+    processes = sum(name.startswith("events.") for name in store.names(f"{run}/{TENSORBOARD}"))
+    return {
+        "steps": max((record["step"] for record in records), default=plan.get("total_steps")),
+        "planned_steps": plan.get("total_steps"),
+        "attempts": trained[-1]["attempts"] if trained else None,
+        "continuations": max(processes - 1, 0),
+        "rollbacks": sum(record["kind"] == "rollback" for record in records),
+        "checkpoints": sum(record["kind"] == "checkpoint" for record in records),
+        "published": model["created"],
+    }
+
+
+def _promotions(store: Store, run: str) -> dict[str, list[dict[str, Any]]]:
+    """The moves that this run was a part of, by the name under which models are used."""
+    names = [name for name in store.names("models") if store.exists(key_of(name))]
+    found = {name: [move.model_dump() for move in moves(store, name) if move.run == run] for name in names}
+    return {name: part for name, part in found.items() if part}
+
+
+State = Literal["same", "changed", "gone", "not here"]
+
+
+class Finding(NamedTuple):
+    """An artifact or a raw file, and whether it is the one that the lineage names; `not here` cannot be looked at."""
+
+    kind: Literal["artifact", "raw file"]
+    name: str
+    state: State
+    note: str = ""
+
+
+def check(store: Store, traced: dict[str, Any]) -> list[Finding]:
+    """Compare all that a traced model names with what is there now; reads every raw file. Raises `CorpusError` if it cannot."""
+    if "untold" in traced:
+        return [Finding("artifact", traced["run"], "gone", traced["untold"])]
+    before = [finding for ancestor in traced["ancestors"] for finding in check(store, ancestor)]
+    files = [file for listed in traced["raw_files"].values() for file in listed or []]
+    with ThreadPoolExecutor() as pool:
+        raw = list(pool.map(check_file, files))
+    return list(dict.fromkeys([*before, *raw, *_check_artifacts(store, traced)]))
+
+
+def _check_artifacts(store: Store, traced: dict[str, Any]) -> Iterator[Finding]:
+    record, run = traced["lineage"], traced["run"]
+    single = [record[name] for name in ("tokenizer", "encoded") if name in record]
+    for artifact in [*single, *record.get("shards", []), *record.get("decisions", [])]:
+        yield _check_bytes(store, f"{artifact['key']}/{MANIFEST}", artifact["manifest_sha256"], _remade(store, artifact))
+    for shards in record.get("shards", []):
+        if shards["sources_sha256"]:
+            yield _check_bytes(store, shards["sources"], shards["sources_sha256"])
+    if traced["base"]:
+        yield _check_base(store, traced["base"])
+    yield _check_bytes(store, f"{run}/{CONFIG}", record["run"]["config_sha256"])
+    expected = {file["name"]: file["sha256"] for file in record["model"]["files"]}
+    yield _check_model(store, f"{run}/{FINAL}", expected)
+    if record["evaluation"]:
+        yield _check_evaluation(store, f"{run}/{EVALUATION}", record["evaluation"]["fingerprint"])
+        if harness := record["evaluation"].get("harness"):
+            yield _check_evaluation(store, f"{run}/{HARNESS}", harness["fingerprint"])
+
+
+def _check_evaluation(store: Store, key: str, fingerprint: str) -> Finding:
+    try:
+        now = read_sealed(store, key)
+    except ArtifactError as error:
+        return Finding("artifact", key, "changed", str(error))
+    if now is None:
+        return Finding("artifact", key, "gone")
+    return Finding("artifact", key, "same" if now["fingerprint"] == fingerprint else "changed")
+
+
+def _check_bytes(store: Store, key: str, sha256: str, note: Callable[[], str] = lambda: "") -> Finding:
+    try:
+        found = hashlib.sha256(store.read_bytes(key)).hexdigest()
+    except FileNotFoundError:
+        return Finding("artifact", key, "gone")
+    return Finding("artifact", key, "same") if found == sha256 else Finding("artifact", key, "changed", note())
+
+
+def _remade(store: Store, artifact: dict[str, Any]) -> Callable[[], str]:
+    """What to say of an artifact with another manifest: it may have been made again, from the same."""
+
+    def note() -> str:
+        try:
+            manifest = parse_manifest(store.read_bytes(f"{artifact['key']}/{MANIFEST}"))
+        except (ValueError, RecursionError):
+            return "its manifest is damaged"
+        same = manifest.fingerprint == artifact["fingerprint"]
+        return f"made again at {manifest.created}, from {'the same' if same else 'something else'}"
+
+    return note
+
+
+def _check_model(store: Store, key: str, expected: dict[str, str]) -> Finding:
+    """A published model by the digests of its files; its model card may be another."""
+    try:
+        manifest = read_manifest(store, key, FINAL_KIND)
+    except ArtifactError as error:
+        return Finding("artifact", key, "changed", str(error))
+    if manifest is None:
+        return Finding("artifact", key, "gone")
+    now = {name: sha256 for name, sha256 in manifest.digests().items() if name != CARD}
+    return Finding("artifact", key, "same" if now == expected else "changed")
+
+
+def _check_base(store: Store, base: dict[str, Any]) -> Finding:
+    """The model that training started from, by its files' digests."""
+    if base["key"] is not None and base["key"].endswith(f"/{FINAL}"):
+        return _check_model(store, base["key"], base["files"])
+    if base["key"] is not None:
+        return Finding("artifact", base["key"], "same" if store.exists(f"{base['key']}/{MANIFEST}") else "gone")
+    if base["origin"] == "hub":
+        return Finding("artifact", base["name"], "not here", "a model of the hub")
+    if not Path(base["name"]).is_dir():
+        return Finding("artifact", base["name"], "gone")
+    return Finding("artifact", base["name"], "same" if digest_files(Path(base["name"])) == base["files"] else "changed")
+
+
+def check_file(file: dict[str, Any]) -> Finding:
+    """A raw file by its digest; one that was cut by those of its pieces, the last of which ends with the file."""
+    if "path" not in file:
+        return Finding("raw file", file["name"], "not here", "its place is not recorded, or is the hub")
+    path = file["path"]
+    pieces = file.get("pieces") or [{"start": 0, "end": sys.maxsize, "sha256": file["sha256"]}]
+    bounds = [(piece["start"], piece["end"], piece["sha256"]) for piece in pieces]
+    bounds[-1] = (bounds[-1][0], sys.maxsize, bounds[-1][2])
+    try:
+        same = all(digest_stretch(path, start, end) == sha256 for start, end, sha256 in bounds)
+    except FileNotFoundError:
+        return Finding("raw file", path, "gone")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return Finding("raw file", path, "same" if same else "changed")

@@ -1,0 +1,153 @@
+"""A finished model on the Hugging Face hub, with its model card: `headrace push STORE MODEL REPO`.
+
+The files are those that the manifest of its final folder lists, compared with it before they are sent, in one commit: the hub
+has all of them or none. The same commit takes files of another model out that the repository had. HF_ENDPOINT says which hub,
+HF_TOKEN or `hf auth login` who asks.
+"""
+
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainer.common.errors import ArtifactError, ConfigError, PipelineError, StorageError, brief
+from trainer.common.formats import plural, show, show_json, size
+from trainer.common.outages import tell_failure
+from trainer.models.weights import BASE, Base
+from trainer.registry.lineage import find_run
+from trainer.store.manifest import Manifest, fetch_artifact, require_intact
+from trainer.store.names import CARD, FINAL, FINAL_KIND
+from trainer.store.storage import Store
+from trainer.training.identity import final_manifest
+
+OF_A_MODEL = (
+    "*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json", "config.json",
+    "generation_config.json", "adapter_config.json", "adapter_model.bin", BASE, "tokenizer*", "special_tokens_map.json",
+    "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*",
+)  # fmt: skip
+"""Names of files that libraries would load together with those of another model, or in their place."""
+
+
+class Pushed(NamedTuple):
+    """What was sent, or would be: to which repository, of which run, and the files with their sizes in bytes."""
+
+    repo: str
+    run: str
+    files: dict[str, int]
+    commit: str | None
+    """The address of the commit; None if nothing was sent."""
+    removed: list[str]
+    """Files of a model that was there before, which the commit took out."""
+
+
+def tell(store: str, model: str, repo: str, private: bool, dry: bool, as_json: bool) -> int:
+    """Send a model, or show what would be sent. Returns the exit status."""
+    try:
+        found = push(Store(store), model, repo, private, dry)
+    except PipelineError as error:
+        return tell_failure(error)
+    if as_json:
+        show_json(found._asdict())
+        return 0
+    lines = [f"{size(count):>10}  {name}" for name, count in found.files.items()]
+    lines += [f"{'removed':>10}  {name}" for name in found.removed]
+    total = f"{plural(len(found.files), 'file')}, {size(sum(found.files.values()))}"
+    said = f"would be sent to {repo}" if found.commit is None else f"sent: {found.commit}"
+    show("\n".join([*lines, f"{found.run}/{FINAL}: {total}, {said}\n"]))
+    return 0
+
+
+def push(store: Store, model: str, repo: str, private: bool = False, dry: bool = False) -> Pushed:
+    """Send the final model of a run, or of a champion, to a repository of the hub, which is made if there is none.
+
+    Raises `ArtifactError` if there is no such model, or it is damaged, `ConfigError` for a name that no repository can have,
+    without a token, and if the hub refuses, `StorageError` if it cannot be reached.
+    """
+    _check_name(repo)
+    run = find_run(store, model)
+    manifest = final_manifest(store, run)
+    if manifest is None:
+        raise ArtifactError(f"{store.path(run)} has no {FINAL} yet: run the training to its end first")
+    files = {record.name: record.size for record in manifest.files}
+    if CARD not in files:
+        raise ArtifactError(f"{store.path(f'{run}/{FINAL}')} has no model card, {CARD}: make the report first, which writes it")
+    require_intact(store, f"{run}/{FINAL}", manifest, "; run its command again, which publishes it anew")
+    _require_reachable_base(store, run, manifest)
+    if dry:
+        return Pushed(repo, run, files, None, [])
+    token = _token()
+    folder = fetch_artifact(store, f"{run}/{FINAL}", FINAL_KIND)
+    commit, removed = _send(folder, manifest, run, repo, private, token)
+    return Pushed(repo, run, files, commit, removed)
+
+
+def _require_reachable_base(store: Store, run: str, manifest: Manifest) -> None:
+    """Raise `ConfigError` for an adapter whose base model others cannot load: it is named by a place of this machine."""
+    if BASE not in manifest.digests():
+        return
+    base = Base.model_validate(store.read_json(f"{run}/{FINAL}/{BASE}"))
+    if base.origin != "hub":
+        raise ConfigError(
+            f"{run} is an adapter of {base.name!r}, which is no model of the hub, so that nobody else could load it; train it "
+            "with model.lora.publish: merged"
+        )
+
+
+def _send(folder: Path, manifest: Manifest, run: str, repo: str, private: bool, token: str) -> tuple[str, list[str]]:
+    """Make the repository unless it is there, and commit the files; returns the commit's address, and what it took out."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+    transport: Any = HfHubHTTPError.__bases__[0]  # of the HTTP library that huggingface_hub uses, which differs by its version
+    api = HfApi(token=token)
+    additions = [CommitOperationAdd(record.name, str(folder / record.name)) for record in manifest.files]
+    message = f"{run.removeprefix('runs/')}, fingerprint {manifest.fingerprint}"
+    try:
+        api.create_repo(repo, private=private or None, exist_ok=True)
+        names = {record.name for record in manifest.files}
+        old = [each.path for each in api.list_repo_tree(repo) if _is_of_a_model(each.path) and each.path not in names]
+        deletions = [CommitOperationDelete(name) for name in old]
+        made: Any = api.create_commit(repo, [*additions, *deletions], commit_message=message)
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status >= 500:
+            raise StorageError(
+                f"{api.endpoint} has trouble of its own (status {status}); try again later", passes=True
+            ) from error
+        hint = "; log in with a token that may write there: `hf auth login`" if status in (401, 403) else ""
+        raise ConfigError(f"{api.endpoint} refuses {repo!r} (status {status}): {brief(error)}{hint}") from error
+    except (transport, OfflineModeIsEnabled, OSError, RuntimeError) as error:
+        raise StorageError(
+            f"{api.endpoint} cannot be reached ({brief(error)}); see to the network, HF_ENDPOINT and HF_HUB_OFFLINE",
+            passes=True,
+        ) from error
+    return str(made.commit_url), old
+
+
+def _is_of_a_model(name: str) -> bool:
+    return any(fnmatch(name, pattern) for pattern in OF_A_MODEL)
+
+
+def _check_name(repo: str) -> None:
+    """Raise `ConfigError` for what can be no repository's name."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(repo)
+    except HFValidationError as error:
+        raise ConfigError(f"{repo!r} is no name of a repository: {brief(error)}; it is OWNER/NAME") from error
+    if "/" not in repo:
+        raise ConfigError(f"{repo!r} does not say whose repository that is; it is OWNER/NAME, such as your-name/{repo}")
+
+
+def _token() -> str:
+    from huggingface_hub import get_token
+
+    token = get_token()
+    if token is None:
+        raise ConfigError("there is no token for the Hugging Face hub: `hf auth login` stores one, or HF_TOKEN holds it")
+    return token

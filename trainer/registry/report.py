@@ -1,0 +1,288 @@
+"""The model card: a README.md beside the model's files, in the form that model hubs show.
+
+What TensorBoard shows of a finished run: the final model's figures and samples, beside the hyperparameters.
+
+runs/X/tensorboard/outcome.tfevents     written with the report, the same bytes for the same run
+
+The report: what a run did, on one page that opens anywhere; a model card beside the model; and where it all comes from.
+
+runs/X/report.html       one file, nothing to fetch
+runs/X/final/README.md   the model card, listed in the model's manifest
+runs/X/tensorboard/…     its outcome, for TensorBoard
+runs/X/lineage.json      written last: it holds the fingerprint of what the report was made from, and the report's digests
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from markupsafe import Markup
+from pydantic import BaseModel, ConfigDict
+
+from trainer import __version__
+from trainer.common.errors import ArtifactError
+from trainer.records.basis import HarnessResult
+from trainer.records.fields import tell_changes
+from trainer.records.sealed import read_sealed, write_sealed
+from trainer.registry.content import Account, Block, Section, first_table
+from trainer.registry.curves import draw_curves, with_planned_rates
+from trainer.registry.facts import RunFacts, read_facts
+from trainer.registry.lineage_record import describe_files, make_lineage
+from trainer.registry.sections import describe_metadata
+from trainer.registry.summary import environment_pairs, speed_pairs
+from trainer.registry.tables import Pairs, Table, markdown_pairs, markdown_table, markdown_text
+from trainer.store.manifest import FileRecord, write_manifest
+from trainer.store.names import CARD, FINAL, LINEAGE, REPORT, TENSORBOARD
+from trainer.store.storage import Store
+
+log = logging.getLogger(__name__)
+
+
+def make_card(facts: RunFacts, account: Account) -> str:
+    """The card as markdown with YAML front matter; the same text for the same run."""
+    sections = [
+        ("Use", [f"```python\n{account.card.use}\n```"]),
+        ("Training data", _show(account.data)),
+        ("Results", [markdown_text(account.verdict), markdown_text(account.evaluated)]),
+        *((section.title, _show(section)) for section in account.results),
+        ("Model", [markdown_pairs("Model", account.model)]),
+        ("Training settings", [markdown_pairs("Setting", _settings(facts))]),
+        ("Versions", [markdown_pairs("What", environment_pairs(facts))]),
+    ]
+    matter, missing = describe_metadata(facts, account)
+    front = yaml.safe_dump(matter, sort_keys=False, allow_unicode=True)
+    text = [f"---\n{front}---", f"# {markdown_text(facts.name)}", _what_it_is(facts, account)]
+    if missing:
+        text.append(f"Not said above: {markdown_text('; '.join(missing))}.")
+    for title, paragraphs in sections:
+        text += [f"## {markdown_text(title)}", *paragraphs]
+    return "\n\n".join(text) + "\n"
+
+
+def _what_it_is(facts: RunFacts, account: Account) -> str:
+    return (
+        f"{markdown_text(account.card.summary)} with headrace {facts.final.headrace}. Its run has the fingerprint "
+        f"`{facts.config['fingerprint']}`; `lineage.json` beside the run's report names every artifact behind it."
+    )
+
+
+def _show(section: Section) -> list[str]:
+    return [paragraph for block in section.blocks for paragraph in _paragraphs(block)]
+
+
+def _paragraphs(block: Block) -> list[str]:
+    note = [markdown_text(block.note)] if block.note else []
+    table = [markdown_table(block.table)] if block.table else []
+    return [*note, *table, *([markdown_pairs("What", block.pairs)] if block.pairs else [])]
+
+
+def _settings(facts: RunFacts) -> Pairs:
+    """The training settings as configured, without those that are left empty."""
+    return [(name, str(value)) for name, value in facts.job["training"].items() if value is not None]
+
+
+OUTCOME = "outcome.tfevents"
+"""Read after the files of the processes that trained, whose names begin with `events.`."""
+
+NO_FIGURES = {"tokens", "windows", "text_bytes"}
+"""What evaluations count besides."""
+
+
+def write_outcome(store: Store, facts: RunFacts, samples: Iterable[tuple[str, str]]) -> None:
+    """Write the outcome of a run, with the prompts that its model continued. In the place of that of an earlier report."""
+    from trainer.training.tracking import event_file, scalar, session_end, session_start, text  # half a second to load
+
+    made = datetime.fromisoformat(facts.final.created).timestamp()
+    evaluation = facts.evaluation or {}
+    scores = evaluation.get("scores", {})
+    harness = HarnessResult(**evaluation["harness"]).figures() if "harness" in evaluation else {}
+    shown = [
+        session_start(facts.job),
+        *(scalar(f"final/{name}", value) for name, value in (*_figures(scores), *harness.items())),
+        *(
+            text(f"samples/{number}", f"Prompt:\n\n{_block(prompt)}\n\nContinuation:\n\n{_block(continuation)}")
+            for number, (prompt, continuation) in enumerate(samples, start=1)
+        ),
+        session_end(made),
+    ]
+    store.write_bytes(f"{facts.key}/{TENSORBOARD}/{OUTCOME}", event_file(shown, facts.steps, made))
+
+
+def _figures(scores: dict[str, Any], path: str = "") -> Iterator[tuple[str, float]]:
+    """An evaluation's figures: `total/loss` and `corpora/code/loss`, or `validation/accuracy`."""
+    for name, value in scores.items():
+        if isinstance(value, dict):
+            yield from _figures(value, f"{path}{name}/")
+        elif value is not None and name not in NO_FIGURES:
+            yield f"{path}{name}", value
+
+
+def _block(text: str) -> str:
+    """A text in markdown, as it is."""
+    return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+FORMAT = 1
+TEMPLATES, PAGE = Path(__file__).parent / "templates", "report.html.j2"
+
+
+class Report(BaseModel):
+    """Where the report is, what it was made from, and its gist in markdown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    key: str
+    fingerprint: str
+    size: int
+    card: str
+    lineage: str
+    markdown: str
+    reused: bool = False
+
+
+def make_report(store: Store, run_key: str, make_account: Callable[[RunFacts], Account]) -> Report:
+    """Write a finished run's report, model card and lineage, or find them as they would be written.
+
+    `run_key` is the run's folder in the store: runs/NAME; `make_account` says what is to be told of it. Raises `RunError` if
+    there is no finished run, `ArtifactError` if the data that it names is gone or its model is damaged.
+    """
+    facts = read_facts(store, run_key)
+    account = make_account(facts)
+    name, places = _identify(facts)
+    card_key = places[CARD]
+    found = _intact_report(store, facts, name, places)
+    reused = found is not None
+    if found is None:
+        texts = {REPORT: render_page(facts, account), CARD: make_card(facts, account)}
+        contents = {file: text.encode(errors="replace") for file, text in texts.items()}
+        found = [_record(file, data) for file, data in contents.items()]
+        lineage = make_lineage(store, facts)
+        store.write_bytes(places[REPORT], contents[REPORT])
+        publish_card(store, facts, contents[CARD])
+        write_outcome(store, facts, [each for section in account.samples for block in section.blocks for each in block.samples])
+        lineage["report"] = {"fingerprint": name, "files": describe_files(found)}
+        write_sealed(store, f"{run_key}/{LINEAGE}", lineage)
+    return Report(
+        key=places[REPORT],
+        fingerprint=name,
+        size=sum(record.size for record in found),
+        card=card_key,
+        lineage=f"{run_key}/{LINEAGE}",
+        markdown=make_markdown(facts, account, store.path(places[REPORT])),
+        reused=reused,
+    )
+
+
+def find_fault(store: Store, facts: RunFacts) -> str | None:
+    """Why `make_report` would write the run's report anew, or None if it would find it as it is to be."""
+    name, places = _identify(facts)
+    if _intact_report(store, facts, name, places) is not None:
+        return None
+    try:
+        earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
+    except ArtifactError as error:
+        return str(error)
+    if earlier is None or "report" not in earlier:
+        return "there is none yet"
+    if earlier["report"]["fingerprint"] == name:
+        return "its page or the model card is missing or changed"
+    changes = tell_changes({key: value for key, value in earlier.items() if key != "report"}, make_lineage(store, facts))
+    return "; ".join(changes) or "it was made by another version of headrace, or the run's records or checkpoints have changed"
+
+
+def publish_card(store: Store, facts: RunFacts, card: bytes) -> None:
+    """Put the model card beside the model and into its manifest.
+
+    The folder is what its manifest says at every instant: an older card leaves the manifest before its file is replaced, and
+    the new one enters after its file is in place. A file that no manifest lists does no harm.
+    """
+    folder, record = f"{facts.key}/{FINAL}", _record(CARD, card)
+    if facts.card is not None and facts.card != record:
+        write_manifest(store, folder, facts.final)
+    store.write_bytes(f"{folder}/{CARD}", card)
+    files = sorted([*facts.final.files, record], key=lambda file: file.name)
+    write_manifest(store, folder, facts.final.model_copy(update={"files": files}))
+
+
+def render_page(facts: RunFacts, account: Account) -> str:
+    """The report as one HTML page; the same text for the same run."""
+    curves = draw_curves(account.curves, with_planned_rates(facts.records), facts.steps)
+    return open_template(PAGE).render(
+        name=facts.name,
+        account=account,
+        curves={title: Markup(svg) for title, svg in curves.items()},
+        speed=speed_pairs(facts),
+        environment=environment_pairs(facts),
+        config=_pretty(facts.config),
+        model_config=_pretty(facts.model_config),
+        fingerprint=facts.config["fingerprint"],
+        version=__version__,
+    )
+
+
+def open_template(name: str) -> Template:
+    """A page's template; whatever is put into it is shown as text."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(name)
+
+
+def make_markdown(facts: RunFacts, account: Account, path: str) -> str:
+    """The report's gist for an orchestrator's page: verdict, key figures, scores and data."""
+    tiles = Table(["Figure", "Value", ""], [[tile.label, tile.figure, tile.note] for tile in account.tiles], words=3)
+    scores, data = first_table(account.results), first_table([account.data])
+    parts = [
+        f"# {markdown_text(facts.name)}",
+        markdown_text(account.verdict),
+        markdown_text(account.evaluated),
+        markdown_table(tiles),
+        *([f"## Results\n\n{markdown_table(scores)}"] if scores else []),
+        *([f"## Data\n\n{markdown_table(data)}"] if data else []),
+        f"The whole report: `{path}`",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _identify(facts: RunFacts) -> tuple[str, dict[str, str]]:
+    """The fingerprint of a run's report, and the keys of its page and its card."""
+    places = {REPORT: f"{facts.key}/{REPORT}", CARD: f"{facts.key}/{FINAL}/{CARD}"}
+    return facts.fingerprint([FORMAT, __version__, _digest_templates()]), places
+
+
+def _intact_report(store: Store, facts: RunFacts, name: str, places: dict[str, str]) -> list[FileRecord] | None:
+    """The records of a report that was made from the same, if its files and the card's place in the manifest are whole."""
+    try:
+        earlier = read_sealed(store, f"{facts.key}/{LINEAGE}")
+    except ArtifactError as error:
+        log.warning("%s: the report is made anew", error)
+        return None
+    if earlier is None or earlier.get("report", {}).get("fingerprint") != name:
+        return None
+    records = [FileRecord(**record) for record in earlier["report"]["files"]]
+    for record in records:
+        try:
+            data = store.read_bytes(places[record.name])
+        except FileNotFoundError:
+            return None
+        if _record(record.name, data) != record:
+            return None
+    return records if facts.card in records else None
+
+
+def _record(name: str, data: bytes) -> FileRecord:
+    return FileRecord(name=name, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+
+def _digest_templates() -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(TEMPLATES.iterdir())]
+
+
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)

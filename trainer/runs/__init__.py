@@ -1,1 +1,0 @@
-"""A run's folder: its identity, its records, its logs, and how far it has come."""

@@ -1,1 +1,0 @@
-"""Champions, pins, and what nothing in a store reaches any more."""
