@@ -11,7 +11,8 @@ from trainer.common.progress import silent
 from trainer.config.jobs import PipelineJob
 from trainer.evaluation.cache import measurement
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 
 KEPT_OUT = "kept-out.txt"

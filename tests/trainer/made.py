@@ -7,7 +7,7 @@ from trainer.config.chat import ChatJob
 from trainer.config.jobs import PrepareJob
 from trainer.config.labelled import FinetuneJob
 from trainer.data.tokenization import PreparedData
-from trainer.kinds.pretraining.kind import steps as preparing
+from trainer.kinds.pretraining import steps as preparing
 from trainer.records.named_steps import here, look_for
 from trainer.store.manifest import ArtifactRef
 

@@ -13,7 +13,8 @@ from tests.trainer.labelled_words import CLASSES, word_rows
 from trainer.common.progress import silent
 from trainer.config.labelled import FinetuneJob
 from trainer.kinds.labelled.evaluate import evaluate_run
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 

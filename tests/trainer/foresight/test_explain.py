@@ -23,8 +23,9 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.explain import main
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
+from trainer.pipelines.any_kind import train
 from trainer.pipelines.explain import LookedAt, Looking, foresee
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.reporting import make_report
 from trainer.preflight.explain import Foreseen
 from trainer.records.lease import Lease
 from trainer.records.sealed import read_sealed, write_sealed

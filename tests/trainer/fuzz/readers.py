@@ -17,8 +17,9 @@ from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
 from trainer.models.pretrained import find_model
+from trainer.pipelines.any_kind import train
 from trainer.pipelines.explain import foresee
-from trainer.pipelines.reporting import make_account, make_report, train
+from trainer.pipelines.reporting import make_account, make_report
 from trainer.registry.curves import draw_curves
 from trainer.registry.facts import read_facts
 from trainer.registry.garbage import collect

@@ -27,7 +27,8 @@ from trainer.data import shard_building as shard_workers
 from trainer.evaluation.cache import measurement
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.records.holds import SHORT, _hold
 from trainer.records.sealed import write_sealed
 from trainer.registry.gate import figures

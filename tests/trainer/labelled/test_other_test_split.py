@@ -27,8 +27,9 @@ from trainer.config.labelled import FinetuneJob
 from trainer.data.labelled.encoded import encoded_details
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.table import identify_run
+from trainer.pipelines.any_kind import train
 from trainer.pipelines.explain import foresee
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.reporting import make_report
 from trainer.preflight.explain import NONE_YET, Foreseen
 from trainer.records.evaluations import FinetuneEvaluation
 from trainer.records.lease import Lease

@@ -23,7 +23,8 @@ from trainer.config.runs import CardConfig
 from trainer.kinds.labelled.evaluate import evaluate_run
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.tuning import describe_base, read_card
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, write_sealed
 from trainer.registry.tables import markdown_text
 from trainer.store.names import CARD

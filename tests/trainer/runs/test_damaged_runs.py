@@ -17,7 +17,8 @@ from trainer.data.tokenization import PreparedData
 from trainer.evaluation.cache import measurement
 from trainer.explain import main as explain
 from trainer.kinds.pretraining.evaluate import evaluate_checkpoint
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.records.sealed import read_sealed, require_sealed, sealed_bytes, write_sealed
 from trainer.registry.listing import find_runs
 from trainer.registry.promotion import find_measured, promote

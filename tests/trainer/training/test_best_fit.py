@@ -23,7 +23,8 @@ from trainer.data.dataset import Batch, open_dataset
 from trainer.data.tokenization import PreparedData
 from trainer.kinds.pretraining.workload import Pretraining
 from trainer.kinds.table import kind_of
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 
 STEPS = 20

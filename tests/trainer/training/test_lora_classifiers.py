@@ -21,8 +21,8 @@ from trainer.config.labelled import FinetuneJob
 from trainer.config.predicting import PredictJob
 from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.table import kind_of
-from trainer.pipelines.any_kind import evaluate_any
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import evaluate_any, train
+from trainer.pipelines.reporting import make_report
 from trainer.records.named_steps import here
 from trainer.registry.promotion import promote
 from trainer.store.storage import Store

@@ -20,7 +20,8 @@ from trainer.kinds.pretraining.workload import MaskedPretraining
 from trainer.kinds.table import kind_of
 from trainer.models.causal import build_masked, resolve_config
 from trainer.models.tokenizer import load_tokenizer
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 
 STEPS = 20

@@ -36,7 +36,8 @@ from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.models.causal import build_model, resolve_config
 from trainer.models.losses import CausalLMLoss
 from trainer.models.tokenizer import load_tokenizer
-from trainer.pipelines.reporting import make_account, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_account
 from trainer.registry.curves import with_planned_rates
 from trainer.registry.facts import read_facts
 from trainer.registry.report import render_page

@@ -27,7 +27,8 @@ from trainer.kinds.labelled.predict import predict_texts
 from trainer.kinds.labelled.preflight import finetune_preflight
 from trainer.kinds.labelled.workload import Finetuning
 from trainer.models.classifiers import classes_of
-from trainer.pipelines.reporting import make_report, train
+from trainer.pipelines.any_kind import train
+from trainer.pipelines.reporting import make_report
 from trainer.store.storage import Store
 from trainer.training.runtime import Runtime
 
