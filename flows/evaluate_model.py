@@ -6,8 +6,7 @@ from typing import Annotated
 from prefect import flow
 
 from flows.forms import FIRST, SettingsOf
-from tasks.evaluation import evaluate
-from tasks.harness import measure_harness
+from tasks.evaluation import evaluate, measure_harness
 from tasks.opening import open_flow
 from trainer.config.files import Overrides
 from trainer.config.jobs import EvaluateJob

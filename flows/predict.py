@@ -6,8 +6,8 @@ from typing import Annotated
 from prefect import flow
 
 from flows.forms import FIRST, SettingsOf
+from tasks.evaluation import predict_texts
 from tasks.opening import open_flow
-from tasks.prediction import predict_texts
 from trainer.config.files import Overrides
 from trainer.config.predicting import PredictJob
 from trainer.records.results import PredictedTexts

@@ -1,13 +1,23 @@
-"""Which configuration each command reads. Loads the schemas, and nothing more."""
+"""Which configuration each command reads. Loads the schemas, and nothing more.
+
+JSON Schemas of the configurations, for editors: a YAML file names one in its first line, relative to itself.
+"""
 
 import importlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
 from flows import READ_TOO, READS, RUNNING
+from trainer.common.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+
 
 TITLE = "fields of the configuration"
 
@@ -49,3 +59,48 @@ def _load(named: tuple[str, str]) -> "type[BaseModel]":
 def reader_of(schema: "type[BaseModel]") -> str:
     """The command that reads a schema's files: the first in the order of the help, where several do."""
     return next(command for command in RUNNING if schema in schema_of(command).values())
+
+
+FOLDER = "schemas"
+"""Where the schemas lie, beside the configurations."""
+
+
+def file_name(schema: type[BaseModel]) -> str:
+    """What a schema's file is called, such as pipeline.json."""
+    return f"{schema.__name__.removesuffix('Job').lower()}.json"
+
+
+def as_text(schema: type[BaseModel]) -> str:
+    """A schema as the text of its file."""
+    told = {"$schema": GenerateJsonSchema.schema_dialect, **schema.model_json_schema()}
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_schemas(schemas: list[type[BaseModel]], folder: Path) -> None:
+    """Write schemas beside the configurations of a folder, in the place of earlier versions of them.
+
+    Raises `ConfigError` before anything is written if a file of somebody else's is in the way, and `StorageError`.
+    """
+    try:
+        for schema in schemas:
+            _require_ours(folder / FOLDER / file_name(schema), schema)
+        (folder / FOLDER).mkdir(parents=True, exist_ok=True)
+        for schema in schemas:
+            (folder / FOLDER / file_name(schema)).write_text(as_text(schema), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write schemas to {folder / FOLDER}: {error.strerror}; name a folder to write to") from error
+
+
+def _require_ours(path: Path, schema: type[BaseModel]) -> None:
+    """Raise `ConfigError` if a file is there that is no version of the schema: each has its title."""
+    marks = {"$schema": GenerateJsonSchema.schema_dialect, "title": schema.__name__}
+    try:
+        there = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        there = None
+    if not isinstance(there, dict) or {key: there.get(key) for key in marks} != marks:
+        raise ConfigError(
+            f"{path} is there already, and is not headrace's schema {schema.__name__}: move it, or name another folder"
+        )

@@ -1,4 +1,9 @@
-"""The tasks that measure a checkpoint, and a fine-tuned run."""
+"""The tasks that measure a checkpoint, and a fine-tuned run.
+
+The task in which lm-eval measures a model.
+
+The task that predicts new texts.
+"""
 
 from typing import Any
 
@@ -6,18 +11,24 @@ from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
+from tasks.data import show_skipped
 from tasks.patience import patient
 from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import DEVICES, turn
 from trainer.config.chat import TunedJob
 from trainer.config.jobs import EvaluateJob
+from trainer.config.predicting import PredictJob
 from trainer.evaluation.cache import find_evaluation, find_scoring, identify_evaluation
+from trainer.evaluation.harness_cache import find_harness, identify_harness
 from trainer.kinds.labelled.checkpoint_scoring import identify_checkpoint
+from trainer.kinds.labelled.predictions import describe, find_predictions, identify_predictions, predictions_step
 from trainer.kinds.table import kind_of, tuning_of
 from trainer.kinds.tuning import TunedEvaluation
+from trainer.records.basis import HarnessResult
 from trainer.records.evaluations import RunEvaluation
 from trainer.records.kinds import evaluation_type
+from trainer.records.results import PredictedTexts
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
 
@@ -58,3 +69,39 @@ def evaluate_run(job: TunedJob, data: ArtifactRef, run_key: str, ranks: int, oth
         logger.info("reused %s", result.key)
         return reused(result, f"{result.key} is of the same model and data")
     return result
+
+
+@task(name="harness", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
+def measure_harness(job: EvaluateJob, own: bool) -> HarnessResult:
+    """Have lm-eval measure a checkpoint on this machine; `own`: it is the final model of the run that the job trained."""
+    logger, store = TaskLogger(), Store(job.store)
+    result = find_harness(store, identify_harness(store, job, own))
+    if result is None:
+        with turn(DEVICES), showing() as show:
+            made = run_stage("harness", {"job": job.model_dump(mode="json"), "own": own}, show, logger)
+        result = HarnessResult(**made)
+    create_table_artifact(result.rows(), key="harness", description=f"{job.checkpoint}: {result.describe()}")
+    logger.info("%s", result.describe())
+    if result.reused:
+        return reused(result, f"{result.key} is of this checkpoint and these tasks")
+    return result
+
+
+@task(name="predict", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
+def predict_texts(job: PredictJob) -> PredictedTexts:
+    """Predict each text, unless that is published and intact."""
+    logger, store = TaskLogger(), Store(job.store)
+    made = find_predictions(predictions_step(store, job, identify_predictions(store, job)))
+    if made is None:
+        with turn(DEVICES), showing() as show:
+            made = PredictedTexts(**run_stage("predict", {"job": job.model_dump(mode="json")}, show, logger, job.processes))
+    create_table_artifact(
+        [{"predicted": name, "value": value} for name, value in made.predicted.items()],
+        key="predictions",
+        description=f"{made.key}: {made.texts:,} texts, by {made.model}",
+    )
+    show_skipped({"splits": {job.name: made.model_dump()}})
+    logger.info("%s", describe(store, made))
+    return reused(made, f"{made.key} is of the same model and texts") if made.reused else made

@@ -3,14 +3,11 @@
 from functools import partial
 from typing import Any, TypeVar
 
-from tasks.curation import curate
-from tasks.encoding import encode
-from tasks.evaluation import evaluate, evaluate_run
-from tasks.harness import measure_harness
+from tasks.data import curate, encode, prepare_tokenizer, tokenize_corpus
+from tasks.evaluation import evaluate, evaluate_run, measure_harness
 from tasks.planning import finetune_preflight, plan_finetuning, plan_steps, preflight
 from tasks.promotion import consider
 from tasks.reporting import report
-from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from trainer.config.jobs import EvaluateJob, PipelineJob
 from trainer.evaluation.cache import gates_on_harness, measurement, measurement_alike

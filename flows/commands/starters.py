@@ -57,7 +57,7 @@ def new(
 @commands.command()
 def schema(command: Command = None, write: Folder = None) -> None:
     """JSON Schemas of the configurations, for editors."""
-    from flows.schema_files import as_text, write_schemas
+    from flows.schemas import as_text, write_schemas
     from flows.work import status_of
 
     if write is not None:
@@ -84,7 +84,7 @@ def _schema(command: str) -> "type[BaseModel]":
 
 
 def _write_starter(kind: Starter, path: Path) -> None:
-    from flows.schema_files import write_schemas
+    from flows.schemas import write_schemas
     from trainer.common.errors import ConfigError, PipelineError, StorageError
 
     try:

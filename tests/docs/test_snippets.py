@@ -14,8 +14,7 @@ from typer.main import get_command
 from flows import RUNNING
 from flows.commands import app
 from flows.commands.starters import TEMPLATES
-from flows.schema_files import file_name
-from flows.schemas import TITLE, schema_of, schemas
+from flows.schemas import TITLE, file_name, schema_of, schemas
 from tests.docs.fields import fields_of
 from tests.docs.pages import DOCS, Block, blocks, commands
 from tests.support import ROOT

@@ -11,11 +11,9 @@ from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
 from prefect.testing.utilities import prefect_test_harness
 
 from flows.data_to_model import data_to_model
-from tasks.encoding import encode
-from tasks.evaluation import evaluate, evaluate_run
-from tasks.prediction import predict_texts
+from tasks.data import encode, prepare_tokenizer, tokenize_corpus
+from tasks.evaluation import evaluate, evaluate_run, predict_texts
 from tasks.reporting import report
-from tasks.tokenization import prepare_tokenizer, tokenize_corpus
 from tasks.training import train
 from tests.processes import cores
 from tests.support import small_values, write_corpora

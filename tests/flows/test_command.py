@@ -20,8 +20,7 @@ from flows.commands import app, jobs
 from flows.commands.options import CHANGED
 from flows.commands.starters import RUN_BY, TEMPLATES, Starter
 from flows.dry_runs import DRY_RUNS
-from flows.schema_files import as_text, file_name
-from flows.schemas import TITLE, schema_for, schema_of, schemas
+from flows.schemas import TITLE, as_text, file_name, schema_for, schema_of, schemas
 from tests.flows.conftest import SETTINGS, Done
 from tests.processes import free_port, start_module
 from tests.stops import heeds

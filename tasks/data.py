@@ -1,4 +1,9 @@
-"""Tasks that turn raw corpora into a tokenizer and token shards."""
+"""Tasks that turn raw corpora into a tokenizer and token shards.
+
+The task that decides which documents stay.
+
+The task that encodes a labelled data set, or conversations.
+"""
 
 from typing import Any
 
@@ -12,7 +17,11 @@ from tasks.showing import TaskLogger, reused, showing, worth_retrying
 from tasks.stage import run_stage
 from tasks.turns import TOKENIZATION, turn
 from trainer.common.bad_records import skipped_rows
+from trainer.config.chat import TunedJob
 from trainer.config.jobs import PrepareJob
+from trainer.curation.telling import decision_rows, decision_warnings, describe_decisions
+from trainer.data.decisions import read_decisions
+from trainer.data.labelled.encoded import encoded_details
 from trainer.data.tokenization import PreparedData, shard_manifests
 from trainer.store.manifest import ArtifactRef
 from trainer.store.storage import Store
@@ -64,3 +73,23 @@ def run_step(name: str, job: Any, **made: Any) -> ArtifactRef:
 def as_result(ref: ArtifactRef) -> ArtifactRef:
     """A published artifact as a task returns it: of one that was found, the state that says so."""
     return reused(ref, f"{ref.key} is published") if ref.reused else ref
+
+
+@task(name="curate", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
+def curate(job: PrepareJob) -> ArtifactRef:
+    """Decide about each document of the raw text, unless that is published and intact."""
+    made = run_step("curate", job)
+    details = read_decisions(Store(job.store), made.key).details
+    told = "\n\n".join([describe_decisions(details), *decision_warnings(details)])
+    create_table_artifact(decision_rows(details), key="curation", description=told)
+    return as_result(made)
+
+
+@task(name="encode", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=worth_retrying)
+@patient()
+def encode(job: TunedJob, step: str) -> ArtifactRef:
+    """Read, check and encode labelled data or conversations, by the step of their kind, unless that is published and intact."""
+    made = run_step(step, job)
+    show_skipped(encoded_details(Store(job.store), made.key))
+    return as_result(made)
